@@ -1,0 +1,2 @@
+//! gpreempt.
+fn main() {}

@@ -1,0 +1,176 @@
+//! What is simulated: a device, kernels, tasks that launch them, who schedules, what goes wrong.
+
+use gpreempt_core::config::Config;
+use gpreempt_core::priority::Priority;
+use gpreempt_core::time::Duration;
+
+use crate::model::{DeviceModel, MachineKind};
+
+/// One whole simulation, apart from its seed's choices.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What people call it.
+    pub name: String,
+    /// What every device looks like.
+    pub model: DeviceModel,
+    /// How the devices preempt.
+    pub machine: MachineKind,
+    /// How many devices there are.
+    pub devices: u32,
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// How long work arrives. What is submitted by then is finished.
+    pub duration: Duration,
+    /// Who schedules; nobody means the device does what it does by itself.
+    pub scheduler: Option<SchedulerSpec>,
+    /// What can be launched.
+    pub kernels: Vec<KernelSpec>,
+    /// Who launches.
+    pub tasks: Vec<TaskSpec>,
+    /// What goes wrong.
+    pub faults: Vec<FaultSpec>,
+}
+
+/// The scheduler and what its backend may use.
+#[derive(Clone, Copy, Debug)]
+pub struct SchedulerSpec {
+    /// The scheduler's own settings.
+    pub config: Config,
+    /// Whether the backend may hold the device across an important queue's gaps.
+    pub hold: bool,
+}
+
+/// A kernel: a program and how much of it.
+#[derive(Clone, Debug)]
+pub struct KernelSpec {
+    /// What tasks call it.
+    pub name: String,
+    /// What its waves execute.
+    pub program: ProgramSource,
+    /// Busy time handed to the program, which decides where in its life it is spent.
+    pub work: Duration,
+    /// Work-groups.
+    pub groups: u32,
+    /// Waves in each work-group.
+    pub waves: u32,
+}
+
+/// Where a program comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProgramSource {
+    /// One of the built-in ones, by name.
+    BuiltIn(String),
+    /// Assembly text in the scenario.
+    Assembly(String),
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub struct TaskSpec {
+    /// What people call it.
+    pub name: String,
+    /// Its priority at the start.
+    pub priority: Priority,
+    /// Its weight under the fair policy: 1 to 1000.
+    pub weight: u32,
+    /// How long after its arrival each request should be done.
+    pub deadline: Option<Duration>,
+    /// The gang it belongs to; tasks of one gang name the same.
+    pub gang: Option<String>,
+    /// The devices it uses; every launch goes to all of them.
+    pub devices: Vec<u32>,
+    /// Queues on each device; requests take them in turn.
+    pub queues: u32,
+    /// When it appears.
+    pub start: Duration,
+    /// The task (by index) after whose end it appears, `start` later.
+    pub after: Option<usize>,
+    /// When requests arrive.
+    pub arrivals: Arrivals,
+    /// Ends after that many requests.
+    pub requests_max: Option<u64>,
+    /// What one request does.
+    pub request: Vec<RequestStep>,
+    /// How long before each request the task announces it.
+    pub hint: Option<Duration>,
+    /// Priorities it is given later, in order of time.
+    pub changes: Vec<PriorityChange>,
+}
+
+/// When requests arrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// Always the same time apart, the first at `phase`.
+    Periodic {
+        /// From one to the next.
+        every: Duration,
+        /// From the task's start to the first.
+        phase: Duration,
+    },
+    /// Memoryless, `mean` apart on average.
+    Poisson {
+        /// The average distance.
+        mean: Duration,
+    },
+    /// At these times after the task's start.
+    Trace(Vec<Duration>),
+    /// As soon as there is room: `depth` requests are always under way.
+    BackToBack {
+        /// Requests under way.
+        depth: u32,
+    },
+}
+
+/// A part of a request: the same kernel some times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestStep {
+    /// Which kernel, by index.
+    pub kernel: usize,
+    /// How many times.
+    pub count: u32,
+    /// Whether the task waits for each launch before it goes on.
+    pub sync: bool,
+    /// What the task does on its own processor after each.
+    pub cpu: Duration,
+}
+
+/// A new priority at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PriorityChange {
+    /// When, after the beginning of the simulation.
+    pub at: Duration,
+    /// What it becomes.
+    pub priority: Priority,
+}
+
+/// Something that goes wrong, from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultSpec {
+    /// When, after the beginning of the simulation.
+    pub at: Duration,
+    /// For how long (kinds that happen at one instant ignore it).
+    pub lasts: Duration,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Preempts do not finish: after the time-out they are reported as failed.
+    PreemptTimeout,
+    /// Readings of the rings come back empty.
+    ObservationLost,
+    /// Readings of the rings show what was true that long ago.
+    ObservationLate(Duration),
+    /// A process dies.
+    TaskDeath(usize),
+    /// The scheduler dies and a new one starts `lasts` later.
+    SchedulerCrash,
+    /// A device loses everything; processes that use it die.
+    DeviceReset(u32),
+    /// The clock the scheduler reads leaps ahead by that much while the fault lasts, then back.
+    ClockAhead(Duration),
+    /// The same, backwards.
+    ClockBehind(Duration),
+}
