@@ -1,2 +1,138 @@
-//! gpreempt.
-fn main() {}
+//! The project's own commands. `cargo xtask` lists them; each lives in the file of its name.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for people: results go to stdout, what it is doing goes to stderr"
+)]
+
+mod args;
+mod callgrind;
+mod ci;
+mod cost;
+mod packages;
+mod process;
+mod seeds;
+mod step;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// One sub-command.
+struct Command {
+    name: &'static str,
+    /// What may follow the name, as people write it.
+    arguments: &'static str,
+    about: &'static str,
+    /// Says whether all is well; an error is something that kept it from finding out.
+    run: fn(&[String]) -> anyhow::Result<bool>,
+}
+
+/// Every sub-command, in the order of the list.
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "test",
+        arguments: "[--quick]",
+        about: "every test there is; --quick leaves out the seeds and the instruction counts",
+        run: test::main,
+    },
+    Command {
+        name: "ci",
+        arguments: "",
+        about: "formatting, lints, documentation and tidiness, as the build server checks them",
+        run: ci::main,
+    },
+    Command {
+        name: "tidy",
+        arguments: "",
+        about: "the rules of CONTRIBUTING.md that a program can check",
+        run: tidy::main,
+    },
+    Command {
+        name: "seeds",
+        arguments: "N [--start S]",
+        about: "N random simulations, the first with seed S, each checked for broken rules",
+        run: seeds::main,
+    },
+    Command {
+        name: "cost",
+        arguments: "[--check] [--json] [--require]",
+        about: "instructions per scheduler event; --check holds them to their limits",
+        run: cost::main,
+    },
+    Command {
+        name: "help",
+        arguments: "",
+        about: "this list",
+        run: help,
+    },
+];
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let name = args.next().unwrap_or_else(|| "help".to_owned());
+    let rest: Vec<String> = args.collect();
+    match run(&name, &rest) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(name: &str, args: &[String]) -> anyhow::Result<bool> {
+    let name = if matches!(name, "-h" | "--help") {
+        "help"
+    } else {
+        name
+    };
+    match COMMANDS.iter().find(|command| command.name == name) {
+        Some(command) => (command.run)(args),
+        None => anyhow::bail!("there is no command `{name}`\n\n{}", command_list()),
+    }
+}
+
+fn help(_args: &[String]) -> anyhow::Result<bool> {
+    println!("{}", command_list());
+    Ok(true)
+}
+
+fn command_list() -> String {
+    let mut list = "cargo xtask COMMAND".to_owned();
+    for Command {
+        name,
+        arguments,
+        about,
+        ..
+    } in COMMANDS
+    {
+        let usage = format!("{name} {arguments}");
+        list.push_str(&format!("\n  {usage:<37} {about}"));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_names_every_command_once() {
+        let list = command_list();
+        for command in COMMANDS {
+            let line_start = format!("\n  {} ", command.name);
+            assert_eq!(list.matches(&line_start).count(), 1, "{}", command.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_answered_with_the_list() {
+        let error = run("tset", &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("`tset`") && error.contains("test [--quick]"),
+            "{error}"
+        );
+    }
+}

@@ -3,7 +3,13 @@
 //! A model is data, read from TOML; two are built in. What was measured and what was only read in
 //! documents is part of the model, so that a report can say so.
 
+mod built_in;
+mod read;
+
 use gpreempt_core::time::Duration;
+
+pub(crate) use read::machine_kind;
+pub use read::read_model;
 
 /// How a device can be taken away from running work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

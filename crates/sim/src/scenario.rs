@@ -1,10 +1,23 @@
 //! What is simulated: a device, kernels, tasks that launch them, who schedules, what goes wrong.
 
+mod after;
+mod arrivals;
+mod estimate;
+mod fault;
+mod kernel;
+mod names;
+mod read;
+mod request;
+mod scheduler;
+mod task;
+
 use gpreempt_core::config::Config;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
 use crate::model::{DeviceModel, MachineKind};
+
+pub use read::read_scenario;
 
 /// One whole simulation, apart from its seed's choices.
 #[derive(Clone, Debug)]
@@ -174,3 +187,6 @@ pub enum FaultKind {
     /// The same, backwards.
     ClockBehind(Duration),
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What must be true of a scheduler between any two calls.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::lane::Position;
+use crate::priority::Class;
+use crate::queue::Standing;
+use crate::scheduler::Scheduler;
+
+/// Checks everything that can be checked from the inside. Costs as much as there are queues, so
+/// tests and the simulator call it, the daemon does not.
+///
+/// # Errors
+/// The first thing that is not as it should be, in a sentence.
+pub fn check(scheduler: &Scheduler) -> Result<(), String> {
+    scheduler.check_queues()?;
+    scheduler.check_lanes()?;
+    scheduler.check_turns()
+}
+
+impl Scheduler {
+    fn check_queues(&self) -> Result<(), String> {
+        for (id, queue) in self.all_queues() {
+            let expected = match (queue.active && !queue.stuck, queue.standing) {
+                (true, Standing::On) => {
+                    matches!(queue.position, Position::On(_) | Position::Evict)
+                }
+                (true, Standing::Off) => matches!(queue.position, Position::Off(_) | Position::Out),
+                (true, Standing::Resuming) => {
+                    matches!(queue.position, Position::Resuming(_) | Position::Out)
+                }
+                (true, Standing::Preempting) | (false, _) => queue.position == Position::Out,
+            };
+            if !expected {
+                let (standing, position) = (queue.standing, queue.position);
+                return Err(format!("{id} is {standing:?} but in its lane {position:?}"));
+            }
+            let waits = queue.active && queue.standing == Standing::Off;
+            if waits != queue.waits_since.is_some() {
+                return Err(format!("{id} waits: {waits}, but {:?}", queue.waits_since));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_lanes(&self) -> Result<(), String> {
+        for (id, device) in self.all_devices() {
+            let here = || self.all_queues().filter(|(_, queue)| queue.device == id);
+            for class in [Class::Low, Class::High] {
+                let lane = device.lane(class);
+                let placed = here()
+                    .filter(|(_, queue)| queue.lane == class && queue.position != Position::Out)
+                    .count();
+                if placed != lane.len() {
+                    let len = lane.len();
+                    return Err(format!(
+                        "{id}: {placed} queues say they are in a lane of {len}"
+                    ));
+                }
+                let leaving = here()
+                    .filter(|(_, queue)| {
+                        queue.lane == class && queue.standing == Standing::Preempting
+                    })
+                    .count();
+                if u32::try_from(leaving) != Ok(lane.preempting) {
+                    let count = lane.preempting;
+                    return Err(format!(
+                        "{id}: {leaving} queues leave, the lane says {count}"
+                    ));
+                }
+            }
+            for (key, seat) in &device.seats {
+                let active = here()
+                    .filter(|(queue_id, queue)| {
+                        device.seat_key(queue.task, *queue_id) == *key && queue.active
+                    })
+                    .count();
+                if u32::try_from(active) != Ok(seat.active) {
+                    return Err(format!(
+                        "{id}: {key:?} has {active} active, says {}",
+                        seat.active
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Who has the turn knows it, has work, and has it once.
+    fn check_turns(&self) -> Result<(), String> {
+        for (id, device) in self.all_devices() {
+            let holders = device.lanes.iter().flat_map(|lane| lane.holders.iter());
+            for key in holders.clone() {
+                let seat = device.seats.get(key);
+                if !seat.is_some_and(|seat| seat.active > 0 && seat.holds.is_some()) {
+                    return Err(format!("{id}: {key:?} has the turn and is {seat:?}"));
+                }
+            }
+            let believers = device.seats.values().filter(|seat| seat.holds.is_some());
+            if believers.count() != holders.count() {
+                return Err(format!("{id}: a seat believes that it has the turn"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! One order of precedence on one device.
+//!
+//! A device that is controlled by stopping queues has one lane. A device with time slices has
+//! two, one for each class: the hardware itself prefers the high class, so the lanes are decided
+//! apart. In a lane, the highest rank runs and everybody below it is off.
+
+use alloc::collections::BTreeSet;
+use core::cmp::Reverse;
+
+use crate::id::{QueueId, TaskId};
+use crate::policy::Rank;
+use crate::time::Instant;
+
+/// Whose turn it is: a task, or where only one queue may run, one queue of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SeatKey {
+    pub(crate) task: TaskId,
+    pub(crate) queue: Option<QueueId>,
+}
+
+/// A queue's place in a lane. Greater comes first; among equals the older queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) seat: Reverse<SeatKey>,
+    pub(crate) queue: Reverse<QueueId>,
+}
+
+impl Place {
+    /// Whether `self` has to make way for `top`. Where only one seat may run, a tie is not
+    /// enough to run together.
+    pub(crate) fn yields_to(&self, top: &Self, exclusive: bool) -> bool {
+        if exclusive {
+            (self.rank, self.seat) < (top.rank, top.seat)
+        } else {
+            self.rank < top.rank
+        }
+    }
+}
+
+/// Which set of a lane a queue is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Position {
+    /// Not in the lane's order: it has no work, or it is between two places.
+    #[default]
+    Out,
+    /// Runs, or may.
+    On(Place),
+    /// Off and wants to run.
+    Off(Place),
+    /// On its way back.
+    Resuming(Place),
+    /// Runs and must go whatever its rank, because its gang cannot run.
+    Evict,
+}
+
+/// The queues with work on one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    on: BTreeSet<Place>,
+    off: BTreeSet<Place>,
+    resuming: BTreeSet<Place>,
+    evict: BTreeSet<QueueId>,
+    /// Preempts in flight.
+    pub(crate) preempting: u32,
+    /// Whose turn it is: one seat, or several of one gang.
+    pub(crate) holders: BTreeSet<SeatKey>,
+    /// The virtual time of the last holder: where newcomers start.
+    pub(crate) virtual_now: u64,
+    /// Whether only one seat may be on at a time.
+    pub(crate) exclusive: bool,
+    /// Since when there has been work without a break.
+    pub(crate) busy_since: Option<Instant>,
+}
+
+impl Lane {
+    pub(crate) fn insert(&mut self, queue: QueueId, position: Position) {
+        let fresh = match position {
+            Position::Out => true,
+            Position::On(place) => self.on.insert(place),
+            Position::Off(place) => self.off.insert(place),
+            Position::Resuming(place) => self.resuming.insert(place),
+            Position::Evict => self.evict.insert(queue),
+        };
+        assert!(fresh, "{queue} is in the lane already");
+    }
+
+    pub(crate) fn remove(&mut self, queue: QueueId, position: Position) {
+        let known = match position {
+            Position::Out => true,
+            Position::On(place) => self.on.remove(&place),
+            Position::Off(place) => self.off.remove(&place),
+            Position::Resuming(place) => self.resuming.remove(&place),
+            Position::Evict => self.evict.remove(&queue),
+        };
+        assert!(known, "{queue} is not where it should be in the lane");
+    }
+
+    /// The one that should run before all others.
+    pub(crate) fn top(&self) -> Option<Place> {
+        let tops = [self.on.last(), self.off.last(), self.resuming.last()];
+        tops.into_iter().flatten().max().copied()
+    }
+
+    /// The first in the order of those that `wanted` accepts.
+    pub(crate) fn first_where(&self, wanted: impl Fn(&Place) -> bool) -> Option<Place> {
+        let sets = [&self.on, &self.off, &self.resuming];
+        let firsts = sets.map(|set| set.iter().rev().find(|place| wanted(place)));
+        firsts.into_iter().flatten().max().copied()
+    }
+
+    /// One that must go because its gang cannot run.
+    pub(crate) fn evicted(&self) -> Option<QueueId> {
+        self.evict.first().copied()
+    }
+
+    /// The least important of those that run.
+    pub(crate) fn lowest_on(&self) -> Option<Place> {
+        self.on.first().copied()
+    }
+
+    /// The least important of those that run, if it has to make way for the top.
+    pub(crate) fn loser(&self) -> Option<(Place, Place)> {
+        let top = self.top()?;
+        let low = self.on.first()?;
+        low.yields_to(&top, self.exclusive).then_some((*low, top))
+    }
+
+    /// The most important of those that are off, if it may come back.
+    pub(crate) fn returner(&self) -> Option<Place> {
+        if self.preempting > 0 || self.loser().is_some() {
+            return None;
+        }
+        let top = self.top()?;
+        let back = self.off.last()?;
+        (!back.yields_to(&top, self.exclusive)).then_some(*back)
+    }
+
+    /// Whether anybody in the order has work.
+    pub(crate) fn is_busy(&self) -> bool {
+        !(self.on.is_empty() && self.off.is_empty() && self.resuming.is_empty())
+    }
+
+    /// Everybody in the order, for checks.
+    pub(crate) fn len(&self) -> usize {
+        self.on.len() + self.off.len() + self.resuming.len() + self.evict.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(level: u8, number: u64) -> Place {
+        Place {
+            rank: Rank {
+                boosted: false,
+                level,
+                order: Reverse(0),
+            },
+            seat: Reverse(SeatKey {
+                task: TaskId(number),
+                queue: None,
+            }),
+            queue: Reverse(QueueId(number)),
+        }
+    }
+
+    #[test]
+    fn a_mixed_lane_has_a_loser_until_it_is_gone() {
+        let mut lane = Lane::default();
+        let [low, high] = [place(1, 1), place(9, 2)];
+        lane.insert(QueueId(1), Position::On(low));
+        assert_eq!(lane.loser(), None);
+        lane.insert(QueueId(2), Position::On(high));
+        assert_eq!(lane.loser(), Some((low, high)));
+        lane.remove(QueueId(1), Position::On(low));
+        lane.insert(QueueId(1), Position::Off(low));
+        assert_eq!(lane.loser(), None);
+        assert_eq!(lane.returner(), None);
+        lane.remove(QueueId(2), Position::On(high));
+        assert_eq!(lane.returner(), Some(low));
+    }
+
+    #[test]
+    fn equals_share_unless_the_lane_is_exclusive() {
+        let mut lane = Lane::default();
+        let [first, second] = [place(1, 1), place(1, 2)];
+        lane.insert(QueueId(1), Position::On(first));
+        lane.insert(QueueId(2), Position::On(second));
+        assert_eq!(lane.loser(), None);
+        lane.exclusive = true;
+        assert_eq!(lane.loser(), Some((second, first)));
+    }
+
+    #[test]
+    fn nobody_comes_back_while_somebody_is_still_leaving() {
+        let mut lane = Lane {
+            preempting: 1,
+            ..Lane::default()
+        };
+        lane.insert(QueueId(1), Position::Off(place(1, 1)));
+        assert_eq!(lane.returner(), None);
+        lane.preempting = 0;
+        assert_eq!(lane.returner(), Some(place(1, 1)));
+    }
+}

@@ -1,0 +1,287 @@
+//! The scheduler: events in, commands out.
+//!
+//! Call order: any number of `handle_*`, then `poll_command` until it has no more, then
+//! `poll_decision` if somebody wants to know why, then sleep until `poll_timeout` or the next
+//! event. Time must not run backwards between calls; [`crate::clock::SteadyClock`] sees to that.
+//!
+//! The idea in four lines: every queue with work has a rank on its device. The highest rank runs;
+//! equal ranks run together. A queue that runs below the top is a priority inversion: it is
+//! preempted. A queue that is off and belongs to the top is resumed.
+//!
+//! Every event costs a few lookups in ordered maps, so the cost grows with the logarithm of the
+//! number of queues; every command is found in the same way, one at a time.
+
+mod activity;
+mod aging;
+mod gang;
+mod order;
+mod registry;
+mod settle;
+pub(crate) mod state;
+mod tuning;
+mod turn;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+pub use view::QueueView;
+
+use crate::command::Command;
+use crate::config::{Config, ConfigError};
+use crate::decision::{Decision, DecisionLog, Reason};
+use crate::event::{Event, EventError, Fault};
+use crate::id::{DeviceId, GangId, QueueId, TaskId};
+use crate::queue::Edge;
+use crate::time::{Duration, Instant};
+use crate::timer::{Timer, Timers};
+use state::{Device, Gang, Queue, Task};
+
+/// Decides who runs on every device.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: Config,
+    now: Instant,
+    devices: BTreeMap<DeviceId, Device>,
+    tasks: BTreeMap<TaskId, Task>,
+    queues: BTreeMap<QueueId, Queue>,
+    gangs: BTreeMap<GangId, Gang>,
+    timers: Timers,
+    /// Devices where something changed since they were last looked at.
+    unsettled: BTreeSet<DeviceId>,
+    decisions: DecisionLog,
+    /// The last turn that was given up.
+    turn: u64,
+}
+
+impl Scheduler {
+    /// A scheduler that knows nobody yet.
+    ///
+    /// # Errors
+    /// If a setting makes no sense.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            now: Instant::ZERO,
+            devices: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            timers: Timers::default(),
+            unsettled: BTreeSet::new(),
+            decisions: DecisionLog::default(),
+            turn: 0,
+        })
+    }
+
+    /// The settings in force.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Changes the settings while everything runs.
+    ///
+    /// # Errors
+    /// If a setting makes no sense; then nothing changes.
+    pub fn set_config(&mut self, now: Instant, config: Config) -> Result<(), ConfigError> {
+        config.check()?;
+        self.advance(now);
+        self.config = config;
+        let devices: alloc::vec::Vec<_> = self.devices.keys().copied().collect();
+        for device in devices {
+            self.end_turns(device);
+            self.reorder_device(device);
+            self.watch_for_starvation(device);
+        }
+        Ok(())
+    }
+
+    /// Takes note of something that happened.
+    ///
+    /// # Errors
+    /// If it cannot be true; then nothing changes.
+    pub fn handle_event(&mut self, now: Instant, event: Event) -> Result<(), EventError> {
+        self.advance(now);
+        match event {
+            Event::DeviceAppeared {
+                device,
+                capabilities,
+            } => self.add_device(device, capabilities),
+            Event::DeviceVanished { device } => self.remove_device(device),
+            Event::TaskAppeared { task, traits } => self.add_task(task, traits),
+            Event::TaskChanged { task, traits } => self.change_task(task, traits),
+            Event::TaskVanished { task } => self.remove_task(task),
+            Event::QueueAppeared {
+                queue,
+                task,
+                device,
+                stopped,
+            } => self.add_queue(queue, task, device, stopped),
+            Event::QueueChanged { queue, priority } => self.change_queue(queue, priority),
+            Event::QueueVanished { queue } => self.remove_queue(queue),
+            Event::RingObserved { queue, ring } => self.observe(queue, ring),
+            Event::HintBegin { task, deadline } => self.begin_hint(task, deadline),
+            Event::HintEnd { task } => self.end_hint(task),
+            Event::Preempted { queue } => self.finish_preempt(queue),
+            Event::PreemptFailed { queue, fault } => self.fail(queue, fault, true),
+            Event::Resumed { queue } => self.finish_resume(queue),
+            Event::ResumeFailed { queue, fault } => self.fail(queue, fault, false),
+        }
+    }
+
+    /// Does what time alone brings about.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.advance(now);
+        while let Some(timer) = self.timers.pop(self.now) {
+            match timer {
+                Timer::Idle(queue) => self.set_active(queue, false),
+                Timer::Overdue(queue) => self.report_overdue(queue),
+                Timer::Retry(queue) => self.release_stuck(queue),
+                Timer::HintOver(task) => self.drop_hint(task),
+                Timer::SliceOver(device, class) => self.end_turn(device, class),
+                Timer::Starving(device) => self.help_starving(device),
+                Timer::GrantOver(device) => self.end_grant(device),
+            }
+        }
+    }
+
+    /// The next thing the hardware has to do, if any.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        // A device that changes while it is settled comes round again.
+        while let Some(device) = self.unsettled.pop_first() {
+            if let Some(command) = self.settle(device) {
+                self.unsettled.insert(device);
+                return Some(command);
+            }
+        }
+        None
+    }
+
+    /// When `handle_timeout` has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The next choice that nobody has read yet, oldest first.
+    pub fn poll_decision(&mut self) -> Option<Decision> {
+        self.decisions.pop()
+    }
+
+    /// How many decisions were forgotten because nobody read them.
+    pub const fn decisions_dropped(&self) -> u64 {
+        self.decisions.dropped()
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn decide(&mut self, queue: QueueId, reason: Reason) {
+        self.decisions.push(Decision {
+            at: self.now,
+            queue,
+            reason,
+        });
+    }
+
+    fn queue_mut(&mut self, queue: QueueId) -> Result<&mut Queue, EventError> {
+        self.queues
+            .get_mut(&queue)
+            .ok_or(EventError::UnknownQueue(queue))
+    }
+
+    fn finish_preempt(&mut self, id: QueueId) -> Result<(), EventError> {
+        let now = self.now;
+        let queue = self.queue_mut(id)?;
+        let next = queue
+            .standing
+            .next(Edge::Done)
+            .ok_or(EventError::NotAskedFor(id))?;
+        if next != crate::queue::Standing::Off {
+            return Err(EventError::NotAskedFor(id));
+        }
+        queue.standing = next;
+        queue.off_since = now;
+        queue.failures = 0;
+        queue.meter.account.preempts += 1;
+        let (device, lane, latency) = (queue.device, queue.lane, now.since(queue.commanded_at));
+        self.timers.stop(Timer::Overdue(id));
+        if let Some(device) = self.devices.get_mut(&device) {
+            device.lane_mut(lane).preempting -= 1;
+            device.preempt_latency.record(latency);
+        }
+        self.reseat(id);
+        Ok(())
+    }
+
+    fn finish_resume(&mut self, id: QueueId) -> Result<(), EventError> {
+        let queue = self.queue_mut(id)?;
+        let next = queue
+            .standing
+            .next(Edge::Done)
+            .ok_or(EventError::NotAskedFor(id))?;
+        if next != crate::queue::Standing::On {
+            return Err(EventError::NotAskedFor(id));
+        }
+        queue.standing = next;
+        queue.failures = 0;
+        queue.meter.account.resumes += 1;
+        self.reseat(id);
+        Ok(())
+    }
+
+    /// A command did not happen: leave the queue alone for a while, longer each time.
+    fn fail(&mut self, id: QueueId, fault: Fault, preempt: bool) -> Result<(), EventError> {
+        let interval = self.config.interval;
+        let queue = self.queue_mut(id)?;
+        let asked = if preempt {
+            crate::queue::Standing::Preempting
+        } else {
+            crate::queue::Standing::Resuming
+        };
+        let next = queue
+            .standing
+            .next(Edge::Failed)
+            .filter(|_| queue.standing == asked);
+        queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
+        let retry_in = interval.times(1 << queue.failures.min(6)).min(RETRY_MAX);
+        queue.failures = queue.failures.saturating_add(1);
+        queue.stuck = true;
+        queue.meter.account.faults += 1;
+        let (device, lane) = (queue.device, queue.lane);
+        if preempt {
+            self.timers.stop(Timer::Overdue(id));
+            if let Some(device) = self.devices.get_mut(&device) {
+                device.lane_mut(lane).preempting -= 1;
+            }
+            self.decide(id, Reason::PreemptFailed { fault, retry_in });
+        } else {
+            self.decide(id, Reason::ResumeFailed { fault, retry_in });
+        }
+        self.timers.set(Timer::Retry(id), self.now + retry_in);
+        self.reseat(id);
+        Ok(())
+    }
+
+    fn release_stuck(&mut self, id: QueueId) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.stuck = false;
+            self.reseat(id);
+        }
+    }
+
+    fn report_overdue(&mut self, id: QueueId) {
+        let now = self.now;
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.meter.account.faults += 1;
+            let after = now.since(queue.commanded_at);
+            self.decide(id, Reason::Overdue { after });
+        }
+    }
+}
+
+/// The longest time a queue is left alone after a failed command.
+const RETRY_MAX: Duration = Duration::from_millis(200);

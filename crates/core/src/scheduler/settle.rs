@@ -1,0 +1,103 @@
+//! From the order to the next command.
+
+use super::Scheduler;
+use super::state::{Device, Grant};
+use crate::capability::Mechanism;
+use crate::command::Command;
+use crate::decision::Reason;
+use crate::id::{DeviceId, QueueId};
+use crate::lane::Place;
+use crate::priority::Class;
+use crate::queue::{Edge, Standing};
+use crate::timer::Timer;
+
+impl Scheduler {
+    /// The next command for a device, or none if it is as it should be.
+    pub(super) fn settle(&mut self, id: DeviceId) -> Option<Command> {
+        self.judge_gangs();
+        if let Some(command) = self.tune(id) {
+            return Some(command);
+        }
+        if self.devices.get(&id)?.capabilities.mechanism == Mechanism::Watch {
+            return None;
+        }
+        for class in [Class::High, Class::Low] {
+            self.elect(id, class);
+            if let Some(command) = self.settle_lane(id, class) {
+                return Some(command);
+            }
+        }
+        None
+    }
+
+    fn settle_lane(&mut self, id: DeviceId, class: Class) -> Option<Command> {
+        let device = self.devices.get(&id)?;
+        let lane = device.lane(class);
+        if let Some(queue) = lane.evicted() {
+            let gang = self.queues.get(&queue)?.gang?;
+            return self.preempt(queue, Reason::GangBlocked { gang });
+        }
+        if class == Class::High && device.grant == Some(Grant::LowClass) {
+            return self.preempt(lane.lowest_on()?.queue.0, Reason::LowTurn);
+        }
+        if let Some((loser, winner)) = lane.loser() {
+            let reason = self.reason_to_go(&loser, &winner);
+            return self.preempt(loser.queue.0, reason);
+        }
+        let back = lane.returner()?;
+        self.resume(back.queue.0)
+    }
+
+    fn reason_to_go(&self, loser: &Place, winner: &Place) -> Reason {
+        let equal =
+            (loser.rank.boosted, loser.rank.level) == (winner.rank.boosted, winner.rank.level);
+        let next = winner.queue.0;
+        match (self.queues.get(&next), self.queues.get(&loser.queue.0)) {
+            (Some(theirs), Some(own)) if !equal => Reason::Outranked {
+                by: next,
+                theirs: theirs.priority,
+                own: own.priority,
+            },
+            _ => Reason::TurnOver { next },
+        }
+    }
+
+    fn preempt(&mut self, id: QueueId, reason: Reason) -> Option<Command> {
+        let now = self.now;
+        let queue = self.queues.get_mut(&id)?;
+        // PANIC: only queues that are on are in the sets a preempt is chosen from.
+        queue.standing = queue
+            .standing
+            .next(Edge::Preempt)
+            .expect("a queue that is on");
+        queue.commanded_at = now;
+        // A ring that is empty while its queue is off says nothing about the client's gaps.
+        queue.empty_since = None;
+        let (device_id, lane) = (queue.device, queue.lane);
+        let device: &mut Device = self.devices.get_mut(&device_id)?;
+        device.lane_mut(lane).preempting += 1;
+        let level = device.capabilities.level;
+        self.timers
+            .set(Timer::Overdue(id), now + self.config.preempt_timeout);
+        self.timers.stop(Timer::Idle(id));
+        self.reseat(id);
+        self.decide(id, reason);
+        Some(Command::Preempt { queue: id, level })
+    }
+
+    fn resume(&mut self, id: QueueId) -> Option<Command> {
+        let now = self.now;
+        let queue = self.queues.get_mut(&id)?;
+        // PANIC: only queues that are off are in the set a resume is chosen from.
+        queue.standing = queue
+            .standing
+            .next(Edge::Resume)
+            .expect("a queue that is off");
+        queue.commanded_at = now;
+        let off = now.since(queue.off_since);
+        debug_assert_eq!(queue.standing, Standing::Resuming);
+        self.reseat(id);
+        self.decide(id, Reason::Clear { off });
+        Some(Command::Resume { queue: id })
+    }
+}

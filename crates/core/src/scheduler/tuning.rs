@@ -1,0 +1,166 @@
+//! Slices, holds and hardware priorities: what is set rarely and works without us.
+//!
+//! The slice rules were measured. One important task alone gets a slice so long that nobody
+//! interrupts it; several get short ones and their order is kept by stopping. Unimportant queues
+//! beside an important one get the shortest slice there is, and only one of them may be runnable,
+//! because two of those starve each other. Where all are equal, nothing is touched.
+
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use super::Scheduler;
+use super::state::{Device, Mixture};
+use crate::capability::Mechanism;
+use crate::command::Command;
+use crate::id::{DeviceId, QueueId};
+use crate::priority::{Class, Priority};
+use crate::time::Duration;
+
+impl Scheduler {
+    /// A queue of that priority is there now.
+    pub(super) fn enter_mixture(&mut self, id: QueueId, priority: Priority) {
+        let Some(queue) = self.queues.get(&id) else {
+            return;
+        };
+        let (device_id, task) = (queue.device, queue.task);
+        let Some(device) = self.devices.get_mut(&device_id) else {
+            return;
+        };
+        device.levels[usize::from(priority.level())] += 1;
+        device.untuned.insert(id);
+        if priority.class() == Class::High {
+            device.high.insert((priority, Reverse(id)));
+            *device.high_tasks.entry(task).or_default() += 1;
+        }
+        self.remix(device_id);
+    }
+
+    /// It is not there any more.
+    pub(super) fn leave_mixture(&mut self, id: QueueId, priority: Priority) {
+        let Some(queue) = self.queues.get(&id) else {
+            return;
+        };
+        let (device_id, task) = (queue.device, queue.task);
+        let Some(device) = self.devices.get_mut(&device_id) else {
+            return;
+        };
+        device.levels[usize::from(priority.level())] -= 1;
+        if device.high.remove(&(priority, Reverse(id)))
+            && let Some(count) = device.high_tasks.get_mut(&task)
+        {
+            *count -= 1;
+            if *count == 0 {
+                device.high_tasks.remove(&task);
+            }
+        }
+        self.remix(device_id);
+    }
+
+    /// Derives everything again that depends on who is there.
+    fn remix(&mut self, id: DeviceId) {
+        let Some(device) = self.devices.get_mut(&id) else {
+            return;
+        };
+        if device.capabilities.mechanism != Mechanism::Slice {
+            return;
+        }
+        let mixture = Mixture {
+            mixed: device.levels.iter().filter(|&&count| count > 0).count() > 1,
+            high_tasks: device.high_tasks.len().min(2),
+        };
+        if mixture == device.mixture {
+            return;
+        }
+        device.mixture = mixture;
+        let queues: Vec<QueueId> = device
+            .seats
+            .values()
+            .flat_map(|seat| seat.queues.iter().copied())
+            .collect();
+        device.untuned.extend(queues);
+        let exclusive = mixture.mixed && mixture.high_tasks > 0;
+        if device.lane(Class::Low).exclusive != exclusive {
+            self.end_turn(id, Class::Low);
+            if let Some(device) = self.devices.get_mut(&id) {
+                device.lane_mut(Class::Low).exclusive = exclusive;
+            }
+            self.reorder_device(id);
+        }
+        self.unsettled.insert(id);
+    }
+
+    /// The next thing to set on a device, if any.
+    pub(super) fn tune(&mut self, id: DeviceId) -> Option<Command> {
+        let device = self.devices.get_mut(&id)?;
+        while let Some(&queue_id) = device.untuned.first() {
+            let Some(queue) = self.queues.get_mut(&queue_id) else {
+                device.untuned.remove(&queue_id);
+                continue;
+            };
+            if device.capabilities.hardware_priority && queue.told_priority != Some(queue.priority)
+            {
+                queue.told_priority = Some(queue.priority);
+                let priority = queue.priority;
+                return Some(Command::SetHardwarePriority {
+                    queue: queue_id,
+                    priority,
+                });
+            }
+            device.untuned.remove(&queue_id);
+            let slice = slice_for(device, queue.priority);
+            let untouched = slice.is_none() && queue.slice.is_none();
+            if queue.slice != Some(slice) && !untouched {
+                queue.slice = Some(slice);
+                return Some(Command::SetSlice {
+                    queue: queue_id,
+                    slice,
+                });
+            }
+        }
+        self.tune_hold(id)
+    }
+
+    /// At most one queue of a device may be held: the important one that has work, or failing
+    /// that the most important one there is.
+    fn tune_hold(&mut self, id: DeviceId) -> Option<Command> {
+        let device = self.devices.get_mut(&id)?;
+        if !device.capabilities.hold {
+            return None;
+        }
+        let first = device.lane(device.lane_of(Priority::MAX)).top();
+        let working = first.map(|place| place.queue.0).filter(|queue| {
+            let queue = self.queues.get(queue);
+            queue.is_some_and(|queue| queue.priority.class() == Class::High)
+        });
+        let wanted = working.or(device.high.last().map(|&(_, Reverse(queue))| queue));
+        if device.held == wanted {
+            return None;
+        }
+        if let Some(queue) = device.held.take() {
+            return Some(Command::ForbidHold { queue });
+        }
+        device.held = wanted;
+        wanted.map(|queue| Command::PermitHold { queue })
+    }
+}
+
+/// The slice a queue of that priority should have; none means the one it came with.
+fn slice_for(device: &Device, priority: Priority) -> Option<Duration> {
+    let Mixture { mixed, high_tasks } = device.mixture;
+    if device.capabilities.mechanism != Mechanism::Slice || !mixed {
+        return None;
+    }
+    match (priority.class(), high_tasks) {
+        (Class::High, 1) => Some(SLICE_ALONE),
+        (Class::High, _) => Some(SLICE_AMONG_HIGH),
+        (Class::Low, 0) => None,
+        (Class::Low, _) => Some(SLICE_LOW),
+    }
+}
+
+/// Long enough that no request is ever cut by it.
+const SLICE_ALONE: Duration = Duration::from_millis(1_000);
+/// Short enough that important tasks reach the device in turn.
+const SLICE_AMONG_HIGH: Duration = Duration::from_millis(5);
+/// The shortest there is: gives way as soon as an important queue has work.
+const SLICE_LOW: Duration = Duration::from_micros(1);

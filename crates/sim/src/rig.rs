@@ -1,0 +1,354 @@
+//! Everything but the scheduler: devices, processes, workers, and what goes wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use gpreempt_core::backend::Backend;
+use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+use gpreempt_core::command::Command;
+use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
+use gpreempt_core::ring::RingView;
+use gpreempt_core::time::{Duration, Instant};
+
+use crate::client::{Client, Life};
+use crate::control::Worker;
+use crate::gpu::Gpu;
+use crate::hold::HoldWatcher;
+use crate::isa::{AssembleError, LANES, Program};
+use crate::memory::Memory;
+use crate::model::MachineKind;
+use crate::prng::Prng;
+use crate::scenario::{Arrivals, FaultSpec, KernelSpec, ProgramSource, Scenario};
+use crate::track::Tracks;
+
+/// The simulated world as the scheduler's loop sees it.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) gpu: Gpu,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) holds: Vec<HoldWatcher>,
+    pub(crate) kernels: Vec<KernelSpec>,
+    pub(crate) faults: Vec<FaultSpec>,
+    pub(crate) chance: Prng,
+    /// When no more work arrives.
+    pub(crate) duration: Duration,
+    /// How long a preempt that fails takes to be known as failed.
+    pub(crate) preempt_timeout: Duration,
+    /// Whether the hold watcher may act.
+    pub(crate) may_hold: bool,
+    /// Bytes of each queue's part of its task's memory.
+    pub(crate) region_bytes: Vec<u32>,
+    /// Entries of each task's rings.
+    ring_capacity: Vec<u32>,
+    /// What the scheduler has not been told yet.
+    reports: VecDeque<Event>,
+    /// Whether there is a scheduler to tell.
+    pub(crate) scheduler_up: bool,
+    /// Whether the scheduler's loop should run now.
+    pub(crate) wake: bool,
+    /// Queues with a preempt or resume that has not been answered.
+    in_flight: BTreeSet<QueueId>,
+    /// Past readings of the rings, for those that come late.
+    readings: BTreeMap<QueueId, VecDeque<(Instant, RingView)>>,
+    next_queue: u64,
+    /// The first thing that must not be.
+    pub(crate) violation: Option<String>,
+    /// Where every queue that ever was belongs: task and device.
+    pub(crate) roster: Vec<(QueueId, usize, usize)>,
+}
+
+impl Rig {
+    pub(crate) fn new(scenario: &Scenario, spans_max: usize) -> Result<Self, AssembleError> {
+        let programs = load_programs(&scenario.kernels)?;
+        let prng = Prng::new(scenario.seed);
+        let tracks = Tracks::new(spans_max);
+        let (model, machine) = (scenario.model.clone(), scenario.machine);
+        let mut gpu = Gpu::new(model, machine, scenario.devices, programs, tracks);
+        let region_bytes: Vec<u32> =
+            scenario.tasks.iter().map(|task| region_bytes(scenario, &task.request)).collect();
+        for (task, region) in scenario.tasks.iter().zip(&region_bytes) {
+            let queues = task.queues as usize * task.devices.len();
+            gpu.memories.push(Memory::new(*region as usize * queues));
+        }
+        let clients = scenario
+            .tasks
+            .iter()
+            .zip(1..)
+            .map(|(task, purpose)| Client::new(task.clone(), prng.branch(purpose)))
+            .collect();
+        let devices = scenario.devices as usize;
+        Ok(Self {
+            gpu,
+            clients,
+            workers: (0..devices).map(|_| Worker::default()).collect(),
+            holds: (0..devices).map(|_| HoldWatcher::default()).collect(),
+            kernels: scenario.kernels.clone(),
+            faults: scenario.faults.clone(),
+            chance: prng.branch(0),
+            duration: scenario.duration,
+            preempt_timeout: scenario
+                .scheduler
+                .map_or(Duration::ZERO, |scheduler| scheduler.config.preempt_timeout),
+            may_hold: scenario.scheduler.is_some_and(|scheduler| scheduler.hold),
+            ring_capacity: scenario.tasks.iter().map(ring_capacity).collect(),
+            region_bytes,
+            reports: VecDeque::new(),
+            scheduler_up: false,
+            wake: false,
+            in_flight: BTreeSet::new(),
+            readings: BTreeMap::new(),
+            next_queue: 1,
+            violation: None,
+            roster: Vec::new(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.gpu.agenda.now()
+    }
+
+    /// Tells the scheduler something, if there is one.
+    pub(crate) fn report(&mut self, event: Event) {
+        if let Event::Preempted { queue }
+        | Event::PreemptFailed { queue, .. }
+        | Event::Resumed { queue }
+        | Event::ResumeFailed { queue, .. } = event
+        {
+            self.in_flight.remove(&queue);
+        }
+        if self.scheduler_up {
+            self.reports.push_back(event);
+            self.wake = true;
+        }
+    }
+
+    /// The scheduler is dead: nobody hears anything, and nothing more is asked for.
+    pub(crate) fn lose_scheduler(&mut self) {
+        self.scheduler_up = false;
+        self.reports.clear();
+        self.in_flight.clear();
+        for worker in &mut self.workers {
+            worker.orphan();
+        }
+        for device in 0..self.holds.len() {
+            self.forbid_hold(device);
+        }
+    }
+
+    /// Tells a new scheduler of everything there is.
+    pub(crate) fn introduce(&mut self) {
+        self.scheduler_up = true;
+        let capabilities = self.capabilities();
+        for device in 0..self.gpu.devices.len() {
+            self.report(Event::DeviceAppeared { device: device_id(device), capabilities });
+        }
+        for task in 0..self.clients.len() {
+            if self.clients[task].life == Life::Alive {
+                self.introduce_task(task);
+            }
+        }
+    }
+
+    pub(crate) fn introduce_task(&mut self, task: usize) {
+        let traits = self.traits_of(task);
+        self.report(Event::TaskAppeared { task: task_id(task), traits });
+        let queues: Vec<QueueId> = self.clients[task].queues().collect();
+        for queue in queues {
+            let Some(hardware) = self.gpu.queues.get(&queue) else { continue };
+            let (device, stopped) = (device_id(hardware.device), hardware.stopped);
+            self.report(Event::QueueAppeared { queue, task: task_id(task), device, stopped });
+        }
+    }
+
+    pub(crate) fn traits_of(&self, task: usize) -> TaskTraits {
+        let client = &self.clients[task];
+        let gangs: BTreeSet<&str> =
+            self.clients.iter().filter_map(|client| client.spec.gang.as_deref()).collect();
+        let gang = client.spec.gang.as_deref();
+        TaskTraits {
+            priority: client.priority,
+            weight: client.spec.weight,
+            deadline: client.spec.deadline,
+            gang: gang.and_then(|gang| {
+                gangs.iter().zip(0..).find(|(name, _)| **name == gang).map(|(_, id)| GangId(id))
+            }),
+        }
+    }
+
+    /// Opens the queues of a task that starts.
+    pub(crate) fn open_queues(&mut self, task: usize) {
+        let (devices, queues, priority) = {
+            let client = &self.clients[task];
+            (client.spec.devices.clone(), client.spec.queues, client.priority)
+        };
+        let mut turns = Vec::new();
+        for _ in 0..queues {
+            let mut turn = Vec::new();
+            for &device in &devices {
+                let id = QueueId(self.next_queue);
+                self.next_queue += 1;
+                let device = device as usize;
+                self.gpu.open_queue(id, device, task, priority, self.ring_capacity[task]);
+                self.roster.push((id, task, device));
+                turn.push(id);
+            }
+            turns.push(turn);
+        }
+        self.clients[task].turns = turns;
+    }
+
+    /// What the devices can do, as their backend would report it.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let model = &self.gpu.model;
+        let full = u64::from(model.compute_units) * u64::from(model.waves_per_unit);
+        let (mechanism, quiet) = match self.gpu.machine {
+            MachineKind::None => (Mechanism::Watch, Duration::ZERO),
+            MachineKind::Tsg => (Mechanism::Slice, model.tsg.hold_quiet),
+            MachineKind::Reset | MachineKind::Cwsr => (Mechanism::Stop, Duration::ZERO),
+        };
+        let reset = model.reset.flag + model.reset.clear + model.reset.kill;
+        let (preempt_cost, resume_cost) = match self.gpu.machine {
+            MachineKind::Reset => (reset, model.reset.resubmit),
+            MachineKind::None | MachineKind::Tsg | MachineKind::Cwsr => (
+                model.control.preempt + self.gpu.save_time(full),
+                model.control.resume + self.gpu.restore_time(full),
+            ),
+        };
+        Capabilities {
+            mechanism,
+            level: Level::Switch,
+            preempt_cost,
+            resume_cost,
+            quiet,
+            hold: self.may_hold && self.gpu.machine == MachineKind::Tsg,
+            hardware_priority: self.gpu.machine == MachineKind::Cwsr,
+        }
+    }
+
+    /// What a ring shows now.
+    fn reading(&self, queue: QueueId) -> Option<RingView> {
+        let hardware = self.gpu.queues.get(&queue)?;
+        // The papers' runtime and an AMD device can tell whether fetched work still runs.
+        let exact = self.gpu.machine != MachineKind::Tsg;
+        Some(hardware.ring.view(exact.then(|| hardware.has_work())))
+    }
+}
+
+impl Backend for Rig {
+    fn submit(&mut self, command: Command) {
+        let queue = command.queue();
+        let Some(hardware) = self.gpu.queues.get(&queue) else {
+            self.refuse_gone(command);
+            return;
+        };
+        let device = hardware.device;
+        match command {
+            Command::Preempt { .. } | Command::Resume { .. } => {
+                if !self.in_flight.insert(queue) {
+                    self.violation =
+                        Some(format!("{queue} was given a command while one is in flight"));
+                }
+                self.call(device, command);
+            }
+            Command::SetSlice { .. } => self.call(device, command),
+            Command::PermitHold { queue } => self.permit_hold(device, queue),
+            Command::ForbidHold { .. } => self.forbid_hold(device),
+            // A hint to firmware that this device does not have.
+            Command::SetHardwarePriority { .. } => {}
+        }
+    }
+
+    fn observe(&mut self, queue: QueueId) -> Option<RingView> {
+        if self.reading_is_lost() {
+            return None;
+        }
+        let now = self.now();
+        let view = self.reading(queue)?;
+        let late = self.readings_late_by();
+        let past = self.readings.entry(queue).or_default();
+        past.push_back((now, view));
+        if past.len() > READINGS_MAX {
+            past.pop_front();
+        }
+        let Some(by) = late else { return Some(view) };
+        past.iter().rev().find(|(at, _)| now.since(*at) >= by).map(|(_, view)| *view)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.reports.pop_front()
+    }
+}
+
+impl Rig {
+    /// A command for a queue that is gone is answered all the same.
+    fn refuse_gone(&mut self, command: Command) {
+        let fault = gpreempt_core::event::Fault::Gone;
+        match command {
+            Command::Preempt { queue, .. } => self.report(Event::PreemptFailed { queue, fault }),
+            Command::Resume { queue } => self.report(Event::ResumeFailed { queue, fault }),
+            Command::SetSlice { .. }
+            | Command::PermitHold { .. }
+            | Command::ForbidHold { .. }
+            | Command::SetHardwarePriority { .. } => {}
+        }
+    }
+}
+
+/// How many past readings are kept: enough for the longest lateness at the shortest interval.
+const READINGS_MAX: usize = 64;
+
+pub(crate) fn task_id(task: usize) -> TaskId {
+    TaskId(task as u64)
+}
+
+pub(crate) fn device_id(device: usize) -> DeviceId {
+    // PANIC: a scenario has at most sixteen devices.
+    DeviceId(u32::try_from(device).expect("few devices"))
+}
+
+fn load_programs(kernels: &[KernelSpec]) -> Result<Vec<Rc<Program>>, AssembleError> {
+    kernels
+        .iter()
+        .map(|kernel| {
+            let text = match &kernel.program {
+                ProgramSource::BuiltIn(name) => crate::kernels::built_in(name).unwrap_or_default(),
+                ProgramSource::Assembly(text) => text,
+            };
+            Program::assemble(&kernel.name, text).map(Rc::new)
+        })
+        .collect()
+}
+
+/// Every work-item of every kernel of a task owns one word; one power of two holds them all.
+fn region_bytes(scenario: &Scenario, request: &[crate::scenario::RequestStep]) -> u32 {
+    let items = request
+        .iter()
+        .map(|step| &scenario.kernels[step.kernel])
+        .map(|kernel| u64::from(kernel.groups) * u64::from(kernel.waves) * LANES as u64)
+        .max()
+        .unwrap_or(1);
+    u32::try_from((items * 4).next_power_of_two()).unwrap_or(1 << 31)
+}
+
+/// A ring as large as drivers make them, or as the task needs.
+fn ring_capacity(task: &crate::scenario::TaskSpec) -> u32 {
+    let launches: u64 = task.request.iter().map(|step| u64::from(step.count)).sum();
+    let requests = match task.arrivals {
+        Arrivals::BackToBack { depth } => u64::from(depth),
+        Arrivals::Periodic { .. } | Arrivals::Poisson { .. } | Arrivals::Trace(_) => 1,
+    };
+    let needed = launches.saturating_mul(requests).next_power_of_two();
+    u32::try_from(needed.clamp(64, 16_384)).unwrap_or(16_384)
+}
+
+impl Rig {
+    /// Every queue there is or was.
+    pub(crate) fn all_queues(
+        &self,
+    ) -> impl Iterator<Item = (QueueId, &crate::gpu::queue::HardwareQueue)> {
+        let open = self.gpu.queues.iter().map(|(&id, queue)| (id, queue));
+        open.chain(self.gpu.closed.iter().map(|(id, queue)| (*id, queue)))
+    }
+}

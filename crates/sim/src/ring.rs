@@ -1,0 +1,114 @@
+//! A ring in memory: bytes, a write index, a read index, a doorbell.
+//!
+//! The client writes packets and the write index and rings the doorbell; the device reads packets
+//! and moves the read index. Nobody else has a method to call here: the scheduler gets a copy of
+//! the two indices and nothing more. The one exception is [`Ring::empty`], which exists for the
+//! papers' design that empties rings, and for nothing else.
+
+use gpreempt_core::ring::RingView;
+
+use crate::packet::{PACKET_BYTES, Packet};
+
+/// Packets between a client and the device.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    slots: Vec<[u8; PACKET_BYTES]>,
+    write_index: u64,
+    read_index: u64,
+    /// The write index as of the last doorbell.
+    doorbell: u64,
+}
+
+impl Ring {
+    /// A ring of `capacity` packets.
+    pub fn new(capacity: u32) -> Self {
+        let slots = vec![[0; PACKET_BYTES]; capacity.max(1) as usize];
+        Self { slots, write_index: 0, read_index: 0, doorbell: 0 }
+    }
+
+    /// Whether the client has to wait before it can put in more.
+    pub fn is_full(&self) -> bool {
+        self.write_index - self.read_index >= self.slots.len() as u64
+    }
+
+    /// The client puts a packet in and rings the doorbell.
+    ///
+    /// # Panics
+    /// If the ring is full: the client has to look first.
+    pub fn submit(&mut self, packet: &Packet) {
+        assert!(!self.is_full(), "a client does not overwrite what was not fetched");
+        let slot = self.slot_of(self.write_index);
+        self.slots[slot] = packet.encode();
+        self.write_index += 1;
+        self.doorbell = self.write_index;
+    }
+
+    /// The device takes the next packet, if the doorbell announced one.
+    pub fn fetch(&mut self) -> Option<[u8; PACKET_BYTES]> {
+        if self.read_index == self.doorbell {
+            return None;
+        }
+        let bytes = self.slots[self.slot_of(self.read_index)];
+        self.read_index += 1;
+        Some(bytes)
+    }
+
+    /// Packets announced and not fetched.
+    pub fn pending(&self) -> u64 {
+        self.doorbell - self.read_index
+    }
+
+    /// What can be seen from outside.
+    pub fn view(&self, running: Option<bool>) -> RingView {
+        RingView { put: self.doorbell, get: self.read_index, running }
+    }
+
+    /// Forgets everything that was not fetched, as the original GPreempt does. Returns how much.
+    pub(crate) fn empty(&mut self) -> u64 {
+        let pending = self.pending();
+        self.write_index = self.read_index;
+        self.doorbell = self.read_index;
+        pending
+    }
+
+    fn slot_of(&self, index: u64) -> usize {
+        let length = self.slots.len() as u64;
+        // PANIC: a remainder of the length, which is a usize.
+        usize::try_from(index % length).expect("below the length")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_core::time::Instant;
+
+    fn packet(number: u64) -> Packet {
+        let arguments = [0; 4];
+        Packet { kernel: 0, groups: 1, waves: 1, arguments, number, rung_at: Instant::ZERO }
+    }
+
+    #[test]
+    fn packets_come_out_in_order_across_the_wrap() {
+        let mut ring = Ring::new(4);
+        for number in 0..11 {
+            ring.submit(&packet(number));
+            assert_eq!(ring.pending(), 1);
+            let bytes = ring.fetch().unwrap();
+            assert_eq!(Packet::decode(&bytes), Some(packet(number)));
+        }
+        assert_eq!(ring.fetch(), None);
+        assert_eq!(ring.view(None), RingView { put: 11, get: 11, running: None });
+    }
+
+    #[test]
+    fn a_full_ring_says_so_and_emptying_forgets_what_was_not_fetched() {
+        let mut ring = Ring::new(2);
+        ring.submit(&packet(0));
+        ring.submit(&packet(1));
+        assert!(ring.is_full());
+        ring.fetch();
+        assert_eq!(ring.empty(), 1);
+        assert_eq!((ring.pending(), ring.fetch()), (0, None));
+    }
+}

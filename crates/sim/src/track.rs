@@ -1,0 +1,129 @@
+//! Who was where and when: the material of time lines.
+
+use std::collections::BTreeMap;
+
+use gpreempt_core::id::QueueId;
+use gpreempt_core::time::Instant;
+
+/// What a queue was doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Activity {
+    /// Nothing to do.
+    Idle,
+    /// Has work and is not on the device.
+    Wait,
+    /// Has waves on compute units.
+    Run,
+    /// On its way off.
+    Save,
+    /// On its way back.
+    Restore,
+    /// Kept on the device across a gap.
+    Hold,
+    /// Its waves are being killed.
+    Kill,
+}
+
+/// A time during which a queue did the same thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which queue.
+    pub queue: QueueId,
+    /// From.
+    pub start: Instant,
+    /// To.
+    pub end: Instant,
+    /// What.
+    pub activity: Activity,
+}
+
+/// The spans of all queues, up to a limit.
+#[derive(Debug, Default)]
+pub(crate) struct Tracks {
+    current: BTreeMap<QueueId, (Activity, Instant)>,
+    spans: Vec<Span>,
+    spans_max: usize,
+}
+
+impl Tracks {
+    pub(crate) fn new(spans_max: usize) -> Self {
+        Self { spans_max, ..Self::default() }
+    }
+
+    pub(crate) fn enter(&mut self, queue: QueueId, now: Instant, activity: Activity) {
+        if self.spans_max == 0 {
+            return;
+        }
+        let before = self.current.insert(queue, (activity, now));
+        if let Some((old, start)) = before {
+            if old == activity {
+                self.current.insert(queue, (old, start));
+            } else {
+                self.push(Span { queue, start, end: now, activity: old });
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, queue: QueueId, now: Instant) {
+        if let Some((activity, start)) = self.current.remove(&queue) {
+            self.push(Span { queue, start, end: now, activity });
+        }
+    }
+
+    /// All spans, in order of their ends.
+    pub(crate) fn finish(mut self, now: Instant) -> Vec<Span> {
+        let open: Vec<QueueId> = self.current.keys().copied().collect();
+        for queue in open {
+            self.close(queue, now);
+        }
+        self.spans
+    }
+
+    fn push(&mut self, span: Span) {
+        let empty = span.start == span.end || span.activity == Activity::Idle;
+        if !empty && self.spans.len() < self.spans_max {
+            self.spans.push(span);
+        }
+    }
+}
+
+impl crate::gpu::Gpu {
+    /// Notes what a queue does now.
+    pub(crate) fn track(&mut self, id: QueueId) {
+        use crate::gpu::queue::Residency;
+        let Some(queue) = self.queues.get(&id) else { return };
+        let resets = self.machine == crate::model::MachineKind::Reset;
+        let activity = match queue.residency {
+            Residency::Saving if resets => Activity::Kill,
+            Residency::Saving => Activity::Save,
+            Residency::Restoring => Activity::Restore,
+            Residency::In if queue.resident_waves() > 0 => Activity::Run,
+            Residency::In if queue.held && !queue.has_work() => Activity::Hold,
+            Residency::In | Residency::Out => {
+                let withheld = !queue.backlog.is_empty() || (resets && queue.stopped);
+                if queue.has_work() || withheld { Activity::Wait } else { Activity::Idle }
+            }
+        };
+        self.tracks.enter(id, self.agenda.now(), activity);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_merged_and_idle_time_is_left_out() {
+        let at = Instant::from_nanos;
+        let mut tracks = Tracks::new(10);
+        let queue = QueueId(1);
+        tracks.enter(queue, at(0), Activity::Idle);
+        tracks.enter(queue, at(10), Activity::Run);
+        tracks.enter(queue, at(20), Activity::Run);
+        tracks.enter(queue, at(30), Activity::Save);
+        let spans = tracks.finish(at(35));
+        let seen: Vec<_> =
+            spans.iter().map(|s| (s.start.as_nanos(), s.end.as_nanos(), s.activity)).collect();
+        assert_eq!(seen, [(10, 30, Activity::Run), (30, 35, Activity::Save)]);
+    }
+}

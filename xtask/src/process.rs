@@ -1,0 +1,152 @@
+//! Running other programs from the root of the repository.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, bail};
+
+/// The root of the repository: the folder above this package.
+pub(crate) fn repository_root() -> PathBuf {
+    // Cargo says at run time where the package is now; where it was built may be somewhere else.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package
+        .parent()
+        .map_or_else(|| package.clone(), Path::to_path_buf)
+}
+
+/// The cargo that runs us, so that its children are of the same version.
+pub(crate) fn cargo<I, S>(args: I) -> Command
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(cargo);
+    command.args(args);
+    command
+}
+
+/// Runs `command` in the root, with our input and output.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<ExitStatus> {
+    announce(command);
+    let status = command.current_dir(repository_root()).status();
+    status.with_context(|| format!("cannot run {}", name(command)))
+}
+
+/// Runs `command` in the root; anything but success is an error.
+pub(crate) fn run_to_success(command: &mut Command) -> anyhow::Result<()> {
+    let status = run(command)?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{} ended with {status}", name(command))
+    }
+}
+
+/// Builds one program in release mode (`selection` names it to cargo) and says where it is.
+pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
+    let mut command = cargo([
+        "build",
+        "--release",
+        "--message-format=json-render-diagnostics",
+    ]);
+    command
+        .args(selection)
+        .current_dir(repository_root())
+        .stderr(Stdio::inherit());
+    announce(&command);
+    let output = command.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!(
+            "cargo build {} ended with {}",
+            selection.join(" "),
+            output.status
+        );
+    }
+    let messages = String::from_utf8(output.stdout).context("cargo wrote something strange")?;
+    executable(&messages).context("cargo built no program")
+}
+
+/// Whether one of the folders of `PATH` holds a file called `program`.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn announce(command: &Command) {
+    let mut line = format!("$ {}", name(command));
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    eprintln!("{line}");
+}
+
+/// The program without its folder, which is of no interest to a reader.
+fn name(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    program
+        .file_name()
+        .unwrap_or(program.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The last program that cargo's messages (one JSON object per line) speak of.
+///
+/// The target folder can be set in four places; asking cargo is the only sure way to find it.
+fn executable(messages: &str) -> Option<PathBuf> {
+    const KEY: &str = "\"executable\":\"";
+    let last = messages.lines().rev().find(|line| line.contains(KEY))?;
+    let (_, rest) = last.split_once(KEY)?;
+    let mut path = String::new();
+    let mut chars = rest.chars();
+    loop {
+        match chars.next()? {
+            '"' => return Some(PathBuf::from(path)),
+            '\\' => path.push(chars.next()?),
+            char => path.push(char),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_in_cargos_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"core"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","executable":"/t/a \"b\"/cost","fresh":true}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+            "\n",
+        );
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/a \"b\"/cost")));
+        assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        let manifest = std::fs::read_to_string(repository_root().join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("[workspace]"));
+    }
+
+    #[test]
+    fn a_program_that_fails_is_an_error_with_its_name() {
+        let error = run_to_success(&mut Command::new("false"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("false ended with"), "{error}");
+    }
+
+    #[test]
+    fn programs_are_looked_for_in_the_path() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("a-program-nobody-has-written"));
+    }
+}

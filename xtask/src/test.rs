@@ -1,0 +1,67 @@
+//! `cargo xtask test`: the one command that runs every test there is.
+
+use crate::args::Syntax;
+use crate::cost;
+use crate::packages;
+use crate::process::{cargo, run_to_success};
+use crate::seeds;
+use crate::step::{self, Outcome, Step};
+use crate::tidy;
+
+const SYNTAX: Syntax = Syntax {
+    switches: &["--quick"],
+    options: &[],
+    positionals: &[],
+};
+
+/// Seeds of the smoke test: enough to meet every kind of fault, few enough to wait for.
+const SMOKE_SEEDS: u64 = 1000;
+
+/// Runs the tests and prints what became of them.
+pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
+    let is_quick = SYNTAX.parse(args)?.has("--quick");
+    if !is_quick {
+        packages::install_missing();
+    }
+    let summary = step::run(steps(is_quick));
+    println!("\n{summary}");
+    Ok(summary.is_good())
+}
+
+fn steps(is_quick: bool) -> Vec<Step> {
+    let mut steps = vec![
+        Step::new("tests", || {
+            let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
+            Outcome::of(run_to_success(&mut tests))
+        }),
+        Step::new("tidy", || Outcome::of(tidy::check_repository())),
+    ];
+    if is_quick {
+        steps.push(Step::left_out("seeds", "left out by --quick"));
+        steps.push(Step::left_out("cost", "left out by --quick"));
+    } else {
+        steps.push(Step::new("seeds", || {
+            Outcome::of(seeds::run(SMOKE_SEEDS, None))
+        }));
+        steps.push(Step::new("cost", cost::check));
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_run_names_what_it_leaves_out() {
+        let names = |steps: &[Step]| steps.iter().map(Step::name).collect::<Vec<_>>();
+        let mut quick = steps(true);
+        assert_eq!(names(&quick), ["tests", "tidy", "seeds", "cost"]);
+        assert_eq!(names(&steps(false)), names(&quick));
+        let summary = step::run(quick.split_off(2)).to_string();
+        assert!(
+            summary.ends_with("0 passed, 0 failed, 2 skipped"),
+            "{summary}"
+        );
+    }
+}
