@@ -1,8 +1,45 @@
-//! gpreempt.
+//! `gpreempt`: priorities for GPU work that the hardware obeys.
+//!
+//! One file for each command; nothing here needs a GPU yet. Results go to stdout, progress and
+//! errors to stderr. Exit codes: 0 all is well, 1 something that was run failed, 2 the input was
+//! wrong and nothing was done.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "no command writes reports yet"))]
+mod args;
+mod compare;
+mod demo;
+mod failure;
+mod man;
+mod output;
+mod progress;
 mod report;
-#[cfg_attr(not(test), expect(dead_code, reason = "no command writes files yet"))]
+mod sim;
+mod text_table;
 mod write_file;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too; they are no errors.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let result = match args.command {
+        Command::Demo(args) => demo::main(&args),
+        Command::Sim(args) => sim::main(&args),
+        Command::Compare(args) => compare::main(&args),
+        Command::Man(args) => man::main(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -60,10 +60,9 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) fn new(scenario: &Scenario, spans_max: usize) -> Result<Self, AssembleError> {
+    pub(crate) fn new(scenario: &Scenario, tracks: Tracks) -> Result<Self, AssembleError> {
         let programs = load_programs(&scenario.kernels)?;
         let prng = Prng::new(scenario.seed);
-        let tracks = Tracks::new(spans_max);
         let (model, machine) = (scenario.model.clone(), scenario.machine);
         let mut gpu = Gpu::new(model, machine, scenario.devices, programs, tracks);
         let region_bytes: Vec<u32> =

@@ -53,6 +53,12 @@ impl Ring {
         Some(bytes)
     }
 
+    /// The packet the device would take next.
+    pub(crate) fn peek(&self) -> Option<Packet> {
+        let announced = self.read_index != self.doorbell;
+        announced.then(|| Packet::decode(&self.slots[self.slot_of(self.read_index)])).flatten()
+    }
+
     /// Packets announced and not fetched.
     pub fn pending(&self) -> u64 {
         self.doorbell - self.read_index

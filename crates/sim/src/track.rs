@@ -43,11 +43,12 @@ pub(crate) struct Tracks {
     current: BTreeMap<QueueId, (Activity, Instant)>,
     spans: Vec<Span>,
     spans_max: usize,
+    window: Option<(Instant, Instant)>,
 }
 
 impl Tracks {
-    pub(crate) fn new(spans_max: usize) -> Self {
-        Self { spans_max, ..Self::default() }
+    pub(crate) fn new(spans_max: usize, window: Option<(Instant, Instant)>) -> Self {
+        Self { spans_max, window, ..Self::default() }
     }
 
     pub(crate) fn enter(&mut self, queue: QueueId, now: Instant, activity: Activity) {
@@ -81,7 +82,8 @@ impl Tracks {
 
     fn push(&mut self, span: Span) {
         let empty = span.start == span.end || span.activity == Activity::Idle;
-        if !empty && self.spans.len() < self.spans_max {
+        let outside = self.window.is_some_and(|(from, to)| span.end < from || span.start > to);
+        if !empty && !outside && self.spans.len() < self.spans_max {
             self.spans.push(span);
         }
     }
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn spans_are_merged_and_idle_time_is_left_out() {
         let at = Instant::from_nanos;
-        let mut tracks = Tracks::new(10);
+        let mut tracks = Tracks::new(10, None);
         let queue = QueueId(1);
         tracks.enter(queue, at(0), Activity::Idle);
         tracks.enter(queue, at(10), Activity::Run);

@@ -14,12 +14,15 @@ use crate::model::MachineKind;
 use crate::outcome::{Outcome, Served, SimError, TaskOutcome};
 use crate::rig::{Rig, task_id};
 use crate::scenario::{FaultKind, Scenario};
+use crate::track::Tracks;
 
 /// How much of a run is kept and how closely it is watched.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Spans of the time line to keep.
     pub spans_max: usize,
+    /// The part of the time line to keep; none is all of it.
+    pub window: Option<(Instant, Instant)>,
     /// Decisions to keep.
     pub decisions_max: usize,
     /// Whether every checker runs after every step.
@@ -30,7 +33,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { spans_max: 0, decisions_max: 0, check: false, events_max: 2_000_000_000 }
+        Self {
+            spans_max: 0,
+            window: None,
+            decisions_max: 0,
+            check: false,
+            events_max: 2_000_000_000,
+        }
     }
 }
 
@@ -39,9 +48,25 @@ impl Default for Options {
 /// # Errors
 /// A wrong kernel, a violated promise, or too many steps.
 pub fn run(scenario: &Scenario, options: Options) -> Result<Outcome, SimError> {
+    run_watched(scenario, options, &mut |_| {})
+}
+
+/// The same, telling `watcher` now and then how far it is.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(
+    scenario: &Scenario,
+    options: Options,
+    watcher: &mut dyn FnMut(Instant),
+) -> Result<Outcome, SimError> {
     let mut world = World::new(scenario, options)?;
     world.schedule();
-    while world.step()? {}
+    while world.step()? {
+        if world.events.is_multiple_of(EVENTS_PER_NOTE) {
+            watcher(world.rig.now());
+        }
+    }
     world.finish()
 }
 
@@ -62,7 +87,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, options: Options) -> Result<Self, SimError> {
         Ok(Self {
-            rig: Rig::new(scenario, options.spans_max)?,
+            rig: Rig::new(scenario, Tracks::new(options.spans_max, options.window))?,
             inversions: options.check.then(|| InversionChecker::new(scenario)).flatten(),
             scenario,
             options,
@@ -339,6 +364,9 @@ impl<'a> World<'a> {
         })
     }
 }
+
+/// How often whoever watches is told how far the run is.
+const EVENTS_PER_NOTE: u64 = 1 << 14;
 
 /// What is left when work stops arriving gets at least this long.
 const DRAIN_MIN: Duration = Duration::from_millis(5_000);

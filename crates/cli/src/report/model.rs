@@ -31,7 +31,7 @@ pub(crate) struct Mode {
     pub(crate) explanation: String,
     /// Latencies of the online requests in nanoseconds, shortest first.
     pub(crate) online_ns: Vec<u64>,
-    /// Offline work done, as a share of what it does without online work (1 is all of it).
+    /// Offline work done, as a share of what fits into the time that online work leaves.
     pub(crate) kept: Option<f64>,
     /// How often running work was taken off the device.
     pub(crate) preemptions: u64,
@@ -134,8 +134,8 @@ impl SpanKind {
             Self::Wait => "has work, waits for the device",
             Self::Save => "state goes to memory",
             Self::Restore => "state comes back",
-            Self::Hold => "kept off the device",
-            Self::Killed => "executed in vain, has to run again",
+            Self::Hold => "kept on the device across a gap",
+            Self::Killed => "being killed, has to run again",
         }
     }
 }

@@ -27,13 +27,13 @@ const COLUMNS: [Column; 9] = [
     },
     Column {
         name: "Offline kept",
-        meaning: "Offline work finished, as a share of what it finishes with the device to \
-                  itself.",
+        meaning: "Offline work finished, as a share of what fits into the time that online work \
+                  alone leaves.",
     },
     Column { name: "Preemptions", meaning: "How often running work was taken off the device." },
     Column {
         name: "Re-executed",
-        meaning: "Kernels that had to run again because they were killed.",
+        meaning: "Kernels whose execution was begun more than once.",
     },
     Column { name: "Lost", meaning: "Kernels that were submitted and never finished." },
     Column {

@@ -161,10 +161,13 @@ impl Scheduler {
             return;
         };
         let relative = traits.and_then(|traits| traits.deadline);
-        seat.deadline = relative
+        let deadline = relative
             .filter(|_| seat.active > 0)
             .map(|relative| self.now + relative);
-        self.reseat_all(device_id, key);
+        if seat.deadline != deadline {
+            seat.deadline = deadline;
+            self.reseat_all(device_id, key);
+        }
     }
 
     pub(super) fn begin_hint(

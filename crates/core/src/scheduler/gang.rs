@@ -12,7 +12,7 @@ use super::Scheduler;
 use super::state::Device;
 use crate::capability::Mechanism;
 use crate::id::{DeviceId, GangId, QueueId};
-use crate::lane::{Place, SeatKey};
+use crate::lane::{Place, Position, SeatKey};
 use crate::policy::Rank;
 use crate::priority::Class;
 use crate::timer::Timer;
@@ -110,19 +110,9 @@ impl Scheduler {
     /// A gang's turn is everybody's turn at once, or its members would never meet.
     fn take_turns_together(&mut self, gang: GangId) {
         let mut end = None;
-        for (lane, place) in self.gang_places(gang) {
-            let (device_id, class) = lane;
+        for ((device_id, class), seats) in self.seats_to_run(gang) {
             let Some(device) = self.devices.get(&device_id) else {
                 continue;
-            };
-            let exclusive = device.lane(class).exclusive;
-            if !self.policy(exclusive).takes_turns(&place.rank) {
-                continue;
-            }
-            let seats = if exclusive {
-                Vec::from([place.seat.0])
-            } else {
-                self.working_seats(gang, lane)
             };
             let holders = &device.lane(class).holders;
             if seats.iter().any(|seat| holders.contains(seat)) {
@@ -135,15 +125,35 @@ impl Scheduler {
         }
     }
 
-    fn working_seats(&self, gang: GangId, lane: (DeviceId, Class)) -> Vec<SeatKey> {
-        let seats = self.gang_seats(gang).into_iter();
-        seats
-            .filter(|&(device, class, key)| {
-                let seat = self.devices.get(&device).and_then(|d| d.seats.get(&key));
-                (device, class) == lane && seat.is_some_and(|seat| seat.active > 0)
-            })
-            .map(|(.., key)| key)
-            .collect()
+    /// The seats that a gang able to run should have the turn with, lane by lane.
+    fn seats_to_run(&self, gang: GangId) -> BTreeMap<(DeviceId, Class), Vec<SeatKey>> {
+        let mut lanes: BTreeMap<_, Vec<Place>> = BTreeMap::new();
+        for id in self.gang_queues(gang) {
+            if let Some(queue) = self.queues.get(&id)
+                && let Position::On(place) | Position::Off(place) | Position::Resuming(place) =
+                    queue.position
+            {
+                let lane = lanes.entry((queue.device, queue.lane)).or_default();
+                lane.push(place);
+            }
+        }
+        let with_turn = |(lane, places): ((DeviceId, Class), Vec<Place>)| {
+            let device = self.devices.get(&lane.0)?;
+            if device.capabilities.mechanism == Mechanism::Watch {
+                return None;
+            }
+            let first = places.iter().max()?.queue.0;
+            let held = self.place_if(first, self.queues.get(&first)?, device, (lane.1, true));
+            let state = device.lane(lane.1);
+            let leads = state.top().is_none_or(|top| top.rank <= held.rank);
+            if !leads || !self.policy(state.exclusive).takes_turns(&held.rank) {
+                return None;
+            }
+            let seats = places.iter().map(|place| place.seat.0);
+            let seats = seats.filter(|&seat| !state.exclusive || seat == held.seat.0);
+            Some((lane, seats.collect()))
+        };
+        lanes.into_iter().filter_map(with_turn).collect()
     }
 
     pub(super) fn gang_queues(&self, gang: GangId) -> Vec<QueueId> {

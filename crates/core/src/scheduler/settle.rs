@@ -37,7 +37,8 @@ impl Scheduler {
             let gang = self.queues.get(&queue)?.gang?;
             return self.preempt(queue, Reason::GangBlocked { gang });
         }
-        if class == Class::High && device.grant == Some(Grant::LowClass) {
+        let low_waits = device.lane(Class::Low).is_busy();
+        if class == Class::High && device.grant == Some(Grant::LowClass) && low_waits {
             return self.preempt(lane.lowest_on()?.queue.0, Reason::LowTurn);
         }
         if let Some((loser, winner)) = lane.loser() {

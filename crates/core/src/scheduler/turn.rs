@@ -76,7 +76,6 @@ impl Scheduler {
         let Some(device) = self.devices.get_mut(&device_id) else {
             return;
         };
-        let high_busy = device.lane(Class::High).busy_since;
         let lane = device.lane_mut(class);
         if lane.holders.remove(&key) && lane.holders.is_empty() {
             self.timers.stop(Timer::SliceOver(device_id, class));
@@ -87,13 +86,8 @@ impl Scheduler {
         let Some(since) = seat.holds.take() else {
             return;
         };
-        // Where the hardware prefers the high class, holding the low turn is not running.
-        let until = match (class, high_busy) {
-            (Class::Low, Some(busy)) => busy.max(since),
-            (Class::Low | Class::High, _) => now,
-        };
-        // Even a turn in the shadow costs something, or the same seat would get the next one too.
-        let cost = policy::fair::virtual_cost(until.since(since), weight).max(1);
+        // Also in the shadow of the high class: whoever is runnable has its gaps.
+        let cost = policy::fair::virtual_cost(now.since(since), weight);
         seat.virtual_time = seat.virtual_time.saturating_add(cost);
         if used_up {
             self.turn += 1;

@@ -267,7 +267,7 @@ fn any_world(gangs: bool) -> impl Strategy<Value = (Config, Vec<Mechanism>, Vec<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_that_happens_breaks_it(

@@ -134,8 +134,12 @@ impl World {
                 self.devices.remove(&device);
                 self.queues.retain(|_, queue| queue.device != device);
             }
-            Event::TaskAppeared { task, traits } | Event::TaskChanged { task, traits } => {
+            Event::TaskAppeared { task, traits } => {
                 self.tasks.insert(task, traits);
+            }
+            Event::TaskChanged { task, traits } => {
+                let gang = self.tasks[&task].gang;
+                self.tasks.insert(task, TaskTraits { gang, ..traits });
             }
             Event::TaskVanished { task } => {
                 self.tasks.remove(&task);
@@ -151,7 +155,7 @@ impl World {
                     task,
                     device,
                     off: stopped,
-                    work: stopped,
+                    work: false,
                     ring: RingView::default(),
                 };
                 self.queues.insert(queue, truth);

@@ -1,0 +1,125 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Priorities for GPU work that the hardware obeys: the important work runs now, the rest runs in
+/// the gaps and loses nothing.
+#[derive(Debug, Parser)]
+#[command(name = "gpreempt", version, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Demo(DemoArgs),
+    Sim(SimArgs),
+    Compare(CompareArgs),
+    Man(ManArgs),
+}
+
+/// Online inference beside offline training on the emulated GPU: before and after, with a picture.
+///
+/// Runs the same two programs alone, together as the driver does it by itself (none), with the
+/// published reset design (reset), and with this scheduler (ours). Writes report.html with a time
+/// line and a latency distribution. Needs no GPU.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct DemoArgs {
+    /// The emulated device: h200, mi300x, or a device file
+    #[arg(long, default_value = "h200")]
+    pub(crate) device: String,
+    /// Simulated seconds in each mode (1 to 60)
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) seconds: u64,
+    /// Decides everything that is left to chance
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Where to write the report
+    #[arg(long, default_value = "report.html")]
+    pub(crate) out: PathBuf,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Simulate a scenario file, or random scenarios with faults.
+///
+/// With a FILE: simulates it and prints what every task got. With --seeds N: N random scenarios
+/// with random faults, every promise checked after every step; stops at the first violation and
+/// prints the command that replays it. With --seed alone: replays one of those.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct SimArgs {
+    /// The scenario (TOML; the format is described in docs/scenarios.md)
+    #[arg(value_name = "FILE", conflicts_with = "seeds")]
+    pub(crate) file: Option<PathBuf>,
+    /// The seed: of the file's scenario, or of a random one
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// How many random scenarios to check
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "trace"],
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) seeds: Option<u64>,
+    /// The first seed of --seeds
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "seeds")]
+    pub(crate) start: u64,
+    /// Write a time line in Chrome trace format (open it in Perfetto)
+    #[arg(long, value_name = "OUT.json")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reproduce the tables of the papers: 100 kernels, preempted at the 25th.
+///
+/// For a device that cannot preempt (none), the published reset design (reset), time slices (tsg)
+/// and wave save and restore (cwsr): how long the online request waits for detection and
+/// preemption, what resuming costs with 10 to 10,000 kernels pending, what runs twice.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct CompareArgs {
+    /// How often the scheduler reads the rings, in microseconds (1000 to 10000)
+    #[arg(long, default_value_t = 5_000,
+          value_parser = clap::value_parser!(u64).range(1_000..=10_000))]
+    pub(crate) interval_us: u64,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write the manual pages into a folder.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ManArgs {
+    /// The folder; it must exist
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "gpreempt",
+            "gpreempt dance",
+            "gpreempt sim --seeds 0",
+            "gpreempt sim a.toml --seeds 3",
+            "gpreempt sim --start 3",
+            "gpreempt compare --interval-us 999",
+            "gpreempt demo --seconds 61",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The documents' scenario, for each design.
+
+use gpreempt_core::config::Config;
+use gpreempt_core::priority::Priority;
+use gpreempt_core::time::Duration;
+use gpreempt_sim::model::{DeviceModel, MachineKind};
+use gpreempt_sim::scenario::{
+    Arrivals, KernelSpec, ProgramSource, RequestStep, Scenario, SchedulerSpec, TaskSpec,
+};
+
+use crate::failure::Failure;
+
+/// A way to let online work pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Design {
+    None,
+    Reset,
+    Tsg,
+    TsgHint,
+    Cwsr,
+    CwsrHint,
+}
+
+impl Design {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::None, Self::Reset, Self::Tsg, Self::TsgHint, Self::Cwsr, Self::CwsrHint];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Reset => "reset",
+            Self::Tsg => "tsg",
+            Self::TsgHint => "tsg-hint",
+            Self::Cwsr => "cwsr",
+            Self::CwsrHint => "cwsr-hint",
+        }
+    }
+
+    pub(crate) const fn explanation(self) -> &'static str {
+        match self {
+            Self::None => "no preemption: whatever came first runs first",
+            Self::Reset => "flag, empty the ring, kill, submit again; its runtime sees every launch",
+            Self::Tsg => "time slices: the hardware preempts by itself (h200, measured costs)",
+            Self::TsgHint => "the same, the request announced 400 us ahead",
+            Self::Cwsr => "waves saved and restored, found by reading rings (mi300x, not measured)",
+            Self::CwsrHint => "the same, the request announced when it arrives",
+        }
+    }
+
+    pub(crate) fn machine(self) -> MachineKind {
+        match self {
+            Self::None => MachineKind::None,
+            Self::Reset => MachineKind::Reset,
+            Self::Tsg | Self::TsgHint => MachineKind::Tsg,
+            Self::Cwsr | Self::CwsrHint => MachineKind::Cwsr,
+        }
+    }
+
+    pub(crate) fn preempts(self) -> bool {
+        self != Self::None
+    }
+
+    /// Whether it differs from another design by nothing but a hint.
+    pub(crate) fn announces_only(self) -> bool {
+        matches!(self, Self::TsgHint | Self::CwsrHint)
+    }
+
+    fn hint(self) -> Option<Duration> {
+        match self {
+            Self::None | Self::Tsg | Self::Cwsr => None,
+            Self::Reset | Self::CwsrHint => Some(Duration::ZERO),
+            Self::TsgHint => Some(Duration::from_micros(400)),
+        }
+    }
+
+    fn model(self) -> Result<DeviceModel, Failure> {
+        let name = if self.machine() == MachineKind::Tsg { "h200" } else { "mi300x" };
+        DeviceModel::built_in(name).ok_or_else(|| Failure::run("a built-in device is missing"))
+    }
+}
+
+/// Kernels pending when offline work is resumed.
+pub(crate) const PENDING: [u32; 4] = [10, 100, 1_000, 10_000];
+
+/// When the request arrives: half an interval after the rings were read, so that detection takes
+/// as long as it does on average.
+pub(crate) fn arrival(interval_us: u64) -> Duration {
+    let intervals = HEAD_START.as_micros().div_ceil(interval_us) + 1;
+    Duration::from_micros(intervals * interval_us + interval_us / 2)
+}
+
+/// Long enough that the hardware does not let others in between two kernels by itself.
+const KERNEL: Duration = Duration::from_millis(8);
+
+/// How long offline work has run when the request arrives: it is in its 25th kernel.
+const HEAD_START: Duration = Duration::from_millis(196);
+
+/// 100 kernels of 8 ms, and in the 25th a request of 20 ms.
+pub(crate) fn hundred_kernels(design: Design, interval_us: u64) -> Result<Scenario, Failure> {
+    build(design, interval_us, KERNEL, 100, Duration::from_millis(20))
+}
+
+/// The same offline work without the request.
+pub(crate) fn undisturbed(design: Design) -> Result<Scenario, Failure> {
+    let mut scenario = hundred_kernels(design, 5_000)?;
+    scenario.tasks.truncate(1);
+    Ok(scenario)
+}
+
+/// How often the rings are read where only the resume counts.
+pub(crate) const RESUME_INTERVAL_US: u64 = 1_000;
+const ONE_MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A long first kernel, preempted, with `pending` short ones behind it.
+pub(crate) fn pending_kernels(design: Design, pending: u32) -> Result<Scenario, Failure> {
+    let mut scenario =
+        build(design, RESUME_INTERVAL_US, Duration::from_micros(1), pending, ONE_MILLISECOND)?;
+    scenario.kernels.push(kernel(&scenario.model, "long", KERNEL));
+    scenario.tasks[0].start = arrival(RESUME_INTERVAL_US).saturating_sub(ONE_MILLISECOND.times(4));
+    let long = RequestStep { kernel: 2, count: 1, sync: false, cpu: Duration::ZERO };
+    scenario.tasks[0].request.insert(0, long);
+    // One group each: the number of packets is what matters here.
+    scenario.kernels[0].groups = 1;
+    Ok(scenario)
+}
+
+fn build(
+    design: Design,
+    interval_us: u64,
+    offline: Duration,
+    count: u32,
+    online: Duration,
+) -> Result<Scenario, Failure> {
+    let model = design.model()?;
+    let config = Config { interval: Duration::from_micros(interval_us), ..Config::default() };
+    let async_step = RequestStep { kernel: 0, count, sync: false, cpu: Duration::ZERO };
+    let sync_step = RequestStep { kernel: 1, count: 1, sync: true, cpu: Duration::ZERO };
+    let arrival = arrival(interval_us);
+    let mut request = task("online", 12, arrival, sync_step);
+    let start = arrival.saturating_sub(HEAD_START);
+    request.hint = design.hint();
+    Ok(Scenario {
+        name: format!("100 kernels, {}", design.name()),
+        machine: design.machine(),
+        devices: 1,
+        seed: 1,
+        duration: Duration::from_millis(500),
+        scheduler: design.preempts().then_some(SchedulerSpec { config, hold: true }),
+        kernels: vec![kernel(&model, "offline", offline), kernel(&model, "online", online)],
+        tasks: vec![task("offline", 2, start, async_step), request],
+        faults: Vec::new(),
+        model,
+    })
+}
+
+fn kernel(model: &DeviceModel, name: &str, work: Duration) -> KernelSpec {
+    KernelSpec {
+        name: name.into(),
+        program: ProgramSource::BuiltIn("mix".into()),
+        work,
+        groups: model.compute_units * model.waves_per_unit,
+        waves: 1,
+    }
+}
+
+fn task(name: &str, priority: u8, at: Duration, step: RequestStep) -> TaskSpec {
+    TaskSpec {
+        name: name.into(),
+        priority: Priority::new(priority).unwrap_or(Priority::DEFAULT),
+        weight: 1,
+        deadline: None,
+        gang: None,
+        devices: vec![0],
+        queues: 1,
+        start: Duration::ZERO,
+        after: None,
+        arrivals: Arrivals::Trace(vec![at]),
+        requests_max: None,
+        request: vec![step],
+        hint: None,
+        changes: Vec::new(),
+    }
+}

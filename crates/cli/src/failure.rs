@@ -1,0 +1,69 @@
+//! How a command fails: one line, and a code that says whose fault it is.
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The input was wrong; nothing was done.
+    Input(String),
+    /// What was run did not work.
+    Run(String),
+    /// Whoever read our output went away, which is their right.
+    ReaderGone,
+}
+
+impl Failure {
+    /// A wrong input, in one sentence.
+    pub(crate) fn input(message: impl fmt::Display) -> Self {
+        Self::Input(one_line(&message.to_string()))
+    }
+
+    /// A failed run, in one sentence.
+    pub(crate) fn run(message: impl fmt::Display) -> Self {
+        Self::Run(one_line(&message.to_string()))
+    }
+
+    /// Tells the user and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let (message, code) = match self {
+            Self::Input(message) => (message, 2),
+            Self::Run(message) => (message, 1),
+            Self::ReaderGone => return ExitCode::SUCCESS,
+        };
+        let _ = writeln!(std::io::stderr(), "gpreempt: {message}");
+        ExitCode::from(code)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            Self::ReaderGone
+        } else {
+            Self::run(format_args!("cannot write the output: {error}"))
+        }
+    }
+}
+
+fn one_line(message: &str) -> String {
+    message.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_one_line() {
+        assert_eq!(one_line("first\n  second\n\n"), "first; second");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let error = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(matches!(Failure::from(error), Failure::ReaderGone));
+    }
+}

@@ -1,0 +1,28 @@
+//! Results on stdout.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Prints text.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a value as JSON, for people and programs alike.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Failure::run)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Nanoseconds as microseconds.
+pub(crate) fn micros(ns: u64) -> f64 {
+    // CAST: a float has 53 bits, enough for a hundred days in nanoseconds.
+    ns as f64 / 1000.0
+}
