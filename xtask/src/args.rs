@@ -23,11 +23,7 @@ pub(crate) struct Args {
 
 impl Syntax {
     /// No arguments at all.
-    pub(crate) const NONE: Self = Self {
-        switches: &[],
-        options: &[],
-        positionals: &[],
-    };
+    pub(crate) const NONE: Self = Self { switches: &[], options: &[], positionals: &[] };
 
     /// Reads `args`, or says what is wrong with them.
     pub(crate) fn parse(self, args: &[String]) -> anyhow::Result<Args> {
@@ -37,9 +33,7 @@ impl Syntax {
             if self.switches.contains(&arg.as_str()) {
                 parsed.switches.push(arg.clone());
             } else if self.options.contains(&arg.as_str()) {
-                let value = args
-                    .next()
-                    .with_context(|| format!("`{arg}` needs a value"))?;
+                let value = args.next().with_context(|| format!("`{arg}` needs a value"))?;
                 parsed.options.push((arg.clone(), value.clone()));
             } else if arg.starts_with('-') || parsed.positionals.len() == self.positionals.len() {
                 bail!("`{arg}` means nothing here; `cargo xtask help` lists what does");
@@ -68,29 +62,21 @@ impl Args {
 
     /// The positional argument at `index`, called `name`, as a number.
     pub(crate) fn number_at(&self, index: usize, name: &str) -> anyhow::Result<u64> {
-        let value = self
-            .positionals
-            .get(index)
-            .with_context(|| format!("{name} is missing"))?;
+        let value = self.positionals.get(index).with_context(|| format!("{name} is missing"))?;
         number(name, value)
     }
 }
 
 fn number(name: &str, value: &str) -> anyhow::Result<u64> {
-    value
-        .parse()
-        .with_context(|| format!("{name} is a whole number, not `{value}`"))
+    value.parse().with_context(|| format!("{name} is a whole number, not `{value}`"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SEEDS: Syntax = Syntax {
-        switches: &["--quick"],
-        options: &["--start"],
-        positionals: &["N"],
-    };
+    const SEEDS: Syntax =
+        Syntax { switches: &["--quick"], options: &["--start"], positionals: &["N"] };
 
     fn parse(args: &[&str]) -> anyhow::Result<Args> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
@@ -117,11 +103,7 @@ mod tests {
             let error = parse(args).unwrap_err().to_string();
             assert!(error.contains(complaint), "{args:?}: {error}");
         }
-        let error = parse(&["many"])
-            .unwrap()
-            .number_at(0, "N")
-            .unwrap_err()
-            .to_string();
+        let error = parse(&["many"]).unwrap().number_at(0, "N").unwrap_err().to_string();
         assert_eq!(error, "N is a whole number, not `many`");
     }
 }

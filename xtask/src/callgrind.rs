@@ -18,11 +18,7 @@ pub(crate) fn count_instructions(program: &Path, args: &[String]) -> anyhow::Res
     let mut out_file = std::ffi::OsString::from("--callgrind-out-file=");
     out_file.push(&profile);
     let mut valgrind = Command::new("valgrind");
-    valgrind
-        .args(["--quiet", "--tool=callgrind"])
-        .arg(out_file)
-        .arg(program)
-        .args(args);
+    valgrind.args(["--quiet", "--tool=callgrind"]).arg(out_file).arg(program).args(args);
     process::run_to_success(&mut valgrind)?;
     let text = fs::read_to_string(&profile).context("callgrind left no profile")?;
     total_instructions(&text)
@@ -30,12 +26,7 @@ pub(crate) fn count_instructions(program: &Path, args: &[String]) -> anyhow::Res
 
 /// The instructions of a whole run, from callgrind's profile of it.
 fn total_instructions(profile: &str) -> anyhow::Result<u64> {
-    let field = |key| {
-        profile
-            .lines()
-            .find_map(|line| line.strip_prefix(key))
-            .map(str::trim)
-    };
+    let field = |key| profile.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let events = field("events:").context("the profile does not say what it counted")?;
     let Some(column) = events.split_whitespace().position(|event| event == "Ir") else {
         bail!("the profile counted `{events}`, not instructions (Ir)");
@@ -45,9 +36,7 @@ fn total_instructions(profile: &str) -> anyhow::Result<u64> {
     let counts = counts.context("the profile has no totals; did the program end early?")?;
     let count = counts.split_whitespace().nth(column);
     let count = count.with_context(|| format!("the totals `{counts}` lack the instructions"))?;
-    count
-        .parse()
-        .with_context(|| format!("`{count}` is not a count"))
+    count.parse().with_context(|| format!("`{count}` is not a count"))
 }
 
 /// A folder of our own that goes when we go.
@@ -105,10 +94,6 @@ mod tests {
         let count = || count_instructions(Path::new("/bin/true"), &[]).unwrap();
         let first = count();
         assert!(first > 1000, "{first}");
-        assert_eq!(
-            first.abs_diff(count()) * 1000 / first,
-            0,
-            "the same to a part in a thousand"
-        );
+        assert_eq!(first.abs_diff(count()) * 1000 / first, 0, "the same to a part in a thousand");
     }
 }

@@ -17,12 +17,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
             passes(clippy.args(["--", "-D", "warnings"]))
         }),
         Step::new("docs", || {
-            let mut doc = cargo([
-                "doc",
-                "--workspace",
-                "--no-deps",
-                "--document-private-items",
-            ]);
+            let mut doc = cargo(["doc", "--workspace", "--no-deps", "--document-private-items"]);
             passes(doc.env("RUSTDOCFLAGS", "-Dwarnings"))
         }),
         Step::new("tidy", || Outcome::of(tidy::check_repository())),

@@ -11,11 +11,8 @@ use crate::packages::VALGRIND;
 use crate::process::build_release;
 use crate::step::Outcome;
 
-const SYNTAX: Syntax = Syntax {
-    switches: &["--check", "--json", "--require"],
-    options: &[],
-    positionals: &[],
-};
+const SYNTAX: Syntax =
+    Syntax { switches: &["--check", "--json", "--require"], options: &[], positionals: &[] };
 
 /// How many queues there are in each measurement: powers of ten, smallest first.
 const SIZES: [u64; 3] = [10, 1_000, 100_000];
@@ -49,19 +46,8 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
         return Ok(!args.has("--require"));
     }
     let costs = measure()?;
-    println!(
-        "{}",
-        if args.has("--json") {
-            json(&costs)
-        } else {
-            table(&costs)
-        }
-    );
-    let broken = if args.has("--check") {
-        broken_limits(&costs)
-    } else {
-        Vec::new()
-    };
+    println!("{}", if args.has("--json") { json(&costs) } else { table(&costs) });
+    let broken = if args.has("--check") { broken_limits(&costs) } else { Vec::new() };
     for limit in &broken {
         eprintln!("{limit}");
     }
@@ -79,11 +65,7 @@ pub(crate) fn check() -> Outcome {
     };
     println!("{}", table(&costs));
     let broken = broken_limits(&costs);
-    if broken.is_empty() {
-        Outcome::Passed
-    } else {
-        Outcome::Failed(broken.join("; "))
-    }
+    if broken.is_empty() { Outcome::Passed } else { Outcome::Failed(broken.join("; ")) }
 }
 
 fn measure() -> anyhow::Result<Vec<Cost>> {
@@ -101,29 +83,17 @@ fn measure_with(count: impl Fn(u64, u64) -> anyhow::Result<u64>) -> anyhow::Resu
         let instructions = all.checked_sub(set_up).with_context(|| {
             format!("{queues} queues: setting up cost {set_up} instructions, the whole run {all}")
         })?;
-        Ok(Cost {
-            queues,
-            events: EVENTS,
-            instructions,
-        })
+        Ok(Cost { queues, events: EVENTS, instructions })
     };
     SIZES.into_iter().map(measure).collect()
 }
 
 /// A sentence for every limit that the costs break.
 fn broken_limits(costs: &[Cost]) -> Vec<String> {
-    let idle = costs
-        .iter()
-        .filter(|cost| cost.per_event() == 0)
-        .map(|cost| {
-            format!(
-                "{} queues: the example handled no events, so it shows nothing",
-                cost.queues
-            )
-        });
-    let dear = costs
-        .iter()
-        .filter(|cost| cost.queues == LIMIT_QUEUES && cost.per_event() >= LIMIT);
+    let idle = costs.iter().filter(|cost| cost.per_event() == 0).map(|cost| {
+        format!("{} queues: the example handled no events, so it shows nothing", cost.queues)
+    });
+    let dear = costs.iter().filter(|cost| cost.queues == LIMIT_QUEUES && cost.per_event() >= LIMIT);
     let dear = dear.map(|cost| {
         let per_event = cost.per_event();
         format!(
@@ -131,24 +101,21 @@ fn broken_limits(costs: &[Cost]) -> Vec<String> {
              {LIMIT}; something on its way through the scheduler has become dearer"
         )
     });
-    let steep = costs
-        .iter()
-        .zip(costs.iter().skip(1))
-        .filter_map(|(few, many)| {
-            let limit = growth_limit(*few, *many);
-            (many.instructions > limit).then(|| {
-                format!(
-                    "from {} to {} queues an event went from {} to {} instructions; growing with \
+    let steep = costs.iter().zip(costs.iter().skip(1)).filter_map(|(few, many)| {
+        let limit = growth_limit(*few, *many);
+        (many.instructions > limit).then(|| {
+            format!(
+                "from {} to {} queues an event went from {} to {} instructions; growing with \
                      the logarithm, and half as much again, would be {}: something looks at every \
                      queue",
-                    few.queues,
-                    many.queues,
-                    few.per_event(),
-                    many.per_event(),
-                    limit / many.events,
-                )
-            })
-        });
+                few.queues,
+                many.queues,
+                few.per_event(),
+                many.per_event(),
+                limit / many.events,
+            )
+        })
+    });
     idle.chain(dear).chain(steep).collect()
 }
 
@@ -187,11 +154,7 @@ mod tests {
 
     /// Costs per event at 10, 1,000 and 100,000 queues.
     fn costs(per_event: [u64; 3]) -> Vec<Cost> {
-        let cost = |(queues, each)| Cost {
-            queues,
-            events: EVENTS,
-            instructions: each * EVENTS,
-        };
+        let cost = |(queues, each)| Cost { queues, events: EVENTS, instructions: each * EVENTS };
         SIZES.into_iter().zip(per_event).map(cost).collect()
     }
 
@@ -201,53 +164,28 @@ mod tests {
         assert_eq!(measure_with(count).unwrap(), costs([700, 700, 700]));
         let shrinking = |_, events| Ok(1_000_000 - events);
         let error = measure_with(shrinking).unwrap_err().to_string();
-        assert!(
-            error.starts_with("10 queues: setting up cost 1000000"),
-            "{error}"
-        );
+        assert!(error.starts_with("10 queues: setting up cost 1000000"), "{error}");
     }
 
     #[test]
     fn logarithmic_growth_is_within_the_limits() {
-        assert_eq!(
-            broken_limits(&costs([400, 1200, 2000])),
-            Vec::<String>::new()
-        );
+        assert_eq!(broken_limits(&costs([400, 1200, 2000])), Vec::<String>::new());
         // Exactly at the limits: three times, then five thirds, and half as much again each.
-        assert_eq!(
-            broken_limits(&costs([400, 1800, 4500])),
-            Vec::<String>::new()
-        );
+        assert_eq!(broken_limits(&costs([400, 1800, 4500])), Vec::<String>::new());
     }
 
     #[test]
     fn every_broken_limit_is_explained() {
         for (per_event, complaint) in [
-            (
-                [900, 3000, 3000],
-                "costs 3000 instructions and must stay below 3000",
-            ),
-            (
-                [400, 1801, 1801],
-                "from 10 to 1000 queues an event went from 400 to 1801",
-            ),
-            (
-                [400, 1200, 3001],
-                "from 1000 to 100000 queues an event went from 1200 to 3001",
-            ),
+            ([900, 3000, 3000], "costs 3000 instructions and must stay below 3000"),
+            ([400, 1801, 1801], "from 10 to 1000 queues an event went from 400 to 1801"),
+            ([400, 1200, 3001], "from 1000 to 100000 queues an event went from 1200 to 3001"),
             ([0, 0, 0], "handled no events"),
         ] {
             let broken = broken_limits(&costs(per_event));
-            assert!(
-                broken.iter().any(|limit| limit.contains(complaint)),
-                "{broken:?}"
-            );
+            assert!(broken.iter().any(|limit| limit.contains(complaint)), "{broken:?}");
         }
-        assert_eq!(
-            broken_limits(&costs([400, 1801, 1801])).len(),
-            1,
-            "one cause, one sentence"
-        );
+        assert_eq!(broken_limits(&costs([400, 1801, 1801])).len(), 1, "one cause, one sentence");
     }
 
     #[test]

@@ -60,12 +60,7 @@ const COMMANDS: &[Command] = &[
         about: "instructions per scheduler event; --check holds them to their limits",
         run: cost::main,
     },
-    Command {
-        name: "help",
-        arguments: "",
-        about: "this list",
-        run: help,
-    },
+    Command { name: "help", arguments: "", about: "this list", run: help },
 ];
 
 fn main() -> ExitCode {
@@ -83,11 +78,7 @@ fn main() -> ExitCode {
 }
 
 fn run(name: &str, args: &[String]) -> anyhow::Result<bool> {
-    let name = if matches!(name, "-h" | "--help") {
-        "help"
-    } else {
-        name
-    };
+    let name = if matches!(name, "-h" | "--help") { "help" } else { name };
     match COMMANDS.iter().find(|command| command.name == name) {
         Some(command) => (command.run)(args),
         None => anyhow::bail!("there is no command `{name}`\n\n{}", command_list()),
@@ -101,13 +92,7 @@ fn help(_args: &[String]) -> anyhow::Result<bool> {
 
 fn command_list() -> String {
     let mut list = "cargo xtask COMMAND".to_owned();
-    for Command {
-        name,
-        arguments,
-        about,
-        ..
-    } in COMMANDS
-    {
+    for Command { name, arguments, about, .. } in COMMANDS {
         let usage = format!("{name} {arguments}");
         list.push_str(&format!("\n  {usage:<37} {about}"));
     }
@@ -130,9 +115,6 @@ mod tests {
     #[test]
     fn an_unknown_command_is_answered_with_the_list() {
         let error = run("tset", &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("`tset`") && error.contains("test [--quick]"),
-            "{error}"
-        );
+        assert!(error.contains("`tset`") && error.contains("test [--quick]"), "{error}");
     }
 }

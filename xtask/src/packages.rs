@@ -16,11 +16,8 @@ pub(crate) struct Package {
 }
 
 /// Counts instructions.
-pub(crate) const VALGRIND: Package = Package {
-    name: "valgrind",
-    program: "valgrind",
-    needed_by: "the instruction-count test",
-};
+pub(crate) const VALGRIND: Package =
+    Package { name: "valgrind", program: "valgrind", needed_by: "the instruction-count test" };
 
 /// Everything the tests need beyond cargo.
 pub(crate) const ALL: &[Package] = &[VALGRIND];
@@ -33,10 +30,7 @@ impl Package {
 
     /// The reason to give when the test is skipped.
     pub(crate) fn is_missing(&self) -> String {
-        format!(
-            "{} is missing; to run this: apt-get install {}",
-            self.program, self.name
-        )
+        format!("{} is missing; to run this: apt-get install {}", self.program, self.name)
     }
 }
 
@@ -68,11 +62,7 @@ fn install(packages: &[Package], host: &mut impl Host) -> Vec<String> {
 }
 
 fn missing(packages: &[Package], host: &impl Host) -> Vec<Package> {
-    packages
-        .iter()
-        .filter(|package| !host.has(package.program))
-        .copied()
-        .collect()
+    packages.iter().filter(|package| !host.has(package.program)).copied().collect()
 }
 
 /// Asks apt-get; whether it worked shows in the programs that are there afterwards.
@@ -102,10 +92,7 @@ impl Host for ThisHost {
             return false;
         };
         let mut command = Command::new(program);
-        command
-            .args(args)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .stdin(Stdio::null());
+        command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
         process::run(&mut command).is_ok_and(|status| status.success())
     }
 }
@@ -170,10 +157,7 @@ mod tests {
         assert_eq!(install(ALL, &mut host), Vec::<String>::new());
         assert_eq!(host.log, [INSTALL, "apt-get update", INSTALL]);
 
-        let mut host = FakeHost {
-            lists_are_fresh: true,
-            ..FakeHost::new(&["apt-get"])
-        };
+        let mut host = FakeHost { lists_are_fresh: true, ..FakeHost::new(&["apt-get"]) };
         assert_eq!(install(ALL, &mut host), Vec::<String>::new());
         assert_eq!(host.log, [INSTALL]);
     }
@@ -182,18 +166,12 @@ mod tests {
     fn what_cannot_be_installed_is_named_with_the_remedy() {
         let line = "SKIPPED: the instruction-count test: valgrind is missing; \
                     to run this: apt-get install valgrind";
-        let user = FakeHost {
-            is_root: false,
-            ..FakeHost::new(&["apt-get"])
-        };
+        let user = FakeHost { is_root: false, ..FakeHost::new(&["apt-get"]) };
         for mut host in [user, FakeHost::new(&[])] {
             assert_eq!(install(ALL, &mut host), [line]);
             assert_eq!(host.log, Vec::<String>::new());
         }
-        let mut offline = FakeHost {
-            is_online: false,
-            ..FakeHost::new(&["apt-get"])
-        };
+        let mut offline = FakeHost { is_online: false, ..FakeHost::new(&["apt-get"]) };
         assert_eq!(install(ALL, &mut offline), [line]);
         assert_eq!(offline.log, [INSTALL, "apt-get update"]);
     }

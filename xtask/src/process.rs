@@ -11,9 +11,7 @@ pub(crate) fn repository_root() -> PathBuf {
     // Cargo says at run time where the package is now; where it was built may be somewhere else.
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    package
-        .parent()
-        .map_or_else(|| package.clone(), Path::to_path_buf)
+    package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
 }
 
 /// The cargo that runs us, so that its children are of the same version.
@@ -38,32 +36,17 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<ExitStatus> {
 /// Runs `command` in the root; anything but success is an error.
 pub(crate) fn run_to_success(command: &mut Command) -> anyhow::Result<()> {
     let status = run(command)?;
-    if status.success() {
-        Ok(())
-    } else {
-        bail!("{} ended with {status}", name(command))
-    }
+    if status.success() { Ok(()) } else { bail!("{} ended with {status}", name(command)) }
 }
 
 /// Builds one program in release mode (`selection` names it to cargo) and says where it is.
 pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
-    let mut command = cargo([
-        "build",
-        "--release",
-        "--message-format=json-render-diagnostics",
-    ]);
-    command
-        .args(selection)
-        .current_dir(repository_root())
-        .stderr(Stdio::inherit());
+    let mut command = cargo(["build", "--release", "--message-format=json-render-diagnostics"]);
+    command.args(selection).current_dir(repository_root()).stderr(Stdio::inherit());
     announce(&command);
     let output = command.output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!(
-            "cargo build {} ended with {}",
-            selection.join(" "),
-            output.status
-        );
+        bail!("cargo build {} ended with {}", selection.join(" "), output.status);
     }
     let messages = String::from_utf8(output.stdout).context("cargo wrote something strange")?;
     executable(&messages).context("cargo built no program")
@@ -87,11 +70,7 @@ fn announce(command: &Command) {
 /// The program without its folder, which is of no interest to a reader.
 fn name(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    program
-        .file_name()
-        .unwrap_or(program.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+    program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// The last program that cargo's messages (one JSON object per line) speak of.
@@ -138,9 +117,7 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_is_an_error_with_its_name() {
-        let error = run_to_success(&mut Command::new("false"))
-            .unwrap_err()
-            .to_string();
+        let error = run_to_success(&mut Command::new("false")).unwrap_err().to_string();
         assert!(error.starts_with("false ended with"), "{error}");
     }
 

@@ -6,11 +6,7 @@ use std::process::Command;
 use crate::args::Syntax;
 use crate::process::{build_release, run_to_success};
 
-const SYNTAX: Syntax = Syntax {
-    switches: &[],
-    options: &["--start"],
-    positionals: &["N"],
-};
+const SYNTAX: Syntax = Syntax { switches: &[], options: &["--start"], positionals: &["N"] };
 
 /// Runs `N` seeds from `--start` on.
 pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
@@ -44,16 +40,10 @@ mod tests {
     #[test]
     fn the_first_seed_is_named_only_when_it_was_given() {
         let args = |command: &Command| {
-            command
-                .get_args()
-                .map(|arg| arg.to_string_lossy().into_owned())
-                .collect::<Vec<_>>()
+            command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         let program = Path::new("gpreempt");
-        assert_eq!(
-            args(&simulation(program, 1000, None)),
-            ["sim", "--seeds", "1000"]
-        );
+        assert_eq!(args(&simulation(program, 1000, None)), ["sim", "--seeds", "1000"]);
         let from_seven = args(&simulation(program, 10, Some(7)));
         assert_eq!(from_seven, ["sim", "--seeds", "10", "--start", "7"]);
     }

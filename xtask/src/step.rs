@@ -17,10 +17,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     /// What the result of a step that was run means.
     pub(crate) fn of(result: anyhow::Result<()>) -> Self {
-        result.map_or_else(
-            |error| Self::Failed(format!("{error:#}")),
-            |()| Self::Passed,
-        )
+        result.map_or_else(|error| Self::Failed(format!("{error:#}")), |()| Self::Passed)
     }
 
     const fn name(&self) -> &'static str {
@@ -48,10 +45,7 @@ pub(crate) struct Step {
 impl Step {
     /// A step called `name` that does `action`.
     pub(crate) fn new(name: &'static str, action: impl FnOnce() -> Outcome + 'static) -> Self {
-        Self {
-            name,
-            action: Box::new(action),
-        }
+        Self { name, action: Box::new(action) }
     }
 
     /// What it is called.
@@ -86,11 +80,7 @@ pub(crate) fn run(steps: Vec<Step>) -> Summary {
         eprintln!("== {name}");
         let start = Instant::now();
         let outcome = action();
-        rows.push(Row {
-            name,
-            outcome,
-            time: start.elapsed(),
-        });
+        rows.push(Row { name, outcome, time: start.elapsed() });
     }
     Summary { rows }
 }
@@ -102,28 +92,16 @@ impl Summary {
     }
 
     fn count(&self, outcome: &str) -> usize {
-        self.rows
-            .iter()
-            .filter(|row| row.outcome.name() == outcome)
-            .count()
+        self.rows.iter().filter(|row| row.outcome.name() == outcome).count()
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<8} {:<8} {:>8}", "step", "result", "time")?;
-        for Row {
-            name,
-            outcome,
-            time,
-        } in &self.rows
-        {
+        for Row { name, outcome, time } in &self.rows {
             let time = format!("{:.1} s", time.as_secs_f64());
-            let row = format!(
-                "{name:<8} {:<8} {time:>8}  {}",
-                outcome.name(),
-                outcome.reason()
-            );
+            let row = format!("{name:<8} {:<8} {time:>8}  {}", outcome.name(), outcome.reason());
             writeln!(f, "{}", row.trim_end())?;
         }
         let [passed, failed, skipped] = ["ok", "FAILED", "skipped"].map(|name| self.count(name));
@@ -160,20 +138,12 @@ mod tests {
             Step::left_out("cost", "valgrind is missing"),
         ]);
         assert!(summary.is_good());
-        assert!(
-            summary
-                .to_string()
-                .ends_with("1 passed, 0 failed, 1 skipped")
-        );
+        assert!(summary.to_string().ends_with("1 passed, 0 failed, 1 skipped"));
     }
 
     #[test]
     fn the_table_says_what_happened_and_why() {
-        let row = |name, outcome, ms| Row {
-            name,
-            outcome,
-            time: Duration::from_millis(ms),
-        };
+        let row = |name, outcome, ms| Row { name, outcome, time: Duration::from_millis(ms) };
         let summary = Summary {
             rows: vec![
                 row("tests", Outcome::Passed, 12_340),

@@ -8,11 +8,7 @@ use crate::seeds;
 use crate::step::{self, Outcome, Step};
 use crate::tidy;
 
-const SYNTAX: Syntax = Syntax {
-    switches: &["--quick"],
-    options: &[],
-    positionals: &[],
-};
+const SYNTAX: Syntax = Syntax { switches: &["--quick"], options: &[], positionals: &[] };
 
 /// Seeds of the smoke test: enough to meet every kind of fault, few enough to wait for.
 const SMOKE_SEEDS: u64 = 1000;
@@ -40,9 +36,7 @@ fn steps(is_quick: bool) -> Vec<Step> {
         steps.push(Step::left_out("seeds", "left out by --quick"));
         steps.push(Step::left_out("cost", "left out by --quick"));
     } else {
-        steps.push(Step::new("seeds", || {
-            Outcome::of(seeds::run(SMOKE_SEEDS, None))
-        }));
+        steps.push(Step::new("seeds", || Outcome::of(seeds::run(SMOKE_SEEDS, None))));
         steps.push(Step::new("cost", cost::check));
     }
     steps
@@ -59,9 +53,6 @@ mod tests {
         assert_eq!(names(&quick), ["tests", "tidy", "seeds", "cost"]);
         assert_eq!(names(&steps(false)), names(&quick));
         let summary = step::run(quick.split_off(2)).to_string();
-        assert!(
-            summary.ends_with("0 passed, 0 failed, 2 skipped"),
-            "{summary}"
-        );
+        assert!(summary.ends_with("0 passed, 0 failed, 2 skipped"), "{summary}");
     }
 }

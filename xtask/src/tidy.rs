@@ -42,11 +42,7 @@ struct Problem {
 
 impl Problem {
     fn new(path: &str, line: usize, reason: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            reason: reason.into(),
-        }
+        Self { path: path.to_owned(), line, reason: reason.into() }
     }
 }
 

@@ -56,8 +56,17 @@ fn text(args: &CompareArgs, rows: &[Row], resume: &[ResumeRow]) -> String {
         args.interval_us
     );
     let heads = [
-        "mode", "detect", "preempt", "execute", "resume", "online", "offline +", "preemptions",
-        "re-executed", "lost", "exact",
+        "mode",
+        "detect",
+        "preempt",
+        "execute",
+        "resume",
+        "online",
+        "offline +",
+        "preemptions",
+        "re-executed",
+        "lost",
+        "exact",
     ];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |us| format!("{us:.1}"));

@@ -19,7 +19,7 @@ pub(crate) fn main(args: &ManArgs) -> Result<(), Failure> {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;
         let path = args.folder.join(format!("{name}.1"));
-        write_whole(&path, &page).map_err(Failure::run)?;
+        write_whole(&path, &page).map_err(Failure::input)?;
         output::print(&format!("{}\n", path.display()))?;
     }
     Ok(())

@@ -29,7 +29,7 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
         (None, Some(seed), None) => {
             simulate(args, &gpreempt_sim::swarm::scenario(seed)).map_err(|failure| match failure {
                 Failure::Run(what) => Failure::Run(format!("seed {seed}: {what}")),
-                other => other,
+                Failure::Input(_) | Failure::ReaderGone => failure,
             })
         }
         (None, None, None) => Err(Failure::input(
@@ -59,7 +59,7 @@ fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         let trace = chrome::trace(scenario, &outcome);
         let bytes = serde_json::to_vec(&trace).map_err(Failure::run)?;
-        write_whole(path, &bytes).map_err(Failure::run)?;
+        write_whole(path, &bytes).map_err(Failure::input)?;
     }
     if args.json {
         output::print_json(&summary::json(scenario, &outcome))

@@ -9,14 +9,14 @@ pub(crate) fn render(rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns).map(|column| width_of(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| {
-                if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            })
-            .collect();
+        let cells: Vec<String> =
+            row.iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(column, (cell, width))| {
+                    if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                })
+                .collect();
         text.push_str(cells.join("  ").trim_end());
         text.push('\n');
         if index == 0 {

@@ -23,7 +23,7 @@ const DEVICE: DeviceId = DeviceId(0);
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |name: &str| -> Result<u64, Box<dyn Error>> {
-        Ok(arguments.next().ok_or(format!("{name} is missing"))?.parse()?)
+        Ok(arguments.next().ok_or_else(|| format!("{name} is missing"))?.parse()?)
     };
     let (queues, events) = (number("QUEUES")?, number("EVENTS")?);
     let active_max = match arguments.next().as_deref() {

@@ -17,11 +17,7 @@ pub struct SteadyClock {
 impl SteadyClock {
     /// A clock on which no step is longer than `step_max`.
     pub const fn new(step_max: Duration) -> Self {
-        Self {
-            raw: None,
-            steady: Instant::ZERO,
-            step_max,
-        }
+        Self { raw: None, steady: Instant::ZERO, step_max }
     }
 
     /// The steady time at which the outer clock shows `raw`.

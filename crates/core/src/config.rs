@@ -91,15 +91,10 @@ impl Config {
                 "between 1 ms and 10 ms",
             ),
             (!self.slice.is_zero(), "slice", "longer than zero"),
-            (
-                !self.preempt_timeout.is_zero(),
-                "preempt_timeout",
-                "longer than zero",
-            ),
+            (!self.preempt_timeout.is_zero(), "preempt_timeout", "longer than zero"),
             (!self.hint_max.is_zero(), "hint_max", "longer than zero"),
             (
-                self.aging
-                    .is_none_or(|aging| !aging.after.is_zero() && !aging.grant.is_zero()),
+                self.aging.is_none_or(|aging| !aging.after.is_zero() && !aging.grant.is_zero()),
                 "aging",
                 "longer than zero in both parts",
             ),
@@ -149,19 +144,10 @@ mod tests {
     #[test]
     fn defaults_are_legal_and_bad_settings_are_named() {
         assert_eq!(Config::default().check(), Ok(()));
-        let fast = Config {
-            interval: Duration::from_micros(999),
-            ..Config::default()
-        };
+        let fast = Config { interval: Duration::from_micros(999), ..Config::default() };
         assert_eq!(fast.check().map_err(|error| error.setting), Err("interval"));
-        let aging = Some(Aging {
-            after: Duration::ZERO,
-            grant: Duration::from_millis(1),
-        });
-        let never = Config {
-            aging,
-            ..Config::default()
-        };
+        let aging = Some(Aging { after: Duration::ZERO, grant: Duration::from_millis(1) });
+        let never = Config { aging, ..Config::default() };
         assert_eq!(never.check().map_err(|error| error.setting), Err("aging"));
     }
 

@@ -112,10 +112,7 @@ impl fmt::Display for Reason {
                 write!(f, "{by} comes first at the same priority {own}")
             }
             Self::Outranked { by, theirs, own } => {
-                write!(
-                    f,
-                    "{by} waits with priority {theirs} while this one runs with {own}"
-                )
+                write!(f, "{by} waits with priority {theirs} while this one runs with {own}")
             }
             Self::TurnOver { next } => write!(f, "its turn is over, {next} is next"),
             Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
@@ -178,15 +175,9 @@ mod tests {
 
     #[test]
     fn reasons_are_sentences() {
-        let reason = Reason::Outranked {
-            by: QueueId(7),
-            theirs: Priority::MAX,
-            own: Priority::MIN,
-        };
-        assert_eq!(
-            reason.to_string(),
-            "queue7 waits with priority 15 while this one runs with 0"
-        );
+        let reason =
+            Reason::Outranked { by: QueueId(7), theirs: Priority::MAX, own: Priority::MIN };
+        assert_eq!(reason.to_string(), "queue7 waits with priority 15 while this one runs with 0");
         assert_eq!(reason.verb(), "preempt");
         assert!(!reason.is_fault());
     }

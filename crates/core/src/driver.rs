@@ -61,17 +61,22 @@ impl Driver {
     /// how long nothing needs to be done if nothing happens.
     pub fn step<B: Backend>(&mut self, raw_now: Instant, backend: &mut B) -> Duration {
         self.now = self.clock.read(raw_now);
+        let mut urgent = false;
         while let Some(event) = backend.poll_event() {
+            urgent |= matches!(event, Event::HintBegin { .. });
             // A completion for a queue that vanished meanwhile is no news.
             let _ = self.scheduler.handle_event(self.now, event);
         }
-        if self.now >= self.observe_at {
+        let due = self.now >= self.observe_at;
+        if due {
             self.observe_at = self.now + self.scheduler.config().interval;
+        }
+        // Whoever began to run since the last reading would be in a hint's way unseen.
+        if due || urgent {
             for queue in self.scheduler.queue_ids() {
                 if let Some(ring) = backend.observe(queue) {
-                    let _ = self
-                        .scheduler
-                        .handle_event(self.now, Event::RingObserved { queue, ring });
+                    let _ =
+                        self.scheduler.handle_event(self.now, Event::RingObserved { queue, ring });
                 }
             }
         }
@@ -79,10 +84,8 @@ impl Driver {
         while let Some(command) = self.scheduler.poll_command() {
             backend.submit(command);
         }
-        let next = self
-            .scheduler
-            .poll_timeout()
-            .map_or(self.observe_at, |at| at.min(self.observe_at));
+        let next =
+            self.scheduler.poll_timeout().map_or(self.observe_at, |at| at.min(self.observe_at));
         next.since(self.now)
     }
 }

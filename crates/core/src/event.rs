@@ -23,12 +23,7 @@ pub struct TaskTraits {
 
 impl Default for TaskTraits {
     fn default() -> Self {
-        Self {
-            priority: Priority::DEFAULT,
-            weight: 1,
-            deadline: None,
-            gang: None,
-        }
+        Self { priority: Priority::DEFAULT, weight: 1, deadline: None, gang: None }
     }
 }
 

@@ -50,11 +50,7 @@ impl Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self {
-            counts: [0; BUCKET_COUNT],
-            total: 0,
-            max: Duration::ZERO,
-        }
+        Self { counts: [0; BUCKET_COUNT], total: 0, max: Duration::ZERO }
     }
 }
 
@@ -72,11 +68,7 @@ impl core::fmt::Debug for Histogram {
 fn bucket(ns: u64) -> usize {
     let top_bit = 63 - (ns | 1).leading_zeros();
     let shift = top_bit.saturating_sub(SUB_BITS);
-    let row = if top_bit < SUB_BITS {
-        0
-    } else {
-        shift as usize + 1
-    };
+    let row = if top_bit < SUB_BITS { 0 } else { shift as usize + 1 };
     // PANIC: the shifted value has at most five bits, of which the top one names the row.
     let column = usize::try_from((ns >> shift) & (SUB_COUNT as u64 - 1)).expect("four bits");
     row * SUB_COUNT + column

@@ -27,7 +27,8 @@ id!(
     "task"
 );
 id!(
-    /// One thing the hardware can stop: an AMD user queue, an NVIDIA channel group, an emulated ring.
+    /// One thing the hardware can stop: an AMD user queue, an NVIDIA channel group, an emulated
+    /// ring.
     QueueId(u64),
     "queue"
 );

@@ -54,9 +54,7 @@ impl Scheduler {
                     .count();
                 if placed != lane.len() {
                     let len = lane.len();
-                    return Err(format!(
-                        "{id}: {placed} queues say they are in a lane of {len}"
-                    ));
+                    return Err(format!("{id}: {placed} queues say they are in a lane of {len}"));
                 }
                 let leaving = here()
                     .filter(|(_, queue)| {
@@ -65,9 +63,7 @@ impl Scheduler {
                     .count();
                 if u32::try_from(leaving) != Ok(lane.preempting) {
                     let count = lane.preempting;
-                    return Err(format!(
-                        "{id}: {leaving} queues leave, the lane says {count}"
-                    ));
+                    return Err(format!("{id}: {leaving} queues leave, the lane says {count}"));
                 }
             }
             for (key, seat) in &device.seats {
@@ -77,27 +73,33 @@ impl Scheduler {
                     })
                     .count();
                 if u32::try_from(active) != Ok(seat.active) {
-                    return Err(format!(
-                        "{id}: {key:?} has {active} active, says {}",
-                        seat.active
-                    ));
+                    return Err(format!("{id}: {key:?} has {active} active, says {}", seat.active));
                 }
             }
         }
         Ok(())
     }
-    /// Who has the turn knows it, has work, and has it once.
+    /// Who has the turn knows it, has work in that lane, and has it once.
     fn check_turns(&self) -> Result<(), String> {
         for (id, device) in self.all_devices() {
-            let holders = device.lanes.iter().flat_map(|lane| lane.holders.iter());
-            for key in holders.clone() {
-                let seat = device.seats.get(key);
-                if !seat.is_some_and(|seat| seat.active > 0 && seat.holds.is_some()) {
-                    return Err(format!("{id}: {key:?} has the turn and is {seat:?}"));
+            let mut holders = 0;
+            for class in [Class::Low, Class::High] {
+                let here = |queue_id| {
+                    self.all_queues().any(|(id, queue)| id == queue_id && queue.lane == class)
+                };
+                for key in &device.lane(class).holders {
+                    let seat = device.seats.get(key).filter(|seat| {
+                        let knows = seat.holds.is_some() && seat.active > 0;
+                        knows && seat.queues.iter().any(|&queue| here(queue))
+                    });
+                    if seat.is_none() {
+                        return Err(format!("{id}: {key:?} has the {class:?} turn but no use"));
+                    }
+                    holders += 1;
                 }
             }
             let believers = device.seats.values().filter(|seat| seat.holds.is_some());
-            if believers.count() != holders.count() {
+            if believers.count() != holders {
                 return Err(format!("{id}: a seat believes that it has the turn"));
             }
         }

@@ -30,11 +30,7 @@ impl Place {
     /// Whether `self` has to make way for `top`. Where only one seat may run, a tie is not
     /// enough to run together.
     pub(crate) fn yields_to(&self, top: &Self, exclusive: bool) -> bool {
-        if exclusive {
-            (self.rank, self.seat) < (top.rank, top.seat)
-        } else {
-            self.rank < top.rank
-        }
+        if exclusive { (self.rank, self.seat) < (top.rank, top.seat) } else { self.rank < top.rank }
     }
 }
 
@@ -153,15 +149,8 @@ mod tests {
 
     fn place(level: u8, number: u64) -> Place {
         Place {
-            rank: Rank {
-                boosted: false,
-                level,
-                order: Reverse(0),
-            },
-            seat: Reverse(SeatKey {
-                task: TaskId(number),
-                queue: None,
-            }),
+            rank: Rank { boosted: false, level, order: Reverse(0) },
+            seat: Reverse(SeatKey { task: TaskId(number), queue: None }),
             queue: Reverse(QueueId(number)),
         }
     }
@@ -195,10 +184,7 @@ mod tests {
 
     #[test]
     fn nobody_comes_back_while_somebody_is_still_leaving() {
-        let mut lane = Lane {
-            preempting: 1,
-            ..Lane::default()
-        };
+        let mut lane = Lane { preempting: 1, ..Lane::default() };
         lane.insert(QueueId(1), Position::Off(place(1, 1)));
         assert_eq!(lane.returner(), None);
         lane.preempting = 0;

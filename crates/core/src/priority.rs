@@ -30,11 +30,7 @@ impl Priority {
 
     /// Level `level`, if there is such a level.
     pub const fn new(level: u8) -> Option<Self> {
-        if level < Self::LEVELS {
-            Some(Self(level))
-        } else {
-            None
-        }
+        if level < Self::LEVELS { Some(Self(level)) } else { None }
     }
 
     /// The level as a number.
@@ -44,11 +40,7 @@ impl Priority {
 
     /// The half this priority belongs to.
     pub const fn class(self) -> Class {
-        if self.0 >= Self::LEVELS / 2 {
-            Class::High
-        } else {
-            Class::Low
-        }
+        if self.0 >= Self::LEVELS / 2 { Class::High } else { Class::Low }
     }
 }
 

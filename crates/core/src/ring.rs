@@ -52,40 +52,16 @@ mod tests {
 
     #[test]
     fn equal_indices_are_only_done_when_the_device_says_so() {
-        let fetched = RingView {
-            put: 7,
-            get: 7,
-            running: None,
-        };
+        let fetched = RingView { put: 7, get: 7, running: None };
         assert!(!fetched.has_work() && !fetched.is_done());
-        assert!(
-            RingView {
-                running: Some(true),
-                ..fetched
-            }
-            .has_work()
-        );
-        assert!(
-            RingView {
-                running: Some(false),
-                ..fetched
-            }
-            .is_done()
-        );
+        assert!(RingView { running: Some(true), ..fetched }.has_work());
+        assert!(RingView { running: Some(false), ..fetched }.is_done());
         assert!(RingView { put: 8, ..fetched }.has_work());
     }
 
     #[test]
     fn a_torn_reading_is_not_a_huge_backlog() {
-        assert_eq!(
-            RingView {
-                put: 3,
-                get: 4,
-                running: None
-            }
-            .pending(),
-            0
-        );
+        assert_eq!(RingView { put: 3, get: 4, running: None }.pending(), 0);
     }
 
     #[test]

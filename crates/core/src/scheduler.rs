@@ -93,6 +93,7 @@ impl Scheduler {
         let devices: alloc::vec::Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
             self.end_turns(device);
+            self.forget_virtual_time(device);
             self.reorder_device(device);
             self.watch_for_starvation(device);
         }
@@ -106,20 +107,14 @@ impl Scheduler {
     pub fn handle_event(&mut self, now: Instant, event: Event) -> Result<(), EventError> {
         self.advance(now);
         match event {
-            Event::DeviceAppeared {
-                device,
-                capabilities,
-            } => self.add_device(device, capabilities),
+            Event::DeviceAppeared { device, capabilities } => self.add_device(device, capabilities),
             Event::DeviceVanished { device } => self.remove_device(device),
             Event::TaskAppeared { task, traits } => self.add_task(task, traits),
             Event::TaskChanged { task, traits } => self.change_task(task, traits),
             Event::TaskVanished { task } => self.remove_task(task),
-            Event::QueueAppeared {
-                queue,
-                task,
-                device,
-                stopped,
-            } => self.add_queue(queue, task, device, stopped),
+            Event::QueueAppeared { queue, task, device, stopped } => {
+                self.add_queue(queue, task, device, stopped)
+            }
             Event::QueueChanged { queue, priority } => self.change_queue(queue, priority),
             Event::QueueVanished { queue } => self.remove_queue(queue),
             Event::RingObserved { queue, ring } => self.observe(queue, ring),
@@ -180,26 +175,17 @@ impl Scheduler {
     }
 
     fn decide(&mut self, queue: QueueId, reason: Reason) {
-        self.decisions.push(Decision {
-            at: self.now,
-            queue,
-            reason,
-        });
+        self.decisions.push(Decision { at: self.now, queue, reason });
     }
 
     fn queue_mut(&mut self, queue: QueueId) -> Result<&mut Queue, EventError> {
-        self.queues
-            .get_mut(&queue)
-            .ok_or(EventError::UnknownQueue(queue))
+        self.queues.get_mut(&queue).ok_or(EventError::UnknownQueue(queue))
     }
 
     fn finish_preempt(&mut self, id: QueueId) -> Result<(), EventError> {
         let now = self.now;
         let queue = self.queue_mut(id)?;
-        let next = queue
-            .standing
-            .next(Edge::Done)
-            .ok_or(EventError::NotAskedFor(id))?;
+        let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
         if next != crate::queue::Standing::Off {
             return Err(EventError::NotAskedFor(id));
         }
@@ -219,10 +205,7 @@ impl Scheduler {
 
     fn finish_resume(&mut self, id: QueueId) -> Result<(), EventError> {
         let queue = self.queue_mut(id)?;
-        let next = queue
-            .standing
-            .next(Edge::Done)
-            .ok_or(EventError::NotAskedFor(id))?;
+        let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
         if next != crate::queue::Standing::On {
             return Err(EventError::NotAskedFor(id));
         }
@@ -242,10 +225,7 @@ impl Scheduler {
         } else {
             crate::queue::Standing::Resuming
         };
-        let next = queue
-            .standing
-            .next(Edge::Failed)
-            .filter(|_| queue.standing == asked);
+        let next = queue.standing.next(Edge::Failed).filter(|_| queue.standing == asked);
         queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
         let retry_in = interval.times(1 << queue.failures.min(6)).min(RETRY_MAX);
         queue.failures = queue.failures.saturating_add(1);

@@ -6,6 +6,8 @@ use gpreempt_core::ring::{RingView, extend};
 use proptest::prelude::*;
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn an_index_read_often_enough_is_never_lost(
         modulus in prop_oneof![1..5u64, Just(1 << 10), Just(1 << 32), 1..u64::from(u32::MAX)],

@@ -153,9 +153,10 @@ impl Rig {
     /// A process is gone: its device's worker need not wait for its queues any longer.
     pub(crate) fn abandon_calls(&mut self, queue: QueueId) {
         for device in 0..self.workers.len() {
-            let works = self.workers[device].current.as_ref().is_some_and(|call| {
-                call.stage == Stage::Works && call.command.queue() == queue
-            });
+            let works = self.workers[device]
+                .current
+                .as_ref()
+                .is_some_and(|call| call.stage == Stage::Works && call.command.queue() == queue);
             if works {
                 let command = self.workers[device].current.map(|call| call.command);
                 let event = command.and_then(|command| failed(&command, Fault::Gone));

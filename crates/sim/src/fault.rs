@@ -37,9 +37,9 @@ impl Rig {
 
     pub(crate) fn readings_late_by(&self) -> Option<Duration> {
         self.active()
-            .filter_map(|kind| match kind {
-                FaultKind::ObservationLate(by) => Some(by),
-                _ => None,
+            .filter_map(|kind| {
+                let FaultKind::ObservationLate(by) = kind else { return None };
+                Some(by)
             })
             .max()
     }
@@ -49,12 +49,10 @@ impl Rig {
         // The clock starts late enough to be able to leap backwards.
         let mut shown = self.now() + CLOCK_START;
         for kind in self.active() {
-            match kind {
-                FaultKind::ClockAhead(by) => shown += by,
-                FaultKind::ClockBehind(by) => {
-                    shown = Instant::from_nanos(shown.as_nanos().saturating_sub(by.as_nanos()));
-                }
-                _ => {}
+            if let FaultKind::ClockAhead(by) = kind {
+                shown += by;
+            } else if let FaultKind::ClockBehind(by) = kind {
+                shown = Instant::from_nanos(shown.as_nanos().saturating_sub(by.as_nanos()));
             }
         }
         shown

@@ -188,7 +188,8 @@ impl Gpu {
             }
             queue.fetched.push_back(packet);
         }
-        while !queue.ring.is_full() && !(queue.stopped && self.machine == MachineKind::Reset) {
+        let withheld = queue.stopped && self.machine == MachineKind::Reset;
+        while !withheld && !queue.ring.is_full() {
             let Some(packet) = queue.backlog.pop_front() else { break };
             queue.ring.submit(&packet);
         }

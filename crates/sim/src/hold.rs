@@ -72,7 +72,8 @@ impl Rig {
         let watcher = &self.holds[device];
         let on_since = loaded.filter(|(current, _)| *current == id).map(|(_, since)| since);
         let quiet_since = on_since.map(|since| since.max(watcher.moved_at));
-        let quiet = view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
+        let quiet =
+            view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
         let expired = now.since(watcher.moved_at) >= max;
         if watcher.placed && !watcher.hinted && (quiet || expired) {
             self.release_hold(device);

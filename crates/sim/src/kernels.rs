@@ -15,10 +15,7 @@ const BUILT_IN: [(&str, &str); 5] = [
 
 /// The assembly text of the built-in kernel of that name.
 pub fn built_in(name: &str) -> Option<&'static str> {
-    BUILT_IN
-        .into_iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, text)| text)
+    BUILT_IN.into_iter().find(|(known, _)| *known == name).map(|(_, text)| text)
 }
 
 /// What the built-in kernels are called.
@@ -35,13 +32,7 @@ mod tests {
 
     /// Busy time of a work-group's only wave.
     fn busy(program: &Program, work: u32, instruction_ns: u32) -> u64 {
-        let launch = Launch {
-            group: 0,
-            groups: 1,
-            wave: 0,
-            waves: 1,
-            arguments: [0, 3, work, 32],
-        };
+        let launch = Launch { group: 0, groups: 1, wave: 0, waves: 1, arguments: [0, 3, work, 32] };
         let mut wave = Wave::start(&launch);
         let mut lds = vec![0; program.lds_bytes()];
         let mut memory = Memory::new(32);

@@ -14,9 +14,7 @@ pub struct Memory {
 impl Memory {
     /// That many bytes, all zero.
     pub fn new(bytes: usize) -> Self {
-        Self {
-            bytes: vec![0; bytes],
-        }
+        Self { bytes: vec![0; bytes] }
     }
 
     /// Everything in it.

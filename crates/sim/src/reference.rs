@@ -30,15 +30,7 @@ pub fn run_reference(
     let Grid { groups, waves } = grid;
     for group in 0..groups {
         let waves = (0..waves)
-            .map(|wave| {
-                Wave::start(&Launch {
-                    group,
-                    groups,
-                    wave,
-                    waves,
-                    arguments,
-                })
-            })
+            .map(|wave| Wave::start(&Launch { group, groups, wave, waves, arguments }))
             .collect();
         run_group(program, waves, memory)?;
     }
@@ -78,10 +70,7 @@ mod tests {
     use super::*;
     use crate::isa::Space;
 
-    const GRID: Grid = Grid {
-        groups: 2,
-        waves: 3,
-    };
+    const GRID: Grid = Grid { groups: 2, waves: 3 };
 
     fn run(text: &str) -> Result<Memory, WaveFault> {
         let program = Program::assemble("test", text).unwrap();
@@ -127,10 +116,7 @@ mod tests {
     fn endless_loops_and_faults_are_reported() {
         assert_eq!(run("loop: jump loop"), Err(WaveFault::Endless));
         assert_eq!(run("loop: barrier\njump loop"), Err(WaveFault::Endless));
-        let fault = WaveFault::OutOfBounds {
-            space: Space::Global,
-            address: 64,
-        };
+        let fault = WaveFault::OutOfBounds { space: Space::Global, address: 64 };
         assert_eq!(run("global_load s9, [s8 + 64]\nend"), Err(fault));
     }
 }

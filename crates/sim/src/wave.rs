@@ -62,13 +62,7 @@ pub enum Step {
 impl Wave {
     /// A wave before its first instruction.
     pub fn start(launch: &Launch) -> Self {
-        let Launch {
-            group,
-            groups,
-            wave,
-            waves,
-            arguments,
-        } = *launch;
+        let Launch { group, groups, wave, waves, arguments } = *launch;
         let [region, packet, work, region_bytes] = arguments;
         let mut scalars = [0; SCALAR_REGISTERS];
         scalars[..8].copy_from_slice(&[
@@ -81,12 +75,7 @@ impl Wave {
             work,
             region_bytes,
         ]);
-        Self {
-            pc: 0,
-            owed: 0,
-            scalars,
-            vectors: [[0; LANES]; VECTOR_REGISTERS],
-        }
+        Self { pc: 0, owed: 0, scalars, vectors: [[0; LANES]; VECTOR_REGISTERS] }
     }
 
     /// Executes instructions until the wave is busy, waits or ends; at most [`STEP_MAX`] of them.

@@ -330,7 +330,8 @@ impl<'a> World<'a> {
         }
         let mut launches = vec![0; self.rig.clients.len()];
         for (_, queue) in self.rig.all_queues() {
-            launches[queue.task] += queue.launches.iter().filter(|l| l.completed > 0).count() as u64;
+            launches[queue.task] +=
+                queue.launches.iter().filter(|l| l.completed > 0).count() as u64;
         }
         let tasks = self.rig.clients.iter().zip(launches).zip(&self.launches_in_time);
         let tasks = tasks

@@ -107,9 +107,7 @@ fn instruction_text() -> impl Strategy<Value = String> {
     let place = |register: BoxedStrategy<String>| {
         let offset = (0..80_u32).prop_map(|offset| format!(" + {offset}"));
         let offset = prop_oneof![Just(String::new()), offset];
-        (register, offset)
-            .prop_map(|(register, offset)| format!("[{register}{offset}]"))
-            .boxed()
+        (register, offset).prop_map(|(register, offset)| format!("[{register}{offset}]")).boxed()
     };
     let operator = || prop::sample::select(Operator::ALL.to_vec()).prop_map(Operator::name);
     let condition = prop::sample::select(Condition::ALL.to_vec()).prop_map(Condition::name);

@@ -1,11 +1,7 @@
 //! Kernels that are interrupted at any point end as if nothing had happened, and would not if
 //! anything had: the two halves of what makes them a test of preemption.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here is the test"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "what fails here is the test")]
 
 use gpreempt_sim::isa::Program;
 use gpreempt_sim::kernels::{built_in, built_in_names};
@@ -26,9 +22,7 @@ fn filled_memory(grid: Grid) -> Memory {
     let words = REGION / 4 + grid.groups * grid.waves * 8;
     let mut memory = Memory::new(usize::try_from(words * 4).unwrap());
     for word in 0..words {
-        memory
-            .store(word * 4, word.wrapping_mul(0x9e37_79b1) ^ 0x5bd1_e995)
-            .unwrap();
+        memory.store(word * 4, word.wrapping_mul(0x9e37_79b1) ^ 0x5bd1_e995).unwrap();
     }
     memory
 }
@@ -76,11 +70,7 @@ struct Group {
 
 impl Group {
     fn start(program: &Program, launches: impl IntoIterator<Item = Launch>) -> Self {
-        let start = |launch| Resident {
-            wave: Wave::start(&launch),
-            busy: 0,
-            state: State::Ready,
-        };
+        let start = |launch| Resident { wave: Wave::start(&launch), busy: 0, state: State::Ready };
         Self {
             residents: launches.into_iter().map(start).collect(),
             lds: vec![0; program.lds_bytes()],
@@ -89,20 +79,13 @@ impl Group {
 
     fn step(&mut self, index: usize, program: &Program, memory: &mut Memory, instruction_ns: u32) {
         let resident = &mut self.residents[index];
-        match resident
-            .wave
-            .step(program, &mut self.lds, memory, instruction_ns)
-        {
+        match resident.wave.step(program, &mut self.lds, memory, instruction_ns) {
             Step::Busy(ns) => resident.busy = ns,
             Step::Barrier => resident.state = State::AtBarrier,
             Step::End => resident.state = State::Ended,
             Step::Fault(fault) => panic!("{}: {fault}", program.name()),
         }
-        if self
-            .residents
-            .iter()
-            .all(|resident| resident.state != State::Ready)
-        {
+        if self.residents.iter().all(|resident| resident.state != State::Ready) {
             for resident in &mut self.residents {
                 if resident.state == State::AtBarrier {
                     resident.state = State::Ready;
@@ -134,13 +117,7 @@ impl Group {
 }
 
 fn launch(grid: Grid, group: u32, wave: u32, arguments: [u32; 4]) -> Launch {
-    Launch {
-        group,
-        groups: grid.groups,
-        wave,
-        waves: grid.waves,
-        arguments,
-    }
+    Launch { group, groups: grid.groups, wave, waves: grid.waves, arguments }
 }
 
 /// Runs a kernel with its waves in any order, interrupting whatever the dice say.
@@ -172,11 +149,7 @@ fn run_disturbed(
         } else if resident.state == State::Ready {
             group.step(chosen, program, memory, instruction_ns);
         }
-        if group
-            .residents
-            .iter()
-            .all(|resident| resident.state == State::Ended)
-        {
+        if group.residents.iter().all(|resident| resident.state == State::Ended) {
             groups.swap_remove(index);
         }
     }
@@ -214,15 +187,11 @@ fn run_with_mishap(
                 Mishap::RestartAfter(_) => victim = usize::try_from(victim_wave).unwrap(),
             }
         }
-        let launches = launches
-            .into_iter()
-            .map(|wave| launch(grid, group, wave, arguments));
+        let launches = launches.into_iter().map(|wave| launch(grid, group, wave, arguments));
         let mut running = Group::start(program, launches);
         let (mut steps, mut touched) = (0, false);
-        while let Some(index) = running
-            .residents
-            .iter()
-            .position(|resident| resident.state == State::Ready)
+        while let Some(index) =
+            running.residents.iter().position(|resident| resident.state == State::Ready)
         {
             let before = (memory.clone(), running.lds.clone());
             running.step(index, program, memory, 1);
@@ -271,10 +240,7 @@ fn a_wave_that_runs_twice_or_never_changes_memory() {
 
 #[test]
 fn a_wave_that_starts_again_changes_memory_unless_it_had_done_nothing() {
-    let grid = Grid {
-        groups: 2,
-        waves: 3,
-    };
+    let grid = Grid { groups: 2, waves: 3 };
     for name in built_in_names() {
         let program = kernel(name);
         let arguments = arguments(grid, 5, 1_000);
@@ -291,16 +257,10 @@ fn a_wave_that_starts_again_changes_memory_unless_it_had_done_nothing() {
                     break;
                 };
                 // Who had touched nothing may still find other words after a barrier.
-                assert!(
-                    !touched || memory != right,
-                    "{name} wave {wave} step {after}"
-                );
+                assert!(!touched || memory != right, "{name} wave {wave} step {after}");
                 harmful += u32::from(touched);
             }
-            assert!(
-                harmful > 0,
-                "{name} wave {wave} was never interrupted after an effect"
-            );
+            assert!(harmful > 0, "{name} wave {wave} was never interrupted after an effect");
         }
     }
 }

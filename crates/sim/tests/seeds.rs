@@ -1,4 +1,5 @@
 //! A smoke test of the swarm, and every seed that ever failed.
+#![expect(clippy::panic, reason = "a broken expectation fails the test")]
 
 use gpreempt_sim::swarm;
 use gpreempt_sim::world::{Options, run};

@@ -4,10 +4,7 @@
 ///
 /// Lines and columns stay where they are.
 pub(super) fn code_only(source: &str) -> String {
-    let mut masker = Masker {
-        rest: source,
-        code: String::with_capacity(source.len()),
-    };
+    let mut masker = Masker { rest: source, code: String::with_capacity(source.len()) };
     while let Some(next) = masker.rest.chars().next() {
         match masker.blank_length() {
             Some(length) => masker.blank(length),
@@ -22,12 +19,10 @@ pub(super) fn code_only(source: &str) -> String {
 /// Numbers count as names, because a suffix such as the one of `1f32` names a type.
 pub(super) fn names(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_border = |char: char| !is_name_char(char);
-    line.split(is_border)
-        .filter(|name| !name.is_empty())
-        .map(move |name| {
-            let start = name.as_ptr().addr() - line.as_ptr().addr();
-            (&line[..start], name)
-        })
+    line.split(is_border).filter(|name| !name.is_empty()).map(move |name| {
+        let start = name.as_ptr().addr() - line.as_ptr().addr();
+        (&line[..start], name)
+    })
 }
 
 fn is_name_char(char: char) -> bool {
@@ -49,11 +44,7 @@ impl Masker<'_> {
 
     fn blank(&mut self, length: usize) {
         let (blanked, rest) = self.rest.split_at(length);
-        self.code.extend(
-            blanked
-                .chars()
-                .map(|char| if char == '\n' { '\n' } else { ' ' }),
-        );
+        self.code.extend(blanked.chars().map(|char| if char == '\n' { '\n' } else { ' ' }));
         self.rest = rest;
     }
 
@@ -116,18 +107,13 @@ fn literal_length(rest: &str, quote: char) -> usize {
 
 /// The length of `r"…"`, `br#"…"#` and their like.
 fn raw_string_length(rest: &str) -> Option<usize> {
-    let after_r = ["r", "br", "cr"]
-        .into_iter()
-        .find_map(|prefix| rest.strip_prefix(prefix))?;
+    let after_r = ["r", "br", "cr"].into_iter().find_map(|prefix| rest.strip_prefix(prefix))?;
     let body = after_r.trim_start_matches('#');
     let hashes = &after_r[..after_r.len() - body.len()];
     let body = body.strip_prefix('"')?;
     let start = rest.len() - body.len();
     let end = format!("\"{hashes}");
-    Some(
-        body.find(&end)
-            .map_or(rest.len(), |at| start + at + end.len()),
-    )
+    Some(body.find(&end).map_or(rest.len(), |at| start + at + end.len()))
 }
 
 /// Whether this quote begins a character; the other thing it can begin is a lifetime.
@@ -168,13 +154,6 @@ mod tests {
     fn names_come_with_what_precedes_them() {
         let found: Vec<_> = names("let x = y.slice_ns + 1f32;").collect();
         let before = "let x = y.slice_ns + ";
-        assert_eq!(
-            found[2..],
-            [
-                ("let x = ", "y"),
-                ("let x = y.", "slice_ns"),
-                (before, "1f32")
-            ]
-        );
+        assert_eq!(found[2..], [("let x = ", "y"), ("let x = y.", "slice_ns"), (before, "1f32")]);
     }
 }

@@ -45,9 +45,7 @@ fn prose_lines(file: &File) -> Vec<(usize, &str)> {
     let mut fence = None;
     let mut lines = Vec::new();
     for (number, line) in file.numbered_lines() {
-        let mark = ["```", "~~~"]
-            .into_iter()
-            .find(|&mark| line.trim_start().starts_with(mark));
+        let mark = ["```", "~~~"].into_iter().find(|&mark| line.trim_start().starts_with(mark));
         match (fence, mark) {
             (None, None) => lines.push((number, line)),
             (None, Some(_)) => fence = mark,
@@ -65,19 +63,12 @@ fn without_code_spans(line: &str) -> String {
 
 /// What the links of a line point at: `[text](target)` and `[name]: target`.
 fn targets(line: &str) -> Vec<String> {
-    let inline = line
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next());
-    let definition = line
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once("]: "));
+    let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let definition = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
     let definition = definition.map(|(_, target)| target);
     let first_word = |target: &str| {
         let word = target.split_whitespace().next().unwrap_or("");
-        word.trim_start_matches('<')
-            .trim_end_matches('>')
-            .to_owned()
+        word.trim_start_matches('<').trim_end_matches('>').to_owned()
     };
     inline.chain(definition).map(first_word).collect()
 }
@@ -89,16 +80,12 @@ fn broken(tree: &Tree, path: &str, target: &str) -> Option<String> {
         return None;
     }
     if target.starts_with('/') {
-        return Some(format!(
-            "`{target}`: links are relative, so that they work in every viewer"
-        ));
+        return Some(format!("`{target}`: links are relative, so that they work in every viewer"));
     }
     let file = target.split('#').next().unwrap_or(target);
     match resolve(path, file) {
         Some(resolved) if tree.has(&resolved) => None,
-        Some(_) | None => Some(format!(
-            "`{target}`: there is no such file in the repository"
-        )),
+        Some(_) | None => Some(format!("`{target}`: there is no such file in the repository")),
     }
 }
 
@@ -134,21 +121,13 @@ mod tests {
         ] {
             let problems = check_titles(&Tree::of(&[("a.md", text)]));
             assert_eq!(problems.len(), 1, "{text:?}");
-            assert!(
-                problems[0].line == line && problems[0].reason.contains(reason),
-                "{text:?}"
-            );
+            assert!(problems[0].line == line && problems[0].reason.contains(reason), "{text:?}");
         }
     }
 
     fn broken_links(line: &str) -> usize {
         let text = format!("# Title\n\n{line}\n");
-        check_links(&Tree::of(&[
-            ("docs/a.md", &text),
-            ("docs/b.md", ""),
-            ("src/c.rs", ""),
-        ]))
-        .len()
+        check_links(&Tree::of(&[("docs/a.md", &text), ("docs/b.md", ""), ("src/c.rs", "")])).len()
     }
 
     #[test]

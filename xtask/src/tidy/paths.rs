@@ -35,11 +35,7 @@ mod tests {
     #[test]
     fn private_folders_are_found_in_every_file() {
         for folder in PRIVATE {
-            for text in [
-                format!("cd {folder}x"),
-                format!("{folder}x"),
-                format!("\"{folder}\""),
-            ] {
+            for text in [format!("cd {folder}x"), format!("{folder}x"), format!("\"{folder}\"")] {
                 let problems = check(&Tree::of(&[("a.json", &text)]));
                 assert_eq!(problems.len(), 1, "{text}");
             }

@@ -15,10 +15,7 @@ const ATTRIBUTES: &[&str] = &["#![no_std]", "#![forbid(unsafe_code)]"];
 
 /// Names that must not appear, and why.
 const FOREIGN: &[(&str, &str)] = &[
-    (
-        "std",
-        "the standard library brings clocks and threads; use `core` and `alloc`",
-    ),
+    ("std", "the standard library brings clocks and threads; use `core` and `alloc`"),
     ("f32", FLOATS),
     ("f64", FLOATS),
     ("HashMap", HASHES),
@@ -31,18 +28,12 @@ const HASHES: &str = "hash order differs from run to run; use `BTreeMap` or `BTr
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(root) = tree.file(ROOT) {
-        for attribute in ATTRIBUTES
-            .iter()
-            .filter(|&a| !root.text.lines().any(|line| line == *a))
-        {
+        for attribute in ATTRIBUTES.iter().filter(|&a| !root.text.lines().any(|line| line == *a)) {
             let reason = format!("`{attribute}` is missing: it keeps the world out of the core");
             problems.push(Problem::new(ROOT, 1, reason));
         }
     }
-    for file in tree
-        .rust_files()
-        .filter(|file| file.path.starts_with(SOURCES))
-    {
+    for file in tree.rust_files().filter(|file| file.path.starts_with(SOURCES)) {
         for (number, line) in (1..).zip(code_only(&file.text).lines()) {
             let reasons = names(line).filter_map(|(before, name)| foreign(line, before, name));
             problems.extend(reasons.map(|reason| Problem::new(&file.path, number, reason)));
@@ -82,10 +73,7 @@ mod tests {
     fn both_attributes_are_needed() {
         assert_eq!(check_root(HEAD), []);
         assert_eq!(check_root("#![no_std]\n").len(), 1);
-        assert_eq!(
-            check_root("// #![no_std]\n#![forbid(unsafe_code)]\n").len(),
-            1
-        );
+        assert_eq!(check_root("// #![no_std]\n#![forbid(unsafe_code)]\n").len(), 1);
     }
 
     #[test]

@@ -9,11 +9,7 @@ const LINE_COLUMNS_MAX: usize = 100;
 /// Code in long files and long lines.
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for file in tree
-        .files()
-        .iter()
-        .filter(|file| file.is_code() && !file.is_generated())
-    {
+    for file in tree.files().iter().filter(|file| file.is_code() && !file.is_generated()) {
         let lines = file.text.lines().count();
         if lines > FILE_LINES_MAX {
             let reason = format!(
@@ -49,16 +45,8 @@ mod tests {
         let problems = check(&tree);
         let places: Vec<_> = problems.iter().map(|p| (p.path.as_str(), p.line)).collect();
         assert_eq!(places, [("long.rs", 401), ("wide.py", 2)]);
-        assert!(
-            problems[0].reason.starts_with("401 lines"),
-            "{}",
-            problems[0]
-        );
-        assert!(
-            problems[1].reason.starts_with("101 columns"),
-            "{}",
-            problems[1]
-        );
+        assert!(problems[0].reason.starts_with("401 lines"), "{}", problems[0]);
+        assert!(problems[1].reason.starts_with("101 columns"), "{}", problems[1]);
     }
 
     #[test]

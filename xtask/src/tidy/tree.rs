@@ -21,10 +21,7 @@ pub(super) struct File {
 impl File {
     /// What follows the last dot of the name.
     pub(super) fn extension(&self) -> &str {
-        Path::new(&self.path)
-            .extension()
-            .and_then(|ending| ending.to_str())
-            .unwrap_or("")
+        Path::new(&self.path).extension().and_then(|ending| ending.to_str()).unwrap_or("")
     }
 
     /// Whether it is a program's source; scripts need no ending, their first line tells.
@@ -56,11 +53,7 @@ impl Tree {
     /// Reads what a commit at `root` could contain: tracked files, and new ones not ignored.
     pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
         let listed = listed_by_git(root);
-        let paths = if listed.is_empty() {
-            found_by_walking(root)?
-        } else {
-            listed
-        };
+        let paths = if listed.is_empty() { found_by_walking(root)? } else { listed };
         let mut tree = Self::default();
         for path in paths {
             // What was deleted or is not text is no business of ours.
@@ -68,10 +61,7 @@ impl Tree {
                 continue;
             };
             if let Ok(text) = String::from_utf8(bytes) {
-                tree.files.push(File {
-                    path: path.clone(),
-                    text,
-                });
+                tree.files.push(File { path: path.clone(), text });
             }
             tree.paths.insert(path);
         }
@@ -81,15 +71,9 @@ impl Tree {
     /// A tree of these paths and texts.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |&(path, text): &(&str, &str)| File {
-            path: path.into(),
-            text: text.into(),
-        };
+        let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
         let paths = files.iter().map(|&(path, _)| path.to_owned()).collect();
-        Self {
-            files: files.iter().map(file).collect(),
-            paths,
-        }
+        Self { files: files.iter().map(file).collect(), paths }
     }
 
     /// The text files.
@@ -119,24 +103,11 @@ impl Tree {
 /// What git knows of; nothing where there is no git.
 fn listed_by_git(root: &Path) -> BTreeSet<String> {
     let mut git = Command::new("git");
-    git.args([
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]);
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
     let output = git.current_dir(root).stderr(Stdio::null()).output();
-    let listing = output
-        .ok()
-        .filter(|output| output.status.success())
-        .map(|output| output.stdout);
+    let listing = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
     let listing = String::from_utf8(listing.unwrap_or_default()).unwrap_or_default();
-    listing
-        .split('\0')
-        .filter(|path| !path.is_empty())
-        .map(str::to_owned)
-        .collect()
+    listing.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect()
 }
 
 /// Every file below `root` except git's own and build output.

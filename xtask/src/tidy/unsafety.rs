@@ -12,9 +12,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in tree.rust_files().filter(|file| !list.contains(&file.path)) {
         let code = code_only(&file.text);
-        let place = code
-            .lines()
-            .position(|line| names(line).any(|(_, name)| name == "unsafe"));
+        let place = code.lines().position(|line| names(line).any(|(_, name)| name == "unsafe"));
         if let Some(index) = place {
             let reason = format!(
                 "unsafe code in a file that {LIST} does not list: move it behind one of the doors \
@@ -36,18 +34,12 @@ mod tests {
     fn a_file_that_is_not_listed_is_found() {
         for files in [
             &[("src/door.rs", DOOR)][..],
-            &[
-                ("src/door.rs", DOOR),
-                (LIST, "# Architecture\n`src/other.rs`\n"),
-            ],
+            &[("src/door.rs", DOOR), (LIST, "# Architecture\n`src/other.rs`\n")],
             &[("src/door.rs", "\n#[unsafe(no_mangle)]\n")],
         ] {
             let problems = check(&Tree::of(files));
             assert_eq!(problems.len(), 1, "{files:?}");
-            assert_eq!(
-                (problems[0].path.as_str(), problems[0].line),
-                ("src/door.rs", 2)
-            );
+            assert_eq!((problems[0].path.as_str(), problems[0].line), ("src/door.rs", 2));
         }
     }
 

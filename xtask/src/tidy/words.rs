@@ -15,45 +15,25 @@ struct Synonym {
 }
 
 const SYNONYMS: &[Synonym] = &[
-    Synonym {
-        word: concat!("time", "slice"),
-        instead: "slice",
-        allowed_in: &[],
-    },
+    Synonym { word: concat!("time", "slice"), instead: "slice", allowed_in: &[] },
     Synonym {
         word: concat!("quan", "tum"),
         instead: "slice",
         // AMD's driver calls it that, and so does the key in the files of device models.
         allowed_in: &["crates/sim/src/model"],
     },
-    Synonym {
-        word: concat!("ki", "ck"),
-        instead: "doorbell",
-        allowed_in: &[],
-    },
+    Synonym { word: concat!("ki", "ck"), instead: "doorbell", allowed_in: &[] },
 ];
 
 /// Names for places where things end up that nobody found a place for.
-const DRAWERS: &[&str] = &[
-    concat!("uti", "ls"),
-    concat!("com", "mon"),
-    concat!("mi", "sc"),
-    concat!("hel", "pers"),
-];
+const DRAWERS: &[&str] =
+    &[concat!("uti", "ls"), concat!("com", "mon"), concat!("mi", "sc"), concat!("hel", "pers")];
 
 /// Notes to oneself, in any file.
-const NOTES: &[&str] = &[
-    concat!("FIX", "ME"),
-    concat!("TO", "DO"),
-    concat!("XX", "X"),
-];
+const NOTES: &[&str] = &[concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X")];
 
 /// Macros that stand for code not written or not removed yet.
-const MACROS: &[&str] = &[
-    concat!("db", "g"),
-    concat!("to", "do"),
-    concat!("unimple", "mented"),
-];
+const MACROS: &[&str] = &[concat!("db", "g"), concat!("to", "do"), concat!("unimple", "mented")];
 
 /// Endings of files that hold no code and may hold notes all the same.
 const PROSE: &[&str] = &["md", "toml", "yml", "yaml"];
@@ -108,16 +88,10 @@ fn synonym(path: &str, before: &str, name: &str) -> Option<String> {
     }
     let name_lower = name.to_lowercase();
     let found = SYNONYMS.iter().find(|synonym| {
-        let is_allowed = synonym
-            .allowed_in
-            .iter()
-            .any(|start| path.starts_with(start));
+        let is_allowed = synonym.allowed_in.iter().any(|start| path.starts_with(start));
         name_lower.contains(synonym.word) && !is_allowed
     })?;
-    Some(format!(
-        "`{name}`: the glossary says {}, one word per thing",
-        found.instead
-    ))
+    Some(format!("`{name}`: the glossary says {}, one word per thing", found.instead))
 }
 
 /// Why a module should have another name.
@@ -141,18 +115,12 @@ mod tests {
     use super::*;
 
     fn reasons(path: &str, text: &str) -> Vec<String> {
-        check(&Tree::of(&[(path, text)]))
-            .into_iter()
-            .map(|problem| problem.reason)
-            .collect()
+        check(&Tree::of(&[(path, text)])).into_iter().map(|problem| problem.reason).collect()
     }
 
     fn assert_found(path: &str, text: &str, reason: &str) {
         let reasons = reasons(path, text);
-        assert!(
-            reasons.len() == 1 && reasons[0].contains(reason),
-            "{path}: {text}: {reasons:?}"
-        );
+        assert!(reasons.len() == 1 && reasons[0].contains(reason), "{path}: {text}: {reasons:?}");
     }
 
     #[test]
@@ -169,15 +137,9 @@ mod tests {
         let [slice, period, bell] = [0, 1, 2].map(|index: usize| SYNONYMS[index].word);
         let prose = format!("// the driver's {slice}\nlet a = \"{bell}\";");
         assert_eq!(reasons("a.rs", &prose), Vec::<String>::new());
-        assert_eq!(
-            reasons("a.rs", &format!("let a = b.{period};")),
-            Vec::<String>::new()
-        );
+        assert_eq!(reasons("a.rs", &format!("let a = b.{period};")), Vec::<String>::new());
         let field = format!("{period}: Duration,");
-        assert_eq!(
-            reasons("crates/sim/src/model/builtin.rs", &field),
-            Vec::<String>::new()
-        );
+        assert_eq!(reasons("crates/sim/src/model/builtin.rs", &field), Vec::<String>::new());
         assert_found("crates/sim/src/machine.rs", &field, "says slice");
     }
 
@@ -187,10 +149,7 @@ mod tests {
             assert_found(&format!("src/{drawer}.rs"), "", "says nothing");
             assert_found(&format!("tests/{drawer}/a.py"), "", "says nothing");
             assert_found("a.rs", &format!("pub mod {drawer};"), "says nothing");
-            assert_eq!(
-                reasons("a.rs", &format!("let {drawer} = 1;")),
-                Vec::<String>::new()
-            );
+            assert_eq!(reasons("a.rs", &format!("let {drawer} = 1;")), Vec::<String>::new());
         }
     }
 
@@ -199,17 +158,11 @@ mod tests {
         for note in NOTES {
             assert_found("a.rs", &format!("// {note}: later"), "note to oneself");
             assert_found("a.md", &format!("# A\n{note}\n"), "note to oneself");
-            assert_eq!(
-                reasons("a.sh", &format!("mktemp {note}{note}")),
-                Vec::<String>::new()
-            );
+            assert_eq!(reasons("a.sh", &format!("mktemp {note}{note}")), Vec::<String>::new());
         }
         for name in MACROS {
             assert_found("a.rs", &format!("{name}!(x);"), "unfinished code");
-            assert_eq!(
-                reasons("a.rs", &format!("// {name}!(x)")),
-                Vec::<String>::new()
-            );
+            assert_eq!(reasons("a.rs", &format!("// {name}!(x)")), Vec::<String>::new());
         }
     }
 }

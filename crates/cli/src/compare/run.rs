@@ -132,9 +132,10 @@ fn moments(outcome: &Outcome, arrival: Instant) -> Moments {
     let runs = |task: usize| {
         outcome.spans.iter().filter(move |span: &&Span| {
             span.activity == Activity::Run
-                && outcome.queues.iter().any(|&(queue, owner, _)| {
-                    queue == span.queue && owner == task
-                })
+                && outcome
+                    .queues
+                    .iter()
+                    .any(|&(queue, owner, _)| queue == span.queue && owner == task)
         })
     };
     let decision = |verb: &str, from: Instant| {

@@ -39,7 +39,9 @@ impl Design {
     pub(crate) const fn explanation(self) -> &'static str {
         match self {
             Self::None => "no preemption: whatever came first runs first",
-            Self::Reset => "flag, empty the ring, kill, submit again; its runtime sees every launch",
+            Self::Reset => {
+                "flag, empty the ring, kill, submit again; its runtime sees every launch"
+            }
             Self::Tsg => "time slices: the hardware preempts by itself (h200, measured costs)",
             Self::TsgHint => "the same, the request announced 400 us ahead",
             Self::Cwsr => "waves saved and restored, found by reading rings (mi300x, not measured)",

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::measure::{Measured, ModeNumbers};
-use super::workload::{Mode, Workload};
 use super::provenance;
+use super::workload::{Mode, Workload};
 use crate::args::DemoArgs;
 use crate::output::micros;
 use crate::text_table;
@@ -99,8 +99,16 @@ pub(crate) fn json(
 
 pub(crate) fn text(workload: &Workload, measured: &Measured, report: &Path) -> String {
     let heads = [
-        "mode", "online p50", "p99", "max", "p99 vs alone", "offline kept", "preemptions",
-        "re-executed", "lost", "exact",
+        "mode",
+        "online p50",
+        "p99",
+        "max",
+        "p99 vs alone",
+        "offline kept",
+        "preemptions",
+        "re-executed",
+        "lost",
+        "exact",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for numbers in &measured.modes {

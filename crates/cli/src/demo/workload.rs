@@ -128,7 +128,12 @@ impl Workload {
             scheduler,
             kernels: vec![
                 kernel("layer", "reduce", Duration::from_micros(14), units),
-                kernel("step", "mix", Duration::from_micros(7_930), units * self.model.waves_per_unit),
+                kernel(
+                    "step",
+                    "mix",
+                    Duration::from_micros(7_930),
+                    units * self.model.waves_per_unit,
+                ),
             ],
             tasks,
             faults: Vec::new(),

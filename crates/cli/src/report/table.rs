@@ -31,10 +31,7 @@ const COLUMNS: [Column; 9] = [
                   alone leaves.",
     },
     Column { name: "Preemptions", meaning: "How often running work was taken off the device." },
-    Column {
-        name: "Re-executed",
-        meaning: "Kernels whose execution was begun more than once.",
-    },
+    Column { name: "Re-executed", meaning: "Kernels whose execution was begun more than once." },
     Column { name: "Lost", meaning: "Kernels that were submitted and never finished." },
     Column {
         name: "Exact",

@@ -85,7 +85,8 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
     for (task, spec) in outcome.tasks.iter().zip(&scenario.tasks) {
         let latencies = task.latencies();
         let at = |permille| {
-            percentile(&latencies, permille).map_or_else(|| "-".into(), |at: Duration| at.to_string())
+            percentile(&latencies, permille)
+                .map_or_else(|| "-".into(), |at: Duration| at.to_string())
         };
         rows.push(vec![
             task.name.clone(),

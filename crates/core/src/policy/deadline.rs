@@ -20,11 +20,7 @@ impl Policy for Deadline {
             Some(deadline) => {
                 let grain = seat.switch_cost.as_nanos().max(1);
                 let order = Reverse(deadline.as_nanos() / grain);
-                Rank {
-                    boosted: false,
-                    level: Priority::LEVELS,
-                    order,
-                }
+                Rank { boosted: false, level: Priority::LEVELS, order }
             }
             None => RoundRobin.rank(seat),
         }
@@ -43,10 +39,7 @@ mod tests {
 
     #[test]
     fn earlier_deadlines_first_and_no_deadline_last() {
-        let at = |us: u64| Seat {
-            deadline: Some(Instant::from_nanos(us * 1000)),
-            ..seat(0)
-        };
+        let at = |us: u64| Seat { deadline: Some(Instant::from_nanos(us * 1000)), ..seat(0) };
         assert!(Deadline.rank(&at(100)) > Deadline.rank(&at(200)));
         assert_eq!(Deadline.rank(&at(101)), Deadline.rank(&at(105)));
         assert!(Deadline.rank(&at(5_000_000)) > Deadline.rank(&seat(15)));

@@ -14,16 +14,8 @@ pub(super) struct Fair;
 
 impl Policy for Fair {
     fn rank(&self, seat: &Seat) -> Rank {
-        let order = if seat.holds {
-            0
-        } else {
-            seat.virtual_time.saturating_add(1)
-        };
-        Rank {
-            boosted: false,
-            level: 0,
-            order: Reverse(order),
-        }
+        let order = if seat.holds { 0 } else { seat.virtual_time.saturating_add(1) };
+        Rank { boosted: false, level: 0, order: Reverse(order) }
     }
 
     fn takes_turns(&self, _: &Rank) -> bool {
@@ -44,21 +36,10 @@ mod tests {
 
     #[test]
     fn the_least_served_comes_first_whatever_its_priority() {
-        let served = Seat {
-            virtual_time: 10,
-            ..seat(15)
-        };
-        let starved = Seat {
-            virtual_time: 9,
-            ..seat(0)
-        };
+        let served = Seat { virtual_time: 10, ..seat(15) };
+        let starved = Seat { virtual_time: 9, ..seat(0) };
         assert!(Fair.rank(&starved) > Fair.rank(&served));
-        assert!(
-            Fair.rank(&Seat {
-                holds: true,
-                ..served
-            }) > Fair.rank(&starved)
-        );
+        assert!(Fair.rank(&Seat { holds: true, ..served }) > Fair.rank(&starved));
     }
 
     #[test]

@@ -11,11 +11,7 @@ pub(super) struct RoundRobin;
 impl Policy for RoundRobin {
     fn rank(&self, seat: &Seat) -> Rank {
         let order = if seat.holds { 0 } else { seat.turn };
-        Rank {
-            boosted: false,
-            level: seat.priority.level(),
-            order: Reverse(order),
-        }
+        Rank { boosted: false, level: seat.priority.level(), order: Reverse(order) }
     }
 
     fn takes_turns(&self, _: &Rank) -> bool {
@@ -30,11 +26,7 @@ mod tests {
 
     #[test]
     fn the_holder_comes_first_then_who_waited_longest() {
-        let holder = Seat {
-            holds: true,
-            turn: 9,
-            ..seat(3)
-        };
+        let holder = Seat { holds: true, turn: 9, ..seat(3) };
         let early = Seat { turn: 4, ..seat(3) };
         let late = Seat { turn: 5, ..seat(3) };
         assert!(RoundRobin.rank(&holder) > RoundRobin.rank(&early));

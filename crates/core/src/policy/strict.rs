@@ -10,11 +10,7 @@ pub(super) struct Strict;
 
 impl Policy for Strict {
     fn rank(&self, seat: &Seat) -> Rank {
-        Rank {
-            boosted: false,
-            level: seat.priority.level(),
-            order: Reverse(0),
-        }
+        Rank { boosted: false, level: seat.priority.level(), order: Reverse(0) }
     }
 
     fn takes_turns(&self, _: &Rank) -> bool {
@@ -30,11 +26,7 @@ mod tests {
     #[test]
     fn only_the_priority_counts() {
         assert!(Strict.rank(&seat(9)) > Strict.rank(&seat(8)));
-        let other = Seat {
-            turn: 99,
-            virtual_time: 7,
-            ..seat(9)
-        };
+        let other = Seat { turn: 99, virtual_time: 7, ..seat(9) };
         assert_eq!(Strict.rank(&seat(9)), Strict.rank(&other));
     }
 }

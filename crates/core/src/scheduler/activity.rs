@@ -47,18 +47,17 @@ impl Scheduler {
         if !queue.active || (!restart && self.timers.end_of(Timer::Idle(id)).is_some()) {
             return;
         }
-        if self.tasks.get(&queue.task).is_some_and(|task| task.hinted) {
-            return;
-        }
         let Some(device) = self.devices.get(&queue.device) else {
             return;
         };
         let since = *queue.empty_since.get_or_insert(now);
-        let quiet = if queue.ring.is_done() {
-            Duration::ZERO
-        } else {
-            device.capabilities.quiet
-        };
+        if self.tasks.get(&queue.task).is_some_and(|task| task.hinted) {
+            return;
+        }
+        let told = queue.ring.is_done() || device.capabilities.quiet.is_zero();
+        // A ring that is read once in an interval cannot have been quiet for less than that.
+        let quiet = device.capabilities.quiet.max(self.config.interval);
+        let quiet = if told { Duration::ZERO } else { quiet };
         // Giving the device away costs a round trip, and another one when it is wanted back.
         let pays_after = device.capabilities.round_trip().times(2);
         let stops = device.capabilities.mechanism == Mechanism::Stop;
@@ -79,6 +78,7 @@ impl Scheduler {
 
     /// A queue begins or ceases to have work.
     pub(super) fn set_active(&mut self, id: QueueId, active: bool) {
+        let now = self.now;
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
         };
@@ -102,9 +102,7 @@ impl Scheduler {
             if seat.active == 1 {
                 // Who slept does not come back with credit.
                 seat.virtual_time = seat.virtual_time.max(virtual_now);
-                seat.deadline = seat
-                    .deadline
-                    .or(deadline.map(|deadline| self.now + deadline));
+                seat.deadline = seat.deadline.or_else(|| deadline.map(|deadline| now + deadline));
             }
         } else {
             seat.active -= 1;
@@ -137,10 +135,7 @@ impl Scheduler {
         let Some(seat) = device.seats.get_mut(&key) else {
             return;
         };
-        if seat
-            .deadline
-            .is_some_and(|deadline| deadline + relative < now)
-        {
+        if seat.deadline.is_some_and(|deadline| deadline + relative < now) {
             seat.deadline = Some(now + relative);
             self.reseat_all(device_id, key);
         }
@@ -161,9 +156,7 @@ impl Scheduler {
             return;
         };
         let relative = traits.and_then(|traits| traits.deadline);
-        let deadline = relative
-            .filter(|_| seat.active > 0)
-            .map(|relative| self.now + relative);
+        let deadline = relative.filter(|_| seat.active > 0).map(|relative| self.now + relative);
         if seat.deadline != deadline {
             seat.deadline = deadline;
             self.reseat_all(device_id, key);
@@ -178,8 +171,7 @@ impl Scheduler {
         let task = self.tasks.get_mut(&id).ok_or(EventError::UnknownTask(id))?;
         task.hinted = true;
         let queues: alloc::vec::Vec<QueueId> = task.queues.iter().copied().collect();
-        self.timers
-            .set(Timer::HintOver(id), self.now + self.config.hint_max);
+        self.timers.set(Timer::HintOver(id), self.now + self.config.hint_max);
         let deadline = deadline.map(|deadline| self.now + deadline);
         for queue in queues {
             self.timers.stop(Timer::Idle(queue));
@@ -225,14 +217,8 @@ impl Scheduler {
             if hinted {
                 self.restart_deadline(queue);
             }
-            let off = self
-                .queues
-                .get(&queue)
-                .is_none_or(|queue| queue.standing != Standing::On);
-            let idle = self
-                .queues
-                .get(&queue)
-                .is_none_or(|queue| !queue.ring.has_work());
+            let off = self.queues.get(&queue).is_none_or(|queue| queue.standing != Standing::On);
+            let idle = self.queues.get(&queue).is_none_or(|queue| !queue.ring.has_work());
             if !off && idle {
                 self.wait_for_idle(queue, true);
             }

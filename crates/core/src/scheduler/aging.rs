@@ -57,17 +57,12 @@ impl Scheduler {
             return;
         };
         let now = self.now;
-        let shadowed = self
-            .shadowed_since(id)
-            .is_some_and(|since| since + aging.after <= now);
+        let shadowed = self.shadowed_since(id).is_some_and(|since| since + aging.after <= now);
         let Some(device) = self.devices.get_mut(&id) else {
             return;
         };
-        let starved = device
-            .waiting
-            .first()
-            .copied()
-            .filter(|(since, _)| *since + aging.after <= now);
+        let starved =
+            device.waiting.first().copied().filter(|(since, _)| *since + aging.after <= now);
         if shadowed {
             // Before any single queue: a turn among the shadowed is worth nothing.
             let over = now + aging.grant + device.capabilities.round_trip();
@@ -94,9 +89,8 @@ impl Scheduler {
         let own = (device_id, device.seat_key(queue.task, queue_id));
         let mates = queue.gang.map(|gang| self.gang_seats(gang));
         let mates = mates.into_iter().flatten();
-        let seats: Vec<(DeviceId, SeatKey)> = core::iter::once(own)
-            .chain(mates.map(|(device, _, key)| (device, key)))
-            .collect();
+        let seats: Vec<(DeviceId, SeatKey)> =
+            core::iter::once(own).chain(mates.map(|(device, _, key)| (device, key))).collect();
         for (device_id, key) in seats {
             let Some(device) = self.devices.get_mut(&device_id) else {
                 continue;

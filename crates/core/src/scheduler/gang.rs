@@ -73,19 +73,17 @@ impl Scheduler {
     /// Whether somebody else comes first in any of its lanes. It does not share a lane with a
     /// gang that was found able to run, or that one would not be able to run.
     fn is_blocked(&self, gang: GangId, taken: &[((DeviceId, Class), Place)]) -> bool {
-        self.gang_places(gang)
-            .into_iter()
-            .any(|((device_id, class), place)| {
-                let Some(device) = self.devices.get(&device_id) else {
-                    return false;
-                };
-                let exclusive = device.lane(class).exclusive;
-                let rival = self.first_without_gang(device, class);
-                rival.is_some_and(|rival| place.yields_to(&rival, exclusive))
-                    || taken.iter().any(|(lane, other)| {
-                        *lane == (device_id, class) && (exclusive || other.rank != place.rank)
-                    })
-            })
+        self.gang_places(gang).into_iter().any(|((device_id, class), place)| {
+            let Some(device) = self.devices.get(&device_id) else {
+                return false;
+            };
+            let exclusive = device.lane(class).exclusive;
+            let rival = self.first_without_gang(device, class);
+            rival.is_some_and(|rival| place.yields_to(&rival, exclusive))
+                || taken.iter().any(|(lane, other)| {
+                    *lane == (device_id, class) && (exclusive || other.rank != place.rank)
+                })
+        })
     }
 
     /// The first of those in a lane that have no gang. Whether one of them has the turn does not
@@ -116,9 +114,9 @@ impl Scheduler {
             };
             let holders = &device.lane(class).holders;
             if seats.iter().any(|seat| holders.contains(seat)) {
-                end = end.or(self.timers.end_of(Timer::SliceOver(device_id, class)));
+                end = end.or_else(|| self.timers.end_of(Timer::SliceOver(device_id, class)));
             }
-            let end = *end.get_or_insert(self.now + self.slice_of(device, class));
+            let end = *end.get_or_insert_with(|| self.now + self.slice_of(device, class));
             if seats.iter().any(|seat| !holders.contains(seat)) {
                 self.take_turn(device_id, class, &seats, end);
             }
@@ -157,11 +155,7 @@ impl Scheduler {
     }
 
     pub(super) fn gang_queues(&self, gang: GangId) -> Vec<QueueId> {
-        let tasks = self
-            .gangs
-            .get(&gang)
-            .into_iter()
-            .flat_map(|gang| gang.tasks.iter());
+        let tasks = self.gangs.get(&gang).into_iter().flat_map(|gang| gang.tasks.iter());
         tasks
             .filter_map(|task| self.tasks.get(task))
             .flat_map(|task| task.queues.iter().copied())

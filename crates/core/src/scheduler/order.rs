@@ -22,16 +22,8 @@ impl Scheduler {
         if !queue.active || queue.stuck || queue.standing == Standing::Preempting {
             return Position::Out;
         }
-        if queue
-            .gang
-            .and_then(|gang| self.gangs.get(&gang))
-            .is_some_and(|gang| gang.blocked)
-        {
-            return if queue.standing == Standing::On {
-                Position::Evict
-            } else {
-                Position::Out
-            };
+        if queue.gang.and_then(|gang| self.gangs.get(&gang)).is_some_and(|gang| gang.blocked) {
+            return if queue.standing == Standing::On { Position::Evict } else { Position::Out };
         }
         let place = self.place_of(id, queue, device, lane);
         match queue.standing {
@@ -67,10 +59,7 @@ impl Scheduler {
         let state = device.seats.get(&key).expect("a queue has a seat");
         let seat = Seat {
             priority: queue.priority,
-            weight: self
-                .tasks
-                .get(&queue.task)
-                .map_or(1, |task| task.traits.weight),
+            weight: self.tasks.get(&queue.task).map_or(1, |task| task.traits.weight),
             deadline: state.deadline,
             virtual_time: state.virtual_time,
             turn: state.turn,
@@ -79,11 +68,7 @@ impl Scheduler {
         };
         let mut rank = self.policy(device.lane(lane).exclusive).rank(&seat);
         rank.boosted = state.boosted;
-        Place {
-            rank,
-            seat: Reverse(key),
-            queue: Reverse(id),
-        }
+        Place { rank, seat: Reverse(key), queue: Reverse(id) }
     }
 
     /// Puts a queue where it belongs after anything about it changed.

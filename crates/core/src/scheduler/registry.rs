@@ -66,11 +66,7 @@ impl Scheduler {
         if let Some(gang) = traits.gang {
             self.gangs.entry(gang).or_default().tasks.insert(id);
         }
-        let task = Task {
-            traits,
-            queues: alloc::collections::BTreeSet::new(),
-            hinted: false,
-        };
+        let task = Task { traits, queues: alloc::collections::BTreeSet::new(), hinted: false };
         self.tasks.insert(id, task);
         Ok(())
     }
@@ -122,14 +118,9 @@ impl Scheduler {
         if self.queues.contains_key(&id) {
             return Err(EventError::DuplicateQueue(id));
         }
-        let task = self
-            .tasks
-            .get_mut(&task_id)
-            .ok_or(EventError::UnknownTask(task_id))?;
-        let device = self
-            .devices
-            .get_mut(&device_id)
-            .ok_or(EventError::UnknownDevice(device_id))?;
+        let task = self.tasks.get_mut(&task_id).ok_or(EventError::UnknownTask(task_id))?;
+        let device =
+            self.devices.get_mut(&device_id).ok_or(EventError::UnknownDevice(device_id))?;
         task.queues.insert(id);
         let priority = task.traits.priority;
         let key = device.seat_key(task_id, id);
@@ -196,10 +187,7 @@ impl Scheduler {
         if let Some(task) = self.tasks.get_mut(&task_id) {
             task.queues.remove(&id);
         }
-        let device = self
-            .devices
-            .get_mut(&device_id)
-            .expect("a queue's device is known");
+        let device = self.devices.get_mut(&device_id).expect("a queue's device is known");
         device.untuned.remove(&id);
         if device.held == Some(id) {
             device.held = None;
@@ -226,10 +214,7 @@ impl Scheduler {
         let Some(task) = self.tasks.get(&queue.task) else {
             return;
         };
-        let (before, now) = (
-            queue.priority,
-            queue.own_priority.unwrap_or(task.traits.priority),
-        );
+        let (before, now) = (queue.priority, queue.own_priority.unwrap_or(task.traits.priority));
         if before != now {
             self.leave_lane(id, now);
             self.leave_mixture(id, before);

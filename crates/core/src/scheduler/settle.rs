@@ -54,11 +54,9 @@ impl Scheduler {
             (loser.rank.boosted, loser.rank.level) == (winner.rank.boosted, winner.rank.level);
         let next = winner.queue.0;
         match (self.queues.get(&next), self.queues.get(&loser.queue.0)) {
-            (Some(theirs), Some(own)) if !equal => Reason::Outranked {
-                by: next,
-                theirs: theirs.priority,
-                own: own.priority,
-            },
+            (Some(theirs), Some(own)) if !equal => {
+                Reason::Outranked { by: next, theirs: theirs.priority, own: own.priority }
+            }
             _ => Reason::TurnOver { next },
         }
     }
@@ -67,10 +65,7 @@ impl Scheduler {
         let now = self.now;
         let queue = self.queues.get_mut(&id)?;
         // PANIC: only queues that are on are in the sets a preempt is chosen from.
-        queue.standing = queue
-            .standing
-            .next(Edge::Preempt)
-            .expect("a queue that is on");
+        queue.standing = queue.standing.next(Edge::Preempt).expect("a queue that is on");
         queue.commanded_at = now;
         // A ring that is empty while its queue is off says nothing about the client's gaps.
         queue.empty_since = None;
@@ -78,8 +73,7 @@ impl Scheduler {
         let device: &mut Device = self.devices.get_mut(&device_id)?;
         device.lane_mut(lane).preempting += 1;
         let level = device.capabilities.level;
-        self.timers
-            .set(Timer::Overdue(id), now + self.config.preempt_timeout);
+        self.timers.set(Timer::Overdue(id), now + self.config.preempt_timeout);
         self.timers.stop(Timer::Idle(id));
         self.reseat(id);
         self.decide(id, reason);
@@ -90,10 +84,7 @@ impl Scheduler {
         let now = self.now;
         let queue = self.queues.get_mut(&id)?;
         // PANIC: only queues that are off are in the set a resume is chosen from.
-        queue.standing = queue
-            .standing
-            .next(Edge::Resume)
-            .expect("a queue that is off");
+        queue.standing = queue.standing.next(Edge::Resume).expect("a queue that is off");
         queue.commanded_at = now;
         let off = now.since(queue.off_since);
         debug_assert_eq!(queue.standing, Standing::Resuming);

@@ -78,10 +78,7 @@ impl Device {
     /// Where only one queue may be runnable, turns belong to queues, elsewhere to tasks.
     pub(crate) fn seat_key(&self, task: TaskId, queue: QueueId) -> SeatKey {
         let own = self.capabilities.mechanism == Mechanism::Slice;
-        SeatKey {
-            task,
-            queue: own.then_some(queue),
-        }
+        SeatKey { task, queue: own.then_some(queue) }
     }
 }
 

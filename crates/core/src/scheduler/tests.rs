@@ -1,1 +1,13 @@
+//! Stories: a small world, something happens, and who runs then.
 
+mod aging;
+mod deadline;
+mod fault;
+mod gang;
+mod hint;
+mod idle;
+mod slice;
+mod strict;
+mod turn;
+mod vanish;
+mod world;

@@ -72,11 +72,8 @@ impl Scheduler {
             return;
         }
         device.mixture = mixture;
-        let queues: Vec<QueueId> = device
-            .seats
-            .values()
-            .flat_map(|seat| seat.queues.iter().copied())
-            .collect();
+        let queues: Vec<QueueId> =
+            device.seats.values().flat_map(|seat| seat.queues.iter().copied()).collect();
         device.untuned.extend(queues);
         let exclusive = mixture.mixed && mixture.high_tasks > 0;
         if device.lane(Class::Low).exclusive != exclusive {
@@ -101,20 +98,14 @@ impl Scheduler {
             {
                 queue.told_priority = Some(queue.priority);
                 let priority = queue.priority;
-                return Some(Command::SetHardwarePriority {
-                    queue: queue_id,
-                    priority,
-                });
+                return Some(Command::SetHardwarePriority { queue: queue_id, priority });
             }
             device.untuned.remove(&queue_id);
             let slice = slice_for(device, queue.priority);
             let untouched = slice.is_none() && queue.slice.is_none();
             if queue.slice != Some(slice) && !untouched {
                 queue.slice = Some(slice);
-                return Some(Command::SetSlice {
-                    queue: queue_id,
-                    slice,
-                });
+                return Some(Command::SetSlice { queue: queue_id, slice });
             }
         }
         self.tune_hold(id)
@@ -132,7 +123,7 @@ impl Scheduler {
             let queue = self.queues.get(queue);
             queue.is_some_and(|queue| queue.priority.class() == Class::High)
         });
-        let wanted = working.or(device.high.last().map(|&(_, Reverse(queue))| queue));
+        let wanted = working.or_else(|| device.high.last().map(|&(_, Reverse(queue))| queue));
         if device.held == wanted {
             return None;
         }

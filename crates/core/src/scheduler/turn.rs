@@ -69,10 +69,7 @@ impl Scheduler {
         used_up: bool,
     ) {
         let now = self.now;
-        let weight = self
-            .tasks
-            .get(&key.task)
-            .map_or(1, |task| task.traits.weight);
+        let weight = self.tasks.get(&key.task).map_or(1, |task| task.traits.weight);
         let Some(device) = self.devices.get_mut(&device_id) else {
             return;
         };
@@ -115,6 +112,19 @@ impl Scheduler {
         self.end_turn(device, Class::High);
     }
 
+    /// What somebody had under other settings is no debt under new ones.
+    pub(super) fn forget_virtual_time(&mut self, device: DeviceId) {
+        let Some(device) = self.devices.get_mut(&device) else {
+            return;
+        };
+        for seat in device.seats.values_mut() {
+            seat.virtual_time = 0;
+        }
+        for lane in &mut device.lanes {
+            lane.virtual_now = 0;
+        }
+    }
+
     fn holders(&self, device: DeviceId, class: Class) -> Vec<SeatKey> {
         let device = self.devices.get(&device);
         let holders = device.map(|device| device.lane(class).holders.iter().copied());
@@ -125,11 +135,7 @@ impl Scheduler {
     pub(super) fn slice_of(&self, device: &Device, class: Class) -> Duration {
         let least = device.capabilities.round_trip().times(SWITCHES_PER_SLICE);
         let slice = self.config.slice.max(least);
-        if device.lane(class).exclusive {
-            slice.max(ROTATION_MIN)
-        } else {
-            slice
-        }
+        if device.lane(class).exclusive { slice.max(ROTATION_MIN) } else { slice }
     }
 }
 

@@ -45,9 +45,7 @@ impl Scheduler {
             standing: queue.standing,
             active: queue.active,
             ring: queue.ring,
-            starving: queue
-                .waits_since
-                .map_or(Duration::ZERO, |since| self.now.since(since)),
+            starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             account: queue.meter.read(self.now),
         })
     }
@@ -59,9 +57,7 @@ impl Scheduler {
 
     /// How long preempts on a device took, from command to completion.
     pub fn preempt_latency(&self, device: DeviceId) -> Option<&Histogram> {
-        self.devices
-            .get(&device)
-            .map(|device| &device.preempt_latency)
+        self.devices.get(&device).map(|device| &device.preempt_latency)
     }
 }
 

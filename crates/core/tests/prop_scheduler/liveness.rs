@@ -76,13 +76,8 @@ pub(crate) fn check_rest(world: &World) {
 
 fn check_slices(world: &World, device: DeviceId, views: &[QueueView]) {
     let high = |view: &QueueView| view.priority.class() == Class::High;
-    let low_on = views
-        .iter()
-        .filter(|view| !high(view) && view.standing == Standing::On);
-    let high_here = world
-        .scheduler
-        .queues()
-        .any(|view| view.device == device && high(&view));
+    let low_on = views.iter().filter(|view| !high(view) && view.standing == Standing::On);
+    let high_here = world.scheduler.queues().any(|view| view.device == device && high(&view));
     if high_here {
         assert!(low_on.count() <= 1, "several tiny slices: {views:?}");
     }
@@ -96,9 +91,8 @@ pub(crate) fn check_strict(world: &World) {
             Mechanism::Watch => {}
             Mechanism::Stop => assert_eq!(on(&views), highest(&views), "{views:?}"),
             Mechanism::Slice => {
-                let (high, low): (Vec<_>, Vec<_>) = views
-                    .into_iter()
-                    .partition(|view| view.priority.class() == Class::High);
+                let (high, low): (Vec<_>, Vec<_>) =
+                    views.into_iter().partition(|view| view.priority.class() == Class::High);
                 assert_eq!(on(&high), highest(&high), "{high:?}");
                 assert!(on(&low).is_subset(&highest(&low)), "{low:?}");
                 assert_eq!(on(&low).is_empty(), low.is_empty(), "{low:?}");

@@ -1,5 +1,6 @@
 //! Whatever happens in whatever order, the scheduler stays sound; and when the world calms down,
 //! the right queues run.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
 
 mod liveness;
 mod world;
@@ -135,45 +136,26 @@ fn furnished(config: Config, devices: &[Mechanism], tasks: &[TaskTraits]) -> Wor
     world
 }
 
-/// The world hands out a name only once: a slot's name changes whenever its queue goes.
-#[derive(Default)]
-struct Names {
-    used: [u64; QUEUES as usize],
+/// The queue in a slot, or the next one that might be. The world hands out a name only once.
+fn name(world: &World, slot: u64) -> QueueId {
+    let mut names = (0..).map(|round| QueueId(slot + round * QUEUES));
+    let free =
+        |queue: &QueueId| world.queues.contains_key(queue) || !world.announced.contains(queue);
+    names.find(free).expect("names without end")
 }
 
-impl Names {
-    fn of(&mut self, slot: u64, world: &World) -> QueueId {
-        let used = &mut self.used[usize::try_from(slot).unwrap()];
-        let id = QueueId(slot + *used * QUEUES);
-        let gone = !world.queues.contains_key(&id);
-        if gone && world.scheduler.queue_ids().last() > Some(&id) || world.in_flight.contains_key(&id)
-        {
-            *used += u64::from(gone);
-        }
-        QueueId(slot + *used * QUEUES)
-    }
-}
-
-fn take(world: &mut World, names: &mut Names, step: Step) {
+fn take(world: &mut World, step: Step) {
     match step {
         Step::AddDevice(id, mechanism) => world.tell(Event::DeviceAppeared {
             device: DeviceId(id),
             capabilities: capabilities(mechanism),
         }),
-        Step::DropDevice(id) => world.tell(Event::DeviceVanished {
-            device: DeviceId(id),
-        }),
-        Step::AddTask(id, traits) => world.tell(Event::TaskAppeared {
-            task: TaskId(id),
-            traits,
-        }),
-        Step::ChangeTask(id, traits) => world.tell(Event::TaskChanged {
-            task: TaskId(id),
-            traits,
-        }),
+        Step::DropDevice(id) => world.tell(Event::DeviceVanished { device: DeviceId(id) }),
+        Step::AddTask(id, traits) => world.tell(Event::TaskAppeared { task: TaskId(id), traits }),
+        Step::ChangeTask(id, traits) => world.tell(Event::TaskChanged { task: TaskId(id), traits }),
         Step::DropTask(id) => world.tell(Event::TaskVanished { task: TaskId(id) }),
         Step::AddQueue(slot, task, device, stopped) => {
-            let queue = names.of(slot, world);
+            let queue = name(world, slot);
             let watched = world.devices.get(&DeviceId(device)) == Some(&Mechanism::Watch);
             world.tell(Event::QueueAppeared {
                 queue,
@@ -184,20 +166,19 @@ fn take(world: &mut World, names: &mut Names, step: Step) {
             });
         }
         Step::ChangeQueue(slot, priority) => {
-            let queue = names.of(slot, world);
+            let queue = name(world, slot);
             world.tell(Event::QueueChanged { queue, priority });
         }
         Step::DropQueue(slot) => {
-            let queue = names.of(slot, world);
+            let queue = name(world, slot);
             world.tell(Event::QueueVanished { queue });
         }
-        Step::Work(slot) => change_ring(world, names.of(slot, world), Ring::Full),
-        Step::Fetch(slot) => change_ring(world, names.of(slot, world), Ring::Fetched),
-        Step::Finish(slot) => change_ring(world, names.of(slot, world), Ring::Done),
-        Step::HintBegin(id, deadline) => world.tell(Event::HintBegin {
-            task: TaskId(id),
-            deadline,
-        }),
+        Step::Work(slot) => change_ring(world, slot, Ring::Full),
+        Step::Fetch(slot) => change_ring(world, slot, Ring::Fetched),
+        Step::Finish(slot) => change_ring(world, slot, Ring::Done),
+        Step::HintBegin(id, deadline) => {
+            world.tell(Event::HintBegin { task: TaskId(id), deadline })
+        }
         Step::HintEnd(id) => world.tell(Event::HintEnd { task: TaskId(id) }),
         Step::Complete(which, fails) => {
             let waiting: Vec<QueueId> = world.in_flight.keys().copied().collect();
@@ -206,18 +187,16 @@ fn take(world: &mut World, names: &mut Names, step: Step) {
             }
         }
         Step::Completions(slot) => {
-            let queue = names.of(slot, world);
+            let queue = name(world, slot);
             if !world.in_flight.contains_key(&queue) {
                 world.tell(Event::Preempted { queue });
                 world.tell(Event::Resumed { queue });
             }
         }
         Step::Wait(duration) => world.wait(duration),
-        Step::Configure(policy, aging) => world.set_config(Config {
-            policy,
-            aging,
-            ..Config::default()
-        }),
+        Step::Configure(policy, aging) => {
+            world.set_config(Config { policy, aging, ..Config::default() })
+        }
     }
     world.drain();
 }
@@ -228,7 +207,8 @@ enum Ring {
     Done,
 }
 
-fn change_ring(world: &mut World, queue: QueueId, ring: Ring) {
+fn change_ring(world: &mut World, slot: u64, ring: Ring) {
+    let queue = name(world, slot);
     if let Some(truth) = world.queues.get_mut(&queue) {
         match ring {
             Ring::Full => {
@@ -251,11 +231,7 @@ fn change_ring(world: &mut World, queue: QueueId, ring: Ring) {
 }
 
 fn config(policy: PolicyKind, aging: Option<Aging>) -> Config {
-    Config {
-        policy,
-        aging,
-        ..Config::default()
-    }
+    Config { policy, aging, ..Config::default() }
 }
 
 fn any_world(gangs: bool) -> impl Strategy<Value = (Config, Vec<Mechanism>, Vec<TaskTraits>)> {
@@ -266,8 +242,14 @@ fn any_world(gangs: bool) -> impl Strategy<Value = (Config, Vec<Mechanism>, Vec<
     )
 }
 
+/// Four times as many cases as usual; `PROPTEST_CASES` makes it more.
+fn cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases * 4, failure_persistence: None, ..usual }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases())]
 
     #[test]
     fn nothing_that_happens_breaks_it(
@@ -275,9 +257,8 @@ proptest! {
         steps in proptest::collection::vec(step(true), 0..100),
     ) {
         let mut world = furnished(config, &devices, &tasks);
-        let mut names = Names::default();
         for step in steps {
-            take(&mut world, &mut names, step);
+            take(&mut world, step);
         }
         liveness::calm_down(&mut world);
         liveness::check_rest(&world);
@@ -291,9 +272,8 @@ proptest! {
     ) {
         let strict = config(PolicyKind::Strict, None);
         let mut world = furnished(strict, &devices, &tasks);
-        let mut names = Names::default();
         for step in steps {
-            take(&mut world, &mut names, step);
+            take(&mut world, step);
         }
         world.set_config(strict);
         liveness::calm_down(&mut world);
@@ -309,9 +289,8 @@ proptest! {
     ) {
         let fair = config(PolicyKind::Fair, None);
         let mut world = furnished(fair, &devices, &tasks);
-        let mut names = Names::default();
         for step in steps {
-            take(&mut world, &mut names, step);
+            take(&mut world, step);
         }
         world.set_config(fair);
         liveness::calm_down(&mut world);

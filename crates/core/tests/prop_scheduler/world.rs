@@ -1,6 +1,6 @@
 //! A world that does what it is told, sooner or later, and remembers what is true.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) devices: BTreeMap<DeviceId, Mechanism>,
     pub(crate) tasks: BTreeMap<TaskId, TaskTraits>,
     pub(crate) queues: BTreeMap<QueueId, Truth>,
+    /// Every name a queue ever had.
+    pub(crate) announced: BTreeSet<QueueId>,
     /// Commands that wait for their completion, also those of queues that vanished.
     pub(crate) in_flight: BTreeMap<QueueId, Command>,
     held: BTreeMap<DeviceId, QueueId>,
@@ -56,6 +58,7 @@ impl World {
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
+            announced: BTreeSet::new(),
             in_flight: BTreeMap::new(),
             held: BTreeMap::new(),
         }
@@ -96,12 +99,7 @@ impl World {
             Event::TaskVanished { task: id }
             | Event::HintBegin { task: id, .. }
             | Event::HintEnd { task: id } => task(id),
-            Event::QueueAppeared {
-                queue: id,
-                task: of,
-                device: on,
-                ..
-            } => {
+            Event::QueueAppeared { queue: id, task: of, device: on, .. } => {
                 known(queue(id).is_err(), EventError::DuplicateQueue(id))?;
                 task(of)?;
                 device(on)
@@ -124,10 +122,7 @@ impl World {
 
     fn believe(&mut self, event: Event) {
         match event {
-            Event::DeviceAppeared {
-                device,
-                capabilities,
-            } => {
+            Event::DeviceAppeared { device, capabilities } => {
                 self.devices.insert(device, capabilities.mechanism);
             }
             Event::DeviceVanished { device } => {
@@ -145,20 +140,11 @@ impl World {
                 self.tasks.remove(&task);
                 self.queues.retain(|_, queue| queue.task != task);
             }
-            Event::QueueAppeared {
-                queue,
-                task,
-                device,
-                stopped,
-            } => {
-                let truth = Truth {
-                    task,
-                    device,
-                    off: stopped,
-                    work: false,
-                    ring: RingView::default(),
-                };
+            Event::QueueAppeared { queue, task, device, stopped } => {
+                let truth =
+                    Truth { task, device, off: stopped, work: false, ring: RingView::default() };
                 self.queues.insert(queue, truth);
+                self.announced.insert(queue);
             }
             Event::QueueVanished { queue } => {
                 self.queues.remove(&queue);

@@ -93,9 +93,8 @@ fn find_inversion(rig: &Rig, device: usize) -> Option<(QueueId, QueueId)> {
     let waits = |queue: &HardwareQueue| {
         queue.has_work() && queue.resident_waves() == 0 && queue.residency != Residency::Restoring
     };
-    let (&high, waiting) = here()
-        .filter(|(_, queue)| waits(queue))
-        .max_by_key(|(_, queue)| queue.priority)?;
+    let (&high, waiting) =
+        here().filter(|(_, queue)| waits(queue)).max_by_key(|(_, queue)| queue.priority)?;
     // Where the ring cannot tell waiting from done, only the hardware's own preference of the
     // high class is promised.
     if tsg && waiting.priority.class() != Class::High {

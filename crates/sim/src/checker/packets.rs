@@ -21,9 +21,8 @@ pub(crate) fn check(rig: &Rig) -> Result<(), String> {
     for (index, device) in rig.gpu.devices.iter().enumerate() {
         let here = || rig.gpu.queues.values().filter(|queue| queue.device == index);
         let resident: u64 = here().map(HardwareQueue::resident_waves).sum();
-        let leaving: u64 = here()
-            .map(|queue| queue.leaving.0.len() as u64 * u64::from(queue.leaving.1))
-            .sum();
+        let leaving: u64 =
+            here().map(|queue| queue.leaving.0.len() as u64 * u64::from(queue.leaving.1)).sum();
         let used = u64::from(device.units.used());
         if resident + leaving != used {
             return Err(format!(

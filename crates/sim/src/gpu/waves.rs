@@ -39,7 +39,8 @@ impl Gpu {
                     Step::Busy(0) => {}
                     Step::Busy(ns) => {
                         let until = now + gpreempt_core::time::Duration::from_nanos(ns);
-                        self.agenda.at(until, What::WaveReady { queue: id, group: number, wave, epoch });
+                        self.agenda
+                            .at(until, What::WaveReady { queue: id, group: number, wave, epoch });
                         break (WaveState::Busy(until), step);
                     }
                     Step::Barrier => break (WaveState::AtBarrier, step),

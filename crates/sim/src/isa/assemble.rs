@@ -29,11 +29,7 @@ impl Program {
             let decoded = instruction(text, &outline.labels);
             instructions.push(decoded.map_err(|message| AssembleError { line, message })?);
         }
-        Ok(Self::new(
-            name,
-            outline.lds_bytes.unwrap_or(0),
-            instructions,
-        ))
+        Ok(Self::new(name, outline.lds_bytes.unwrap_or(0), instructions))
     }
 }
 
@@ -52,9 +48,7 @@ impl<'a> Outline<'a> {
         let mut line = 1;
         for (index, text) in text.lines().enumerate() {
             line = index + 1;
-            outline
-                .read_line(line, text)
-                .map_err(|message| AssembleError { line, message })?;
+            outline.read_line(line, text).map_err(|message| AssembleError { line, message })?;
         }
         if outline.instructions.is_empty() {
             let message = "the program has no instructions; write at least `end`".to_owned();
@@ -89,9 +83,8 @@ impl<'a> Outline<'a> {
 
     fn add_label(&mut self, label: &'a str) -> Result<(), String> {
         let mut characters = label.chars();
-        let begins = characters
-            .next()
-            .is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
+        let begins =
+            characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
         if !begins || !characters.all(|next| next.is_ascii_alphanumeric() || next == '_') {
             return Err(format!(
                 "{} is not a label; use letters, digits and `_`, and begin with a letter",
@@ -101,10 +94,7 @@ impl<'a> Outline<'a> {
         let here = u32::try_from(self.instructions.len()).expect("at most 4096 instructions");
         match self.labels.places.insert(label, here) {
             None => Ok(()),
-            Some(_) => Err(format!(
-                "label {} is there twice; rename one of them",
-                quoted(label)
-            )),
+            Some(_) => Err(format!("label {} is there twice; rename one of them", quoted(label))),
         }
     }
 

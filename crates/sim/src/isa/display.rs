@@ -11,38 +11,21 @@ impl fmt::Display for Instruction {
             Self::VectorMove { to, from } => write!(f, "mov {to}, {from}"),
             Self::Lane { to } => write!(f, "lane {to}"),
             Self::First { to, from } => write!(f, "first {to}, {from}"),
-            Self::ScalarCompute {
-                operator,
-                to,
-                left,
-                right,
-            } => write!(f, "{} {to}, {left}, {right}", operator.name()),
-            Self::VectorCompute {
-                operator,
-                to,
-                left,
-                right,
-            } => write!(f, "{} {to}, {left}, {right}", operator.name()),
-            Self::ScalarAccess {
-                space,
-                access,
-                data,
-                address,
-                offset,
-            } => write_access(f, (space, access), &data, &address, offset),
-            Self::VectorAccess {
-                space,
-                access,
-                data,
-                address,
-                offset,
-            } => write_access(f, (space, access), &data, &address, offset),
-            Self::Branch {
-                condition,
-                left,
-                right,
-                target,
-            } => write!(f, "{} {left}, {right}, @{target}", condition.name()),
+            Self::ScalarCompute { operator, to, left, right } => {
+                write!(f, "{} {to}, {left}, {right}", operator.name())
+            }
+            Self::VectorCompute { operator, to, left, right } => {
+                write!(f, "{} {to}, {left}, {right}", operator.name())
+            }
+            Self::ScalarAccess { space, access, data, address, offset } => {
+                write_access(f, (space, access), &data, &address, offset)
+            }
+            Self::VectorAccess { space, access, data, address, offset } => {
+                write_access(f, (space, access), &data, &address, offset)
+            }
+            Self::Branch { condition, left, right, target } => {
+                write!(f, "{} {left}, {right}, @{target}", condition.name())
+            }
             Self::Jump { target } => write!(f, "jump @{target}"),
             Self::Work { ns } => write!(f, "work {ns}"),
             Self::Barrier => f.write_str("barrier"),

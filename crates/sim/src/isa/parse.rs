@@ -55,22 +55,15 @@ pub(super) fn instruction(text: &str, labels: &Labels<'_>) -> Result<Instruction
         "mov" => movement(&operands),
         "lane" => {
             let [to] = operands.exactly("V")?;
-            Ok(Instruction::Lane {
-                to: vector_register(to)?,
-            })
+            Ok(Instruction::Lane { to: vector_register(to)? })
         }
         "first" => {
             let [to, from] = operands.exactly("S, V")?;
-            Ok(Instruction::First {
-                to: scalar_register(to)?,
-                from: vector_register(from)?,
-            })
+            Ok(Instruction::First { to: scalar_register(to)?, from: vector_register(from)? })
         }
         "jump" => {
             let [target] = operands.exactly("LABEL")?;
-            labels
-                .target(target)
-                .map(|target| Instruction::Jump { target })
+            labels.target(target).map(|target| Instruction::Jump { target })
         }
         "work" => {
             let [ns] = operands.exactly("S|N")?;
@@ -95,10 +88,7 @@ fn movement(operands: &Operands<'_>) -> Result<Instruction, String> {
         let from = vector_operand(from)?;
         return Ok(Instruction::VectorMove { to, from });
     }
-    Ok(Instruction::ScalarMove {
-        to: scalar_register(to)?,
-        from: scalar_operand(from)?,
-    })
+    Ok(Instruction::ScalarMove { to: scalar_register(to)?, from: scalar_operand(from)? })
 }
 
 /// `add S, S, S|N` and `add V, V, V|S|N`.
@@ -157,18 +147,13 @@ fn memory_access(
 
 /// The register's text and the offset of `[REGISTER]` or `[REGISTER + N]`.
 fn place_parts(text: &str) -> Result<(&str, u32), String> {
-    let inside = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
+    let inside = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let parts = inside.and_then(|inside| match inside.split_once('+') {
         Some((address, offset)) => Some((address.trim(), number(offset.trim())?)),
         None => Some((inside.trim(), 0)),
     });
     parts.ok_or_else(|| {
-        format!(
-            "{} is not a place in memory; write `[REGISTER]` or `[REGISTER + N]`",
-            quoted(text)
-        )
+        format!("{} is not a place in memory; write `[REGISTER]` or `[REGISTER + N]`", quoted(text))
     })
 }
 
@@ -193,10 +178,7 @@ impl<'a> Operands<'a> {
             let name = self.name;
             let found = self.texts.len();
             let form = format!("{name} {form}");
-            format!(
-                "`{name}` takes {N} operands, not {found}; write `{}`",
-                form.trim()
-            )
+            format!("`{name}` takes {N} operands, not {found}; write `{}`", form.trim())
         })
     }
 }
@@ -237,21 +219,13 @@ fn try_operand(text: &str) -> Option<ScalarOperand> {
 }
 
 fn scalar_register(text: &str) -> Result<ScalarRegister, String> {
-    try_scalar(text).ok_or_else(|| {
-        format!(
-            "{} is not a scalar register; use `s0` to `s15`",
-            quoted(text)
-        )
-    })
+    try_scalar(text)
+        .ok_or_else(|| format!("{} is not a scalar register; use `s0` to `s15`", quoted(text)))
 }
 
 fn vector_register(text: &str) -> Result<VectorRegister, String> {
-    try_vector(text).ok_or_else(|| {
-        format!(
-            "{} is not a vector register; use `v0` to `v7`",
-            quoted(text)
-        )
-    })
+    try_vector(text)
+        .ok_or_else(|| format!("{} is not a vector register; use `v0` to `v7`", quoted(text)))
 }
 
 fn scalar_operand(text: &str) -> Result<ScalarOperand, String> {
@@ -319,13 +293,7 @@ mod tests {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
         for operator in Operator::ALL {
-            for operands in [
-                "s1, s2, s3",
-                "s1, s2, 3",
-                "v1, v2, v3",
-                "v1, v2, s3",
-                "v1, v2, 3",
-            ] {
+            for operands in ["s1, s2, s3", "s1, s2, 3", "v1, v2, v3", "v1, v2, s3", "v1, v2, 3"] {
                 let text = format!("{} {operands}", operator.name());
                 assert_eq!(parse(&text).unwrap().to_string(), text);
             }

@@ -19,11 +19,7 @@ pub struct Program {
 impl Program {
     /// The caller has checked the invariants.
     pub(super) fn new(name: &str, lds_bytes: u32, instructions: Vec<Instruction>) -> Self {
-        Self {
-            name: name.to_owned(),
-            lds_bytes,
-            instructions,
-        }
+        Self { name: name.to_owned(), lds_bytes, instructions }
     }
 
     /// What people call it.

@@ -33,56 +33,29 @@ impl Wave {
             Instruction::VectorMove { to, from } => *self.vector_mut(to) = self.values(from),
             Instruction::Lane { to } => *self.vector_mut(to) = [0, 1, 2, 3, 4, 5, 6, 7],
             Instruction::First { to, from } => *self.scalar_mut(to) = self.vector(from)[0],
-            Instruction::ScalarCompute {
-                operator,
-                to,
-                left,
-                right,
-            } => {
+            Instruction::ScalarCompute { operator, to, left, right } => {
                 *self.scalar_mut(to) = operator.apply(self.scalar(left), self.value(right));
             }
-            Instruction::VectorCompute {
-                operator,
-                to,
-                left,
-                right,
-            } => {
+            Instruction::VectorCompute { operator, to, left, right } => {
                 let mut lanes = self.vector(left);
                 for (left, right) in lanes.iter_mut().zip(self.values(right)) {
                     *left = operator.apply(*left, right);
                 }
                 *self.vector_mut(to) = lanes;
             }
-            Instruction::ScalarAccess {
-                space,
-                access,
-                data,
-                address,
-                offset,
-            } => {
+            Instruction::ScalarAccess { space, access, data, address, offset } => {
                 let address = self.scalar(address).wrapping_add(offset);
                 let word = self.scalar_mut(data);
                 access_word(bytes_of(space, lds, memory), space, access, address, word)?;
             }
-            Instruction::VectorAccess {
-                space,
-                access,
-                data,
-                address,
-                offset,
-            } => {
+            Instruction::VectorAccess { space, access, data, address, offset } => {
                 let bytes = bytes_of(space, lds, memory);
                 let addresses = self.vector(address);
                 for (word, address) in self.vector_mut(data).iter_mut().zip(addresses) {
                     access_word(bytes, space, access, address.wrapping_add(offset), word)?;
                 }
             }
-            Instruction::Branch {
-                condition,
-                left,
-                right,
-                target,
-            } => {
+            Instruction::Branch { condition, left, right, target } => {
                 if condition.holds(self.scalar(left), self.value(right)) {
                     return Ok(Flow::Go(target));
                 }

@@ -14,13 +14,8 @@ struct Bench {
 impl Bench {
     fn new(text: &str) -> Self {
         let program = Program::assemble("test", text).unwrap();
-        let launch = Launch {
-            group: 10,
-            groups: 11,
-            wave: 12,
-            waves: 13,
-            arguments: [14, 15, 16, 17],
-        };
+        let launch =
+            Launch { group: 10, groups: 11, wave: 12, waves: 13, arguments: [14, 15, 16, 17] };
         Self {
             lds: vec![0; program.lds_bytes()],
             program,
@@ -30,12 +25,7 @@ impl Bench {
     }
 
     fn step(&mut self, instruction_ns: u32) -> Step {
-        self.wave.step(
-            &self.program,
-            &mut self.lds,
-            &mut self.memory,
-            instruction_ns,
-        )
+        self.wave.step(&self.program, &mut self.lds, &mut self.memory, instruction_ns)
     }
 
     /// Executes `text` and an `end`.
@@ -96,11 +86,7 @@ fn operators_compute_modulo_two_to_the_32() {
         ));
         assert_eq!(bench.wave.scalars()[10..12], [result; 2], "{name}");
         for register in [0, 2, 3] {
-            assert_eq!(
-                bench.wave.vectors()[register],
-                [result; LANES],
-                "{name} v{register}"
-            );
+            assert_eq!(bench.wave.vectors()[register], [result; LANES], "{name} v{register}");
         }
     }
     let lanes = Bench::ended("lane v0\nmul v1, v0, v0").wave.vectors()[1];
@@ -157,11 +143,7 @@ fn branches_compare_without_sign() {
                  number: mov s10, 1\nnext: branch_{name} s8, s9, register\nend\n\
                  register: mov s11, 1"
             ));
-            assert_eq!(
-                bench.wave.scalars()[10..12],
-                [u32::from(taken); 2],
-                "{name}"
-            );
+            assert_eq!(bench.wave.scalars()[10..12], [u32::from(taken); 2], "{name}");
         }
     }
 }
@@ -199,41 +181,11 @@ fn endless_computation_pauses_after_every_step() {
 fn faults_name_the_address() {
     let (global, lds) = (Space::Global, Space::Lds);
     for (text, fault) in [
-        (
-            "mov s8, 2\nglobal_load s9, [s8]",
-            WaveFault::Misaligned {
-                space: global,
-                address: 2,
-            },
-        ),
-        (
-            "global_store [s8 + 64], s9",
-            WaveFault::OutOfBounds {
-                space: global,
-                address: 64,
-            },
-        ),
-        (
-            "lane v0\nlds_load v1, [v0]",
-            WaveFault::Misaligned {
-                space: lds,
-                address: 1,
-            },
-        ),
-        (
-            "lds_add [s8 + 8], s9",
-            WaveFault::OutOfBounds {
-                space: lds,
-                address: 8,
-            },
-        ),
-        (
-            "mov v0, 4\nlds_store [v0 + 4], v1",
-            WaveFault::OutOfBounds {
-                space: lds,
-                address: 8,
-            },
-        ),
+        ("mov s8, 2\nglobal_load s9, [s8]", WaveFault::Misaligned { space: global, address: 2 }),
+        ("global_store [s8 + 64], s9", WaveFault::OutOfBounds { space: global, address: 64 }),
+        ("lane v0\nlds_load v1, [v0]", WaveFault::Misaligned { space: lds, address: 1 }),
+        ("lds_add [s8 + 8], s9", WaveFault::OutOfBounds { space: lds, address: 8 }),
+        ("mov v0, 4\nlds_store [v0 + 4], v1", WaveFault::OutOfBounds { space: lds, address: 8 }),
         ("mov s8, 1", WaveFault::PastEnd { pc: 1 }),
         ("jump over\nend\nover:", WaveFault::PastEnd { pc: 2 }),
     ] {
@@ -244,10 +196,7 @@ fn faults_name_the_address() {
 #[test]
 fn a_fault_comes_back_at_the_same_place() {
     let mut bench = Bench::new("mov s8, 1\nglobal_load s9, [s8]\nend");
-    let fault = Step::Fault(WaveFault::Misaligned {
-        space: Space::Global,
-        address: 1,
-    });
+    let fault = Step::Fault(WaveFault::Misaligned { space: Space::Global, address: 1 });
     assert_eq!(bench.step(1), fault);
     assert_eq!(bench.wave.pc(), 1);
     assert_eq!(bench.step(1), fault);
