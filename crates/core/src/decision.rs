@@ -36,6 +36,16 @@ pub enum Reason {
         /// Who is next.
         next: QueueId,
     },
+    /// Preempt: somebody's deadline comes first.
+    Deadline {
+        /// Whose.
+        by: QueueId,
+    },
+    /// Preempt: somebody waited so long that it runs above everybody for a while.
+    Starved {
+        /// Who.
+        by: QueueId,
+    },
     /// Preempt: another member of its gang cannot run.
     GangBlocked {
         /// Which gang.
@@ -93,6 +103,8 @@ impl Reason {
         match self {
             Self::Outranked { .. }
             | Self::TurnOver { .. }
+            | Self::Deadline { .. }
+            | Self::Starved { .. }
             | Self::GangBlocked { .. }
             | Self::LowTurn => "preempt",
             Self::Clear { .. } => "resume",
@@ -108,13 +120,12 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outranked { by, theirs, own } if theirs == own => {
-                write!(f, "{by} comes first at the same priority {own}")
-            }
             Self::Outranked { by, theirs, own } => {
                 write!(f, "{by} waits with priority {theirs} while this one runs with {own}")
             }
             Self::TurnOver { next } => write!(f, "its turn is over, {next} is next"),
+            Self::Deadline { by } => write!(f, "{by} has to be done earlier"),
+            Self::Starved { by } => write!(f, "{by} has starved and gets a turn"),
             Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
             Self::LowTurn => write!(f, "the low class has waited long enough and gets a turn"),
             Self::Clear { off } => write!(f, "nobody more important has work; it was off {off}"),

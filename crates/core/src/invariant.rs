@@ -36,6 +36,9 @@ impl Scheduler {
                 let (standing, position) = (queue.standing, queue.position);
                 return Err(format!("{id} is {standing:?} but in its lane {position:?}"));
             }
+            if queue.awaited && queue.standing != Standing::Preempting {
+                return Err(format!("{id} is waited for but {:?}", queue.standing));
+            }
             let waits = queue.active && queue.standing == Standing::Off;
             if waits != queue.waits_since.is_some() {
                 return Err(format!("{id} waits: {waits}, but {:?}", queue.waits_since));
@@ -56,11 +59,8 @@ impl Scheduler {
                     let len = lane.len();
                     return Err(format!("{id}: {placed} queues say they are in a lane of {len}"));
                 }
-                let leaving = here()
-                    .filter(|(_, queue)| {
-                        queue.lane == class && queue.standing == Standing::Preempting
-                    })
-                    .count();
+                let leaving =
+                    here().filter(|(_, queue)| queue.lane == class && queue.awaited).count();
                 if u32::try_from(leaving) != Ok(lane.preempting) {
                     let count = lane.preempting;
                     return Err(format!("{id}: {leaving} queues leave, the lane says {count}"));

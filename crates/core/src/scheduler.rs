@@ -193,10 +193,9 @@ impl Scheduler {
         queue.off_since = now;
         queue.failures = 0;
         queue.meter.account.preempts += 1;
-        let (device, lane, latency) = (queue.device, queue.lane, now.since(queue.commanded_at));
-        self.timers.stop(Timer::Overdue(id));
+        let (device, latency) = (queue.device, now.since(queue.commanded_at));
+        self.stop_waiting(id);
         if let Some(device) = self.devices.get_mut(&device) {
-            device.lane_mut(lane).preempting -= 1;
             device.preempt_latency.record(latency);
         }
         self.reseat(id);
@@ -231,12 +230,8 @@ impl Scheduler {
         queue.failures = queue.failures.saturating_add(1);
         queue.stuck = true;
         queue.meter.account.faults += 1;
-        let (device, lane) = (queue.device, queue.lane);
         if preempt {
-            self.timers.stop(Timer::Overdue(id));
-            if let Some(device) = self.devices.get_mut(&device) {
-                device.lane_mut(lane).preempting -= 1;
-            }
+            self.stop_waiting(id);
             self.decide(id, Reason::PreemptFailed { fault, retry_in });
         } else {
             self.decide(id, Reason::ResumeFailed { fault, retry_in });
@@ -253,12 +248,26 @@ impl Scheduler {
         }
     }
 
+    /// A preempt is late. Somebody hears about it, and the others no longer wait for it.
     fn report_overdue(&mut self, id: QueueId) {
         let now = self.now;
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.meter.account.faults += 1;
             let after = now.since(queue.commanded_at);
+            self.stop_waiting(id);
             self.decide(id, Reason::Overdue { after });
+        }
+    }
+
+    /// A queue's preempt has finished, or nobody waits for it any longer.
+    fn stop_waiting(&mut self, id: QueueId) {
+        self.timers.stop(Timer::Overdue(id));
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if core::mem::take(&mut queue.awaited)
+            && let Some(device) = self.devices.get_mut(&queue.device)
+        {
+            device.lane_mut(queue.lane).preempting -= 1;
+            self.unsettled.insert(queue.device);
         }
     }
 }

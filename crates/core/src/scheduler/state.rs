@@ -33,6 +33,8 @@ pub(crate) struct Device {
     pub(crate) untuned: BTreeSet<QueueId>,
     /// Who may be held.
     pub(crate) held: Option<QueueId>,
+    /// The important queue that had work last.
+    pub(crate) worked: Option<QueueId>,
     /// Queues that are off and want to run, longest waiting first.
     pub(crate) waiting: BTreeSet<(Instant, QueueId)>,
     /// Who runs out of order because it starved.
@@ -53,6 +55,7 @@ impl Device {
             mixture: Mixture::default(),
             untuned: BTreeSet::new(),
             held: None,
+            worked: None,
             waiting: BTreeSet::new(),
             grant: None,
             preempt_latency: Histogram::default(),
@@ -149,6 +152,8 @@ pub(crate) struct Queue {
     /// A command for it failed; it is left alone for a while.
     pub(crate) stuck: bool,
     pub(crate) failures: u32,
+    /// A preempt is in flight and nobody comes back before it has finished.
+    pub(crate) awaited: bool,
     /// When the command in flight was given.
     pub(crate) commanded_at: Instant,
     /// Since when it has been off.

@@ -111,8 +111,8 @@ impl Scheduler {
         self.tune_hold(id)
     }
 
-    /// At most one queue of a device may be held: the important one that has work, or failing
-    /// that the most important one there is.
+    /// At most one queue of a device may be held: the important one that has work, failing that
+    /// the one that had work last, failing that the most important one there is.
     fn tune_hold(&mut self, id: DeviceId) -> Option<Command> {
         let device = self.devices.get_mut(&id)?;
         if !device.capabilities.hold {
@@ -123,7 +123,14 @@ impl Scheduler {
             let queue = self.queues.get(queue);
             queue.is_some_and(|queue| queue.priority.class() == Class::High)
         });
-        let wanted = working.or_else(|| device.high.last().map(|&(_, Reverse(queue))| queue));
+        // Who worked last may be in a gap: that is what holds are for.
+        let lately = device.worked.filter(|id| {
+            let queue = self.queues.get(id);
+            queue.is_some_and(|queue| device.high.contains(&(queue.priority, Reverse(*id))))
+        });
+        device.worked = working.or(lately);
+        let first = || device.high.last().map(|&(_, Reverse(queue))| queue);
+        let wanted = working.or(lately).or_else(first);
         if device.held == wanted {
             return None;
         }

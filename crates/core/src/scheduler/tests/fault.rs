@@ -2,7 +2,7 @@
 
 use super::world::{STOP, World, ms, us, with};
 use crate::command::Command;
-use crate::config::Config;
+use crate::config::{Config, PolicyKind};
 use crate::decision::Reason;
 use crate::event::Fault;
 use crate::id::QueueId;
@@ -106,4 +106,23 @@ fn a_preempt_that_finishes_in_time_is_not_reported() {
     let mut world = world();
     world.run(ms(300));
     assert_eq!((world.stopped(), world.view(1).account.faults), (alloc::vec![1], 0));
+}
+
+#[test]
+fn a_preempt_that_hangs_does_not_keep_the_others_off() {
+    let config = Config { policy: PolicyKind::RoundRobin, ..Config::default() };
+    let mut world = World::with_device(config, STOP);
+    for task in 1..4 {
+        world.task(task, with(3));
+        world.busy(task);
+    }
+    world.run(ms(8));
+    let [first] = world.running()[..] else { panic!("equals take turns") };
+    world.slow.insert(QueueId(first), ms(900));
+    world.run(ms(60));
+    assert_eq!(world.view(first).standing, Standing::Preempting);
+    let on = |world: &World| (1..4).filter(|q| world.view(*q).standing == Standing::On).count();
+    assert_eq!(on(&world), 0, "its preempt is awaited");
+    world.run(ms(100));
+    assert_eq!(on(&world), 1, "but not for ever");
 }

@@ -130,6 +130,11 @@ fn the_one_that_works_may_be_held_and_nobody_else() {
     world.busy(2);
     world.run(ms(6));
     assert_eq!(world.held.get(&device), Some(&2), "the one that works");
+    world.done(2);
+    world.run(ms(20));
+    assert_eq!(world.held.get(&device), Some(&2), "across its gap too");
+    world.busy(2);
+    world.run(ms(6));
     world.busy(3);
     world.run(ms(6));
     assert_eq!(world.held.get(&device), Some(&3), "the more important one");
