@@ -5,14 +5,20 @@
 //! wrong and nothing was done.
 
 mod args;
+mod attach;
 mod compare;
 mod demo;
+mod doctor;
 mod failure;
+mod keeper;
 mod man;
 mod output;
 mod progress;
+mod ps;
 mod report;
+mod resume;
 mod sim;
+mod suspend;
 mod text_table;
 mod write_file;
 
@@ -36,6 +42,12 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Sim(args) => sim::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Ps(args) => ps::main(&args),
+        Command::Attach(args) => attach::main(&args),
+        Command::Suspend(args) => suspend::main(&args),
+        Command::Resume(args) => resume::main(&args),
+        Command::Keeper(args) => keeper::main(&args),
         Command::Man(args) => man::main(&args),
     };
     match result {

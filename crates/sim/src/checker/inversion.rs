@@ -1,19 +1,25 @@
 //! Priority inversion: for how long an important queue waits while an unimportant one runs.
 
-use gpreempt_core::config::PolicyKind;
+use gpreempt_core::config::{Config, PolicyKind};
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Class;
 use gpreempt_core::time::{Duration, Instant};
 
+use super::idle::IdleChecker;
+use super::orphans::OrphanChecker;
 use crate::gpu::queue::{HardwareQueue, Residency};
 use crate::model::MachineKind;
 use crate::rig::Rig;
-use crate::scenario::Scenario;
+use crate::scenario::{FaultKind, FaultSpec, Scenario};
 
-/// Watches all devices for inversions that last too long.
+/// Watches all devices for inversions that last too long, and for other things that may not last.
 #[derive(Debug)]
 pub(crate) struct InversionChecker {
     interval: Duration,
+    /// Whether anything is promised about inversions.
+    promised: bool,
+    idle: Option<IdleChecker>,
+    orphans: OrphanChecker,
     /// Until when faults may excuse anything.
     excused: Vec<(Instant, Instant)>,
     /// Since when each device has been inverted, and who waits for whom.
@@ -23,26 +29,20 @@ pub(crate) struct InversionChecker {
 }
 
 impl InversionChecker {
-    /// A checker, if the scenario promises anything about inversions: strict order, no gangs (whose
-    /// members wait for each other) and no aging (which is an inversion on purpose).
+    /// A checker, if somebody schedules. About inversions a scenario promises something if it has
+    /// strict order, no gangs (whose members wait for each other) and no aging (which is an
+    /// inversion on purpose).
     pub(crate) fn new(scenario: &Scenario) -> Option<Self> {
         let config = scenario.scheduler.as_ref()?.config;
         let strict = matches!(config.policy, PolicyKind::Strict | PolicyKind::RoundRobin);
         let preempts = matches!(scenario.machine, MachineKind::Tsg | MachineKind::Cwsr);
         let gangs = scenario.tasks.iter().any(|task| task.gang.is_some());
-        if !strict || !preempts || gangs || config.aging.is_some() {
-            return None;
-        }
-        let excused = scenario
-            .faults
-            .iter()
-            .map(|fault| {
-                (Instant::ZERO + fault.at, fault.over_at() + config.preempt_timeout + RECOVERY)
-            })
-            .collect();
         Some(Self {
             interval: config.interval,
-            excused,
+            promised: strict && preempts && !gangs && config.aging.is_none(),
+            idle: IdleChecker::new(scenario, config),
+            orphans: OrphanChecker::default(),
+            excused: excuses(scenario, &config),
             since: vec![None; scenario.devices as usize],
             longest: Duration::ZERO,
         })
@@ -52,8 +52,13 @@ impl InversionChecker {
     pub(crate) fn check(&mut self, rig: &Rig) -> Result<(), String> {
         let now = rig.now();
         let excused = self.excused.iter().any(|&(from, to)| from <= now && now < to);
+        self.orphans.check(rig)?;
+        if let Some(idle) = self.idle.as_mut() {
+            idle.check(rig, excused)?;
+        }
         for device in 0..self.since.len() {
-            let inverted = find_inversion(rig, device).filter(|_| !excused);
+            let promised = self.promised && !excused;
+            let inverted = find_inversion(rig, device).filter(|_| promised);
             let Some((waits, runs)) = inverted else {
                 self.since[device] = None;
                 continue;
@@ -86,6 +91,26 @@ impl InversionChecker {
     }
 }
 
+/// While something goes wrong, and until everything must be in order again, anything may happen.
+pub(super) fn excuses(scenario: &Scenario, config: &Config) -> Vec<(Instant, Instant)> {
+    let excuse = |fault: &FaultSpec| {
+        let at = Instant::ZERO + fault.at;
+        let recovery = config.interval.times(2);
+        let over = match fault.kind {
+            // Queues whose preempts failed are left alone for a while.
+            FaultKind::PreemptTimeout => fault.over_at() + config.preempt_timeout + RECOVERY,
+            FaultKind::TaskDeath(_) | FaultKind::DeviceReset(_) => at + recovery,
+            FaultKind::ObservationLost
+            | FaultKind::ObservationLate(_)
+            | FaultKind::SchedulerCrash
+            | FaultKind::ClockAhead(_)
+            | FaultKind::ClockBehind(_) => fault.over_at() + recovery,
+        };
+        (at, over)
+    };
+    scenario.faults.iter().map(excuse).collect()
+}
+
 /// Somebody who waits and somebody less important who runs.
 fn find_inversion(rig: &Rig, device: usize) -> Option<(QueueId, QueueId)> {
     let here = || rig.gpu.queues.iter().filter(|(_, queue)| queue.device == device);
@@ -115,5 +140,5 @@ fn find_inversion(rig: &Rig, device: usize) -> Option<(QueueId, QueueId)> {
 /// What the control path may take on top, for example a call that was already under way.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// How long after a fault everything must be in order again.
+/// How long after failed preempts everything must be in order again.
 const RECOVERY: Duration = Duration::from_millis(250);

@@ -31,7 +31,8 @@ pub(crate) fn check(rig: &Rig) -> Result<(), String> {
             ));
         }
     }
-    Ok(())
+    super::released::check(rig)?;
+    super::requests::check(rig)
 }
 
 fn check_queue(id: QueueId, queue: &HardwareQueue) -> Result<(), String> {

@@ -115,3 +115,21 @@ fn the_time_a_queue_was_kept_off_is_not_one_of_its_gaps() {
     pulse(&mut world, 5);
     assert_eq!(world.preempts(), before, "its gaps are as short as ever");
 }
+
+#[test]
+fn a_linger_ends_when_it_was_said_to_end_and_never_later_than_the_limit() {
+    // The gaps of a millisecond ask for two, but only a quarter of one is allowed.
+    let config = Config { interval: ms(1), linger_max: us(250), ..Config::default() };
+    let dear = Capabilities { preempt_cost: us(600), resume_cost: us(400), ..STOP };
+    let mut world = world(dear);
+    world.reconfigure(config);
+    pulse(&mut world, 3);
+    assert!(world.view(2).active);
+    // The next reading, which shows that it is done, is half a millisecond away.
+    world.done(2);
+    world.run(us(500));
+    let told = world.now;
+    assert!(world.view(2).active, "it lingers");
+    world.run(us(250));
+    assert!(!world.view(2).active, "still lingers {}", world.now.since(told));
+}

@@ -1,0 +1,198 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::kernels::Registers;
+
+/// Loads for real GPUs: best-effort work without end, and requests whose latency is measured.
+#[derive(Debug, Parser)]
+#[command(name = "gpreempt-load", version, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Be(BeArgs),
+    Lc(LcArgs),
+    Devices(DevicesArgs),
+}
+
+/// What all loads have in common.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct LoadArgs {
+    /// How long to run (1 to 600)
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) seconds: u64,
+    /// The number of the device
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) device: i32,
+    /// Begin only when this file exists (waits at most 120 s, after the ready line)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) wait_file: Option<PathBuf>,
+    /// What a thread does, instead of measuring how much makes the wished length: a ready line
+    /// says what an earlier run found (for spin: nanoseconds)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+    /// Print lines of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Best effort: kernels back to back, with the rate in every interval.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct BeArgs {
+    /// How long a kernel runs when nothing disturbs it
+    #[arg(long, value_name = "US", default_value_t = 8_000,
+          value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) kernel_us: u64,
+    /// One kernel that ends when the load ends; counts rounds of --block-us (default 1000)
+    #[arg(long, conflicts_with = "kernel_us")]
+    pub(crate) endless: bool,
+    /// How long one block runs; a kernel then has enough blocks to last --kernel-us.
+    /// Default: as long as the kernel
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) block_us: Option<u64>,
+    /// Kernels in flight
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) depth: u16,
+    /// How many registers are in use
+    #[arg(long, value_enum, default_value = "few")]
+    pub(crate) registers: Registers,
+    /// Shared memory of each block
+    #[arg(long, value_name = "KIB", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) shared_kib: u32,
+    /// What runs
+    #[arg(long, value_enum, default_value = "fma")]
+    pub(crate) kind: Kind,
+    /// The size of one copy of --kind copy
+    #[arg(long, value_name = "KIB", default_value_t = 16_384,
+          value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) copy_kib: u32,
+    /// How often to print the rate
+    #[arg(long, value_name = "MS", default_value_t = 500,
+          value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) report_ms: u64,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+/// What best-effort work does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// Arithmetic on registers: the same work however often it is interrupted
+    Fma,
+    /// Arithmetic, and increments that must happen exactly once; checked at the end
+    Counter,
+    /// Waiting by the device's clock: exact lengths, but the clock goes on while a kernel is
+    /// preempted, so a preempted kernel does less than one that is left alone
+    Spin,
+    /// Copies from the host to the device instead of kernels
+    Copy,
+}
+
+/// Latency critical: requests on a schedule that does not wait for anybody.
+///
+/// A request's latency counts from the time it was due, even when the one before it was late;
+/// its service time counts from when it began. Requests that were due but could not begin before
+/// the end count with the time they had waited by then.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct LcArgs {
+    /// Kernels (or copies) in a request
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) kernels: u16,
+    /// How long a kernel runs when nothing disturbs it
+    #[arg(long, value_name = "US", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) kernel_us: u64,
+    /// Time on the processor after each kernel
+    #[arg(long, value_name = "US", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) gap_us: u64,
+    /// A request every so often
+    #[arg(long, value_name = "US", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
+    pub(crate) every_us: u64,
+    /// Independent requests, this far apart on average
+    #[arg(long, value_name = "US", conflicts_with = "every_us",
+          value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
+    pub(crate) poisson_us: Option<u64>,
+    /// Decides when --poisson-us requests arrive
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// All kernels of a request as one CUDA graph, without gaps
+    #[arg(long)]
+    pub(crate) graph: bool,
+    /// Copies of this size from the host to the device instead of kernels
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub(crate) copy_kib: Option<u32>,
+    /// Requests of the first moments run but do not count
+    #[arg(long, value_name = "MS", default_value_t = 200,
+          value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub(crate) warmup_ms: u64,
+    /// Write due, begin and end of every request that counts (CSV, CLOCK_MONOTONIC ns)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) raw: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+/// The devices that libcuda sees.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "gpreempt-load",
+            "gpreempt-load be --seconds 0",
+            "gpreempt-load be --seconds 601",
+            "gpreempt-load be --endless --kernel-us 5",
+            "gpreempt-load be --depth 0",
+            "gpreempt-load be --kind dance",
+            "gpreempt-load be --iterations 0",
+            "gpreempt-load lc --every-us 1000 --poisson-us 1000",
+            "gpreempt-load lc --kernels 0",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_option_is_understood() {
+        for line in [
+            "gpreempt-load devices --json",
+            "gpreempt-load be --endless --block-us 100 --registers full --shared-kib 64",
+            "gpreempt-load be --kernel-us 10 --kind counter --depth 16 --report-ms 100 --json",
+            "gpreempt-load be --iterations 5000 --device 1 --wait-file go --seconds 600",
+            "gpreempt-load lc --poisson-us 5000 --seed 3 --graph --warmup-ms 0 --raw a.csv",
+            "gpreempt-load lc --copy-kib 64 --kernels 1 --gap-us 0 --every-us 5000",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! One request: some kernels with work on the processor between them, a graph, or copies.
+
+use std::rc::Rc;
+
+use super::open_loop::Service;
+use crate::args::LcArgs;
+use crate::clock::{Clock, Monotonic};
+use crate::cuda::{Context, CudaError, DeviceMemory, Graph, HostMemory, Stream};
+use crate::failure::Failure;
+use crate::workload::Workload;
+
+/// What a request does several times.
+pub(super) enum Step {
+    Kernel(Workload),
+    Copy { to: DeviceMemory, from: HostMemory },
+}
+
+/// A request that can be served again and again.
+pub(super) struct Request {
+    stream: Stream,
+    step: Rc<Step>,
+    steps: u16,
+    gap_ns: u64,
+    /// All steps as one, where that was asked for.
+    graph: Option<Graph<Step>>,
+}
+
+impl Step {
+    /// A copy of `words` words to the device.
+    pub(super) fn copy(context: &Context, words: usize) -> Result<Self, CudaError> {
+        let to = DeviceMemory::zeroed(context, words)?;
+        Ok(Self::Copy { to, from: HostMemory::zeroed(context, words)? })
+    }
+
+    /// The kernel, if it is one.
+    pub(super) fn workload(&self) -> Option<&Workload> {
+        match self {
+            Self::Kernel(workload) => Some(workload),
+            Self::Copy { .. } => None,
+        }
+    }
+
+    fn submit(&self, stream: &Stream) -> Result<(), CudaError> {
+        match self {
+            Self::Kernel(workload) => workload.launch(stream),
+            Self::Copy { to, from } => stream.copy(to, from),
+        }
+    }
+}
+
+impl Request {
+    /// The request that the arguments describe, served once already: the first time is slow.
+    pub(super) fn new(args: &LcArgs, stream: Stream, step: Rc<Step>) -> Result<Self, Failure> {
+        let steps = args.kernels;
+        let graph = if args.graph {
+            Some(Graph::capture(&stream, Rc::clone(&step), |step, stream| {
+                (0..steps).try_for_each(|_| step.submit(stream))
+            })?)
+        } else {
+            None
+        };
+        let mut request = Self { stream, step, steps, gap_ns: args.gap_us * 1_000, graph };
+        request.serve()?;
+        Ok(request)
+    }
+}
+
+impl Service for Request {
+    fn serve(&mut self) -> Result<(), CudaError> {
+        if let Some(graph) = &self.graph {
+            self.stream.launch_graph(graph)?;
+            return self.stream.synchronize();
+        }
+        for _ in 0..self.steps {
+            self.step.submit(&self.stream)?;
+            self.stream.synchronize()?;
+            Monotonic.spin(self.gap_ns);
+        }
+        Ok(())
+    }
+}

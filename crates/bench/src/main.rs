@@ -1,0 +1,49 @@
+//! `gpreempt-load`: loads for real GPUs, and what they measure.
+//!
+//! Best-effort work without end (`be`), and requests whose latency counts from when they were due
+//! (`lc`). It needs no CUDA toolkit: the driver's library is found when the program runs, and the
+//! driver compiles the kernels. Exit codes: 0 all is well, 1 something that was run failed or gave
+//! a wrong result, 2 the arguments were wrong, 3 there is no device to run on.
+
+mod args;
+mod be;
+mod calibrate;
+mod clock;
+mod cuda;
+mod devices;
+mod failure;
+mod kernels;
+mod latency;
+mod lc;
+mod output;
+mod ready;
+mod schedule;
+mod stop;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too; they are no errors.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let result = match args.command {
+        Command::Be(args) => be::main(&args),
+        Command::Lc(args) => lc::main(&args),
+        Command::Devices(args) => devices::main(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

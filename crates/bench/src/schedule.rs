@@ -1,0 +1,115 @@
+//! When requests are due: decided before the first one runs, whatever becomes of them.
+
+/// How requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrivals {
+    /// One every so often.
+    Periodic {
+        /// Nanoseconds from one to the next.
+        every_ns: u64,
+    },
+    /// Independent of each other.
+    Poisson {
+        /// Nanoseconds from one to the next on average.
+        mean_ns: u64,
+        /// Decides everything that is left to chance.
+        seed: u64,
+    },
+}
+
+/// The due times of all requests, in nanoseconds from the beginning, without end.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    arrivals: Arrivals,
+    chance: SplitMix,
+    index: u64,
+    poisson_ns: u64,
+}
+
+impl Schedule {
+    /// The schedule of such arrivals.
+    pub(crate) fn new(arrivals: Arrivals) -> Self {
+        let seed = match arrivals {
+            Arrivals::Periodic { .. } => 0,
+            Arrivals::Poisson { seed, .. } => seed,
+        };
+        Self { arrivals, chance: SplitMix(seed), index: 0, poisson_ns: 0 }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let due = match self.arrivals {
+            Arrivals::Periodic { every_ns } => self.index.saturating_mul(every_ns),
+            Arrivals::Poisson { mean_ns, .. } => {
+                let gap = self.chance.exponential(mean_ns);
+                self.poisson_ns = self.poisson_ns.saturating_add(gap);
+                self.poisson_ns
+            }
+        };
+        self.index += 1;
+        Some(due)
+    }
+}
+
+/// Vigna's splitmix64: small, and good enough for arrivals.
+#[derive(Clone, Debug)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A memoryless wait of `mean` on average.
+    fn exponential(&mut self, mean: u64) -> u64 {
+        // CAST: 53 bits fit a float exactly; adding one half keeps it above 0 and below 1.
+        let uniform = ((self.any() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        let wait = -uniform.ln() * mean as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most 38 means, never negative; a float too large becomes the largest u64"
+        )]
+        let wait = wait as u64;
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periodic_requests_do_not_drift() {
+        let due: Vec<u64> =
+            Schedule::new(Arrivals::Periodic { every_ns: 10_000_000 }).take(1001).collect();
+        assert_eq!(due[..3], [0, 10_000_000, 20_000_000]);
+        assert_eq!(due[1000], 10_000_000_000);
+    }
+
+    #[test]
+    fn poisson_requests_have_the_right_mean_and_spread() {
+        let arrivals = Arrivals::Poisson { mean_ns: 1_000_000, seed: 1 };
+        let due: Vec<u64> = Schedule::new(arrivals).take(20_000).collect();
+        let mean = due[19_999] / 20_000;
+        assert!((980_000..1_020_000).contains(&mean), "{mean}");
+        // e^-1 of all gaps are longer than the mean.
+        let longer = due.windows(2).filter(|pair| pair[1] - pair[0] > 1_000_000).count();
+        assert!((7_150..7_560).contains(&longer), "{longer}");
+        assert!(due.is_sorted());
+    }
+
+    #[test]
+    fn a_seed_names_one_schedule() {
+        let first = |seed| Schedule::new(Arrivals::Poisson { mean_ns: 1_000_000, seed }).nth(9);
+        assert_eq!(first(7), first(7));
+        assert_ne!(first(7), first(8));
+    }
+}

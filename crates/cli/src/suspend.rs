@@ -1,0 +1,81 @@
+//! `gpreempt suspend`: a process off its GPUs for a while.
+
+use std::time::{Duration, Instant};
+
+use gpreempt_device::journal::{Entry, Journal};
+use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
+use gpreempt_device::nvidia::driver::{Driver, DriverError};
+use gpreempt_device::nvidia::node::Node;
+use gpreempt_device::nvidia::{act, survey};
+
+use crate::args::SuspendArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// How often it is looked whether somebody else resumed the process.
+const CHECK: Duration = Duration::from_millis(50);
+
+pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
+    writable_driver()?;
+    let process = survey::look(args.pid).map_err(Failure::input)?;
+    if let Err(problem) = &process.clients {
+        return Err(Failure::input(problem));
+    }
+    if process.nodes.iter().any(|held| held.node == Node::Modeset) {
+        let pid = args.pid;
+        return Err(Failure::input(format_args!(
+            "process {pid} drives a display; stopping it would freeze the screen"
+        )));
+    }
+    let acts = act::stops(&process);
+    if acts.is_empty() {
+        let pid = args.pid;
+        return Err(Failure::input(format_args!("process {pid} has no GPU work to stop yet")));
+    }
+    let journal = Journal::open().map_err(Failure::run)?;
+    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    let session = journal.begin().map_err(Failure::run)?;
+    let keeper = Keeper::start(&session).map_err(Failure::run)?;
+    let until_ns = args.time.map(|time| {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        monotonic_ns().saturating_add(nanos)
+    });
+    let entry = Entry { process: process.info.key, acts, until_ns };
+    session.write(&entry).map_err(Failure::run)?;
+    for act in &entry.acts {
+        // On failure the keeper sees us go and undoes what was done.
+        act::perform(entry.process, act, false).map_err(Failure::run)?;
+    }
+    let until = args.time.map(|time| Instant::now() + time);
+    let length = args.time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
+    output::print(&format!("{} ({}) is stopped {length}\n", args.pid, process.info.name))?;
+    // Somebody may resume it from elsewhere: then the journal no longer has it.
+    let is_ours = || session.entries().is_ok_and(|entries| !entries.is_empty());
+    while is_ours() && process.info.key.check().is_ok() {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => break,
+            Some(left) => std::thread::sleep(left.min(CHECK)),
+            None => std::thread::sleep(CHECK),
+        }
+    }
+    if is_ours() {
+        act::undo(&entry).map_err(Failure::run)?;
+        session.forget(entry.process).map_err(Failure::run)?;
+    }
+    drop(keeper);
+    output::print(&format!("{} runs again\n", args.pid))
+}
+
+/// Refuses drivers our calls were never tried on.
+pub(crate) fn writable_driver() -> Result<(), Failure> {
+    let driver = Driver::find().map_err(Failure::input)?;
+    match driver.branch {
+        Some(branch) if branch.was_run() => Ok(()),
+        Some(_) => Err(Failure::input(format_args!(
+            "NVIDIA driver {} was never tried with gpreempt; only reading is allowed",
+            driver.version
+        ))),
+        None => Err(Failure::input(DriverError::Unknown(driver.version))),
+    }
+}

@@ -1,0 +1,12 @@
+//! Real devices.
+//!
+//! The only crate that opens `/dev/nvidia*` (and later `/dev/kfd`). It finds processes that use a
+//! GPU, reads what they do, and carries out what the scheduler decides. It does not decide anything
+//! itself, except to undo: whatever is changed in somebody else's process is written down before
+//! ([`journal`]) and undone when its time is up or whoever asked for it is gone ([`keeper`]).
+
+mod ioctl;
+pub mod journal;
+pub mod keeper;
+pub mod nvidia;
+pub mod process;

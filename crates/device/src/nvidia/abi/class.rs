@@ -1,0 +1,154 @@
+//! Class numbers: what kind of thing an object is.
+
+use super::branch::Branch;
+use super::table::numbers;
+
+/// A client: the root of everything a process has.
+pub const CLIENT: u32 = 0x41;
+/// A device, below a client.
+pub const DEVICE: u32 = 0x80;
+/// A subdevice, below a device: where most controls of a device are.
+pub const SUBDEVICE: u32 = 0x2080;
+/// A group of channels with one slice, below a device ("TSG").
+pub const GROUP: u32 = 0xa06c;
+/// What channels of a compute group share, below the group; copy groups have none.
+pub const CONTEXT_SHARE: u32 = 0x9067;
+/// Memory of the device.
+pub const MEMORY_LOCAL: u32 = 0x40;
+/// Memory of the system.
+pub const MEMORY_SYSTEM: u32 = 0x3e;
+
+/// A generation of channels. Devices know those of older generations too; CUDA takes the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Generation {
+    /// V100.
+    Volta,
+    /// T4, RTX 20.
+    Turing,
+    /// A100, RTX 30 and RTX 40 (Ada).
+    Ampere,
+    /// H100, H200.
+    Hopper,
+    /// B100, B200.
+    BlackwellA,
+    /// RTX 50.
+    BlackwellB,
+}
+
+impl Generation {
+    /// Every generation, oldest first.
+    pub const ALL: [Self; 6] =
+        [Self::Volta, Self::Turing, Self::Ampere, Self::Hopper, Self::BlackwellA, Self::BlackwellB];
+
+    /// The generation that has channels of this class, or nothing if it is no channel's class.
+    pub fn of_channel(class: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|generation| generation.channel() == class)
+    }
+
+    /// The class of its channels.
+    pub const fn channel(self) -> u32 {
+        match self {
+            Self::Volta => 0xc36f,
+            Self::Turing => 0xc46f,
+            Self::Ampere => 0xc56f,
+            Self::Hopper => 0xc86f,
+            Self::BlackwellA => 0xc96f,
+            Self::BlackwellB => 0xca6f,
+        }
+    }
+
+    /// The class of the page with the doorbell.
+    pub const fn doorbell(self) -> u32 {
+        match self {
+            Self::Volta => 0xc361,
+            Self::Turing => 0xc461,
+            Self::Ampere => 0xc561,
+            // The driver offers Hopper's on every Blackwell; only some have one of their own.
+            Self::Hopper | Self::BlackwellA | Self::BlackwellB => 0xc661,
+        }
+    }
+
+    /// Where in a channel's page the device says how far it has fetched, or nothing where it does
+    /// not say: Blackwell's headers have no such word.
+    pub const fn ring_get_offset(self) -> Option<usize> {
+        match self {
+            Self::Volta | Self::Turing | Self::Ampere | Self::Hopper => Some(0x88),
+            Self::BlackwellA | Self::BlackwellB => None,
+        }
+    }
+
+    /// Where in a channel's page the task says how far it has submitted.
+    pub const fn ring_put_offset(self) -> usize {
+        0x8c
+    }
+}
+
+/// The offset of a word that is there.
+const fn known(offset: Option<usize>) -> usize {
+    match offset {
+        Some(offset) => offset,
+        None => usize::MAX,
+    }
+}
+
+/// Blackwell came after 550.
+const SINCE_570: &[Branch] = &[Branch::R570, Branch::R580, Branch::R595];
+
+numbers! {
+    "NV01_ROOT_CLIENT" in &Branch::ALL => CLIENT,
+    "NV01_DEVICE_0" in &Branch::ALL => DEVICE,
+    "NV20_SUBDEVICE_0" in &Branch::ALL => SUBDEVICE,
+    "KEPLER_CHANNEL_GROUP_A" in &Branch::ALL => GROUP,
+    "FERMI_CONTEXT_SHARE_A" in &Branch::ALL => CONTEXT_SHARE,
+    "NV01_MEMORY_LOCAL_USER" in &Branch::ALL => MEMORY_LOCAL,
+    "NV01_MEMORY_SYSTEM" in &Branch::ALL => MEMORY_SYSTEM,
+    "VOLTA_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Volta.channel(),
+    "TURING_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Turing.channel(),
+    "AMPERE_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Ampere.channel(),
+    "HOPPER_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Hopper.channel(),
+    "BLACKWELL_CHANNEL_GPFIFO_A" in SINCE_570 => Generation::BlackwellA.channel(),
+    "BLACKWELL_CHANNEL_GPFIFO_B" in SINCE_570 => Generation::BlackwellB.channel(),
+    "VOLTA_USERMODE_A" in &Branch::ALL => Generation::Volta.doorbell(),
+    "TURING_USERMODE_A" in &Branch::ALL => Generation::Turing.doorbell(),
+    "AMPERE_USERMODE_A" in &Branch::ALL => Generation::Ampere.doorbell(),
+    "HOPPER_USERMODE_A" in &Branch::ALL => Generation::Hopper.doorbell(),
+    "offsetof(Nvc36fControl, GPGet)"
+        in &Branch::ALL => known(Generation::Volta.ring_get_offset()),
+    "offsetof(Nvc46fControl, GPGet)"
+        in &Branch::ALL => known(Generation::Turing.ring_get_offset()),
+    "offsetof(Nvc56fControl, GPGet)"
+        in &Branch::ALL => known(Generation::Ampere.ring_get_offset()),
+    "offsetof(Nvc86fControl, GPGet)"
+        in &Branch::ALL => known(Generation::Hopper.ring_get_offset()),
+    "offsetof(Nvc36fControl, GPPut)" in &Branch::ALL => Generation::Volta.ring_put_offset(),
+    "offsetof(Nvc46fControl, GPPut)" in &Branch::ALL => Generation::Turing.ring_put_offset(),
+    "offsetof(Nvc56fControl, GPPut)" in &Branch::ALL => Generation::Ampere.ring_put_offset(),
+    "offsetof(Nvc86fControl, GPPut)" in &Branch::ALL => Generation::Hopper.ring_put_offset(),
+    "offsetof(Nvc96fControl, GPPut)" in SINCE_570 => Generation::BlackwellA.ring_put_offset(),
+    "offsetof(Nvca6fControl, GPPut)" in SINCE_570 => Generation::BlackwellB.ring_put_offset(),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_tells_its_generation() {
+        for generation in Generation::ALL {
+            assert_eq!(Generation::of_channel(generation.channel()), Some(generation));
+        }
+        for class in [CLIENT, DEVICE, SUBDEVICE, GROUP, CONTEXT_SHARE, MEMORY_LOCAL, 0xc06f] {
+            assert_eq!(Generation::of_channel(class), None, "{class:#x}");
+        }
+    }
+
+    #[test]
+    fn both_words_of_a_ring_fit_into_one_load() {
+        for generation in Generation::ALL {
+            if let Some(get) = generation.ring_get_offset() {
+                assert_eq!(get % 8, 0, "{generation:?}");
+                assert_eq!(generation.ring_put_offset(), get + 4, "{generation:?}");
+            }
+        }
+    }
+}

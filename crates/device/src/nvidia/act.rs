@@ -1,0 +1,175 @@
+//! What can be done to a process: its slices, stopping it, letting it go on.
+//!
+//! Each act borrows the process's own file for as long as the call takes and no longer. Nothing
+//! here writes the journal: whoever acts writes first ([`crate::journal`]).
+
+use super::abi::control::group::SetSlice;
+use super::abi::control::subdevice::{DisableChannels, SwitchCounts};
+use super::abi::status::Status;
+use super::discover::{Client, Engine};
+use super::node::{self, HeldProcess, Node};
+use super::rm::{Handle, Rm, RmError};
+use super::survey::{GpuProcess, LookError, denied_or_failed};
+use crate::journal::{Act, Entry};
+use crate::process::{ProcessError, ProcessKey};
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// The process cannot be reached.
+    #[error(transparent)]
+    Look(#[from] LookError),
+    /// The process has no such client any more.
+    #[error("process {0} no longer has what was to be changed; it may have reset its GPU")]
+    Changed(u32),
+    /// It could not be written down, so it was not done.
+    #[error("the journal cannot be written ({0}), so nothing was changed")]
+    Journal(String),
+    /// The driver said no.
+    #[error("process {0}: {1}")]
+    Rm(u32, RmError),
+}
+
+impl From<ProcessError> for ActError {
+    fn from(error: ProcessError) -> Self {
+        Self::Look(error.into())
+    }
+}
+
+/// What has to be stopped to stop a process: for each client and device one act.
+pub fn stops(process: &GpuProcess) -> Vec<Act> {
+    let clients: &[Client] = process.clients.as_deref().unwrap_or_default();
+    let mut acts = Vec::new();
+    for client in clients {
+        for device in &client.devices {
+            let Some(subdevice) = device.subdevice else { continue };
+            // Kernels before copies: what feeds on the other is taken off first.
+            let of = |engine: Engine| {
+                let groups = device.groups.iter().filter(move |group| group.engine == engine);
+                groups.flat_map(|group| group.channels.iter().copied())
+            };
+            let channels: Vec<Handle> = of(Engine::Compute).chain(of(Engine::Copy)).collect();
+            if !channels.is_empty() {
+                acts.push(Act::NvidiaStop { client: client.handle, subdevice, channels });
+            }
+        }
+    }
+    acts
+}
+
+/// Carries an act out, or with `undo` takes it back.
+///
+/// # Errors
+/// If the process is gone or the driver refuses. Of an act in several calls, the calls before the
+/// one that failed are taken back.
+pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
+    match act {
+        Act::NvidiaSlice { client, group, original_us, set_us } => {
+            let slice_us = if undo { *original_us } else { *set_us };
+            with_client(process, *client, |rm| {
+                rm.control(*client, *group, &mut SetSlice { slice_us })
+            })
+        }
+        Act::NvidiaStop { client, subdevice, channels } => {
+            with_client(process, *client, |rm| switch(rm, *client, *subdevice, channels, !undo))
+        }
+    }
+}
+
+/// Puts a process back as it was. A process that is gone needs nothing.
+///
+/// # Errors
+/// If it is there and cannot be put back.
+pub fn undo(entry: &Entry) -> Result<(), String> {
+    for act in entry.acts.iter().rev() {
+        match perform(entry.process, act, true) {
+            Ok(()) | Err(ActError::Changed(_)) => {}
+            Err(ActError::Look(LookError::Process(
+                ProcessError::Gone(_) | ProcessError::Replaced(_),
+            ))) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+/// Stops channels or lets them go on, 64 in a call.
+fn switch(
+    rm: &Rm,
+    client: Handle,
+    subdevice: Handle,
+    channels: &[Handle],
+    off: bool,
+) -> Result<(), RmError> {
+    let mut done: Vec<&[Handle]> = Vec::new();
+    for chunk in channels.chunks(DisableChannels::CHANNELS_MAX) {
+        if let Err(error) = switch_some(rm, client, subdevice, chunk, off) {
+            for chunk in done {
+                let _ = switch_some(rm, client, subdevice, chunk, !off);
+            }
+            return Err(error);
+        }
+        done.push(chunk);
+    }
+    Ok(())
+}
+
+fn switch_some(
+    rm: &Rm,
+    client: Handle,
+    subdevice: Handle,
+    channels: &[Handle],
+    off: bool,
+) -> Result<(), RmError> {
+    let named: Vec<(Handle, Handle)> = channels.iter().map(|&channel| (client, channel)).collect();
+    let block = if off { DisableChannels::off(&named) } else { DisableChannels::on(&named) };
+    // PANIC: chunks are at most as long as a call takes.
+    rm.control(client, subdevice, &mut block.expect("a chunk fits"))
+}
+
+/// How often a process was taken off its GPUs in the middle of a kernel.
+///
+/// # Errors
+/// If the process is gone or the driver refuses.
+pub fn switch_counts(
+    process: ProcessKey,
+    client: Handle,
+    subdevice: Handle,
+    group: Handle,
+) -> Result<SwitchCounts, ActError> {
+    let mut counts = SwitchCounts::of(group);
+    with_client(process, client, |rm| rm.control(client, subdevice, &mut counts))?;
+    Ok(counts)
+}
+
+/// Calls `act` with the file of the process that owns the client.
+fn with_client(
+    process: ProcessKey,
+    client: Handle,
+    act: impl FnOnce(&Rm) -> Result<(), RmError>,
+) -> Result<(), ActError> {
+    let pid = process.pid;
+    process.check()?;
+    let failed = |error| ActError::Look(denied_or_failed(pid, error));
+    let held = HeldProcess::open(pid).map_err(failed)?;
+    // From here on the number cannot be given to anybody else.
+    process.check()?;
+    for node in node::held_by(pid).map_err(failed)? {
+        if node.node != Node::Control {
+            continue;
+        }
+        let Ok(file) = held.borrow_fd(node.fd) else { continue };
+        let rm = Rm::new(file);
+        if rm.has_client(client).unwrap_or(false) {
+            return act(&rm).map_err(|error| match error {
+                RmError::Refused(
+                    Status::OBJECT_NOT_FOUND
+                    | Status::INVALID_OBJECT_HANDLE
+                    | Status::INVALID_CHANNEL,
+                ) => ActError::Changed(pid),
+                RmError::Refused(_) | RmError::Os(_) => ActError::Rm(pid, error),
+            });
+        }
+    }
+    Err(ActError::Changed(pid))
+}

@@ -1,0 +1,230 @@
+//! What a process has on its GPUs: clients, devices, groups, channels.
+//!
+//! Nobody tells us the names of a program's objects, but libcuda counts them up from fixed numbers,
+//! so they can be found by asking for each. That takes a few milliseconds, so it is done once and
+//! again only when something may have changed.
+
+use std::collections::BTreeMap;
+
+use zerocopy::FromZeros;
+
+use super::abi::class::{self, Generation};
+use super::abi::control::group::ReadSlice;
+use super::abi::control::subdevice::DeviceUuid;
+use super::rm::{Handle, Rm};
+
+/// Where the names of clients begin.
+const CLIENTS_FROM: Handle = 0xc1d0_0000;
+/// How many names are asked for. Names are reused, so they stay small.
+const CLIENTS_MAX: u32 = 0x800;
+/// Where libcuda's names of objects begin.
+const OBJECTS_FROM: Handle = 0x5c00_0000;
+/// No program has more.
+const OBJECTS_MAX: u32 = 0x1_0000;
+/// The search ends when that many names in a row are unused.
+const UNUSED_MAX: u32 = 0x200;
+
+/// One RM client of a process that uses a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its name.
+    pub handle: Handle,
+    /// The devices it uses.
+    pub devices: Vec<Device>,
+    /// How many objects it has.
+    pub objects: usize,
+}
+
+/// One device as a client sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub handle: Handle,
+    /// The object through which channels are stopped.
+    pub subdevice: Option<Handle>,
+    /// Which GPU it is.
+    pub uuid: Option<String>,
+    /// What can be scheduled.
+    pub groups: Vec<Group>,
+}
+
+/// A channel group: what has a time slice and can be stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub handle: Handle,
+    /// What its channels do.
+    pub engine: Engine,
+    /// The channels in it.
+    pub channels: Vec<Handle>,
+    /// Its slice in microseconds, if the driver says.
+    pub slice_us: Option<u64>,
+}
+
+/// What a group's channels do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Run kernels.
+    Compute,
+    /// Copy.
+    Copy,
+}
+
+/// Everything in one open file.
+pub fn clients(rm: &Rm) -> Vec<Client> {
+    (CLIENTS_FROM..CLIENTS_FROM + CLIENTS_MAX)
+        .filter(|&client| rm.has_client(client).unwrap_or(false))
+        .filter_map(|client| explore(rm, client))
+        .collect()
+}
+
+fn explore(rm: &Rm, client: Handle) -> Option<Client> {
+    let objects = objects(|object| {
+        let class = rm.class_of(client, object)?;
+        Some(Object { class, parent: rm.parent_of(client, object)? })
+    });
+    let mut found = arrange(client, &objects)?;
+    for device in &mut found.devices {
+        device.uuid = device.subdevice.and_then(|subdevice| uuid(rm, client, subdevice));
+        for group in &mut device.groups {
+            let mut slice = ReadSlice::new_zeroed();
+            let known = rm.control(client, group.handle, &mut slice).is_ok();
+            group.slice_us = known.then_some(slice.slice_us);
+        }
+    }
+    Some(found)
+}
+
+fn uuid(rm: &Rm, client: Handle, subdevice: Handle) -> Option<String> {
+    let mut block = DeviceUuid::ask();
+    rm.control(client, subdevice, &mut block).ok()?;
+    block.uuid().map(format_uuid)
+}
+
+/// As NVIDIA's own tools write it.
+fn format_uuid(bytes: [u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+    format!("GPU-{a}-{b}-{c}-{d}-{e}")
+}
+
+/// One object of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Object {
+    class: u32,
+    parent: Handle,
+}
+
+/// Asks for one name after the other until long enough nobody answers.
+fn objects(mut ask: impl FnMut(Handle) -> Option<Object>) -> BTreeMap<Handle, Object> {
+    let mut found = BTreeMap::new();
+    let mut unused = 0;
+    for handle in OBJECTS_FROM..OBJECTS_FROM + OBJECTS_MAX {
+        match ask(handle) {
+            Some(object) => {
+                found.insert(handle, object);
+                unused = 0;
+            }
+            None => unused += 1,
+        }
+        if unused == UNUSED_MAX {
+            break;
+        }
+    }
+    found
+}
+
+fn is_channel(class: u32) -> bool {
+    Generation::of_channel(class).is_some()
+}
+
+/// Makes a tree of what was found. None if there is no device in it.
+fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client> {
+    let of_class = |wanted: fn(u32) -> bool, parent: Handle| {
+        objects
+            .iter()
+            .filter(move |(_, object)| wanted(object.class) && object.parent == parent)
+            .map(|(&handle, _)| handle)
+    };
+    let devices: Vec<Device> = of_class(|class| class == class::DEVICE, client)
+        .map(|device| Device {
+            handle: device,
+            subdevice: of_class(|class| class == class::SUBDEVICE, device).next(),
+            uuid: None,
+            groups: of_class(|class| class == class::GROUP, device)
+                .map(|group| {
+                    let shares = of_class(|class| class == class::CONTEXT_SHARE, group).count();
+                    Group {
+                        handle: group,
+                        engine: if shares > 0 { Engine::Compute } else { Engine::Copy },
+                        channels: of_class(is_channel, group).collect(),
+                        slice_us: None,
+                    }
+                })
+                .collect(),
+        })
+        .collect();
+    (!devices.is_empty()).then_some(Client { handle: client, devices, objects: objects.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: Handle = CLIENTS_FROM + 3;
+
+    /// What one CUDA process has on an H200: a compute group with 8 channels and a context share,
+    /// and copy groups with 4 channels each.
+    fn cuda_process() -> BTreeMap<Handle, Object> {
+        let mut objects = BTreeMap::new();
+        let mut add = |offset: u32, class: u32, parent: Handle| {
+            objects.insert(OBJECTS_FROM + offset, Object { class, parent });
+        };
+        add(1, class::DEVICE, CLIENT);
+        add(2, class::SUBDEVICE, OBJECTS_FROM + 1);
+        add(0x10, class::GROUP, OBJECTS_FROM + 1);
+        add(0x11, class::CONTEXT_SHARE, OBJECTS_FROM + 0x10);
+        for channel in 0..8 {
+            add(0x20 + channel, 0xc86f, OBJECTS_FROM + 0x10);
+        }
+        add(0x40, class::GROUP, OBJECTS_FROM + 1);
+        for channel in 0..4 {
+            add(0x50 + channel, 0xc86f, OBJECTS_FROM + 0x40);
+        }
+        objects
+    }
+
+    #[test]
+    fn a_process_is_arranged_as_a_tree() {
+        let client = arrange(CLIENT, &cuda_process()).unwrap();
+        assert_eq!(client.objects, 17);
+        let [device] = &client.devices[..] else { panic!("one device") };
+        assert_eq!(device.subdevice, Some(OBJECTS_FROM + 2));
+        let kinds: Vec<(Engine, usize)> =
+            device.groups.iter().map(|group| (group.engine, group.channels.len())).collect();
+        assert_eq!(kinds, [(Engine::Compute, 8), (Engine::Copy, 4)]);
+    }
+
+    #[test]
+    fn a_client_without_a_device_is_of_no_interest() {
+        assert_eq!(arrange(CLIENT, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn the_search_goes_over_holes_and_ends() {
+        let known = cuda_process();
+        let mut asked = 0;
+        let found = objects(|handle| {
+            asked += 1;
+            known.get(&handle).copied()
+        });
+        assert_eq!(found, known);
+        assert_eq!(asked, 0x53 + UNUSED_MAX + 1);
+    }
+
+    #[test]
+    fn uuids_look_as_people_know_them() {
+        let bytes = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        assert_eq!(format_uuid(bytes), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,139 @@
+//! Acts with their journal: written down before they are done, forgotten when they are undone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::act::{self, ActError};
+use crate::journal::{Act, Entry, Session};
+use crate::process::ProcessKey;
+
+/// What is in force in which process. Shared by the workers of all devices.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    session: Session,
+    entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// A ledger that writes into a session.
+    pub fn new(session: Session) -> Self {
+        Self { inner: Arc::new(Mutex::new(Inner { session, entries: Vec::new() })) }
+    }
+
+    /// Does or undoes an act, and keeps the journal in step.
+    ///
+    /// # Errors
+    /// If it is not done. What was not done is not in the journal either, unless undoing failed.
+    pub fn perform(&self, process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if undo {
+            act::perform(process, act, true)?;
+            return inner.cross_out(process, act);
+        }
+        inner.write_down(process, act)?;
+        let result = act::perform(process, act, false);
+        if result.is_err() {
+            inner.cross_out(process, act)?;
+        }
+        result
+    }
+
+    /// Puts every process back as it was.
+    ///
+    /// # Errors
+    /// The first that could not be put back; the others are.
+    pub fn undo_all(&self) -> Result<(), String> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problem = Ok(());
+        for entry in std::mem::take(&mut inner.entries) {
+            match act::undo(&entry) {
+                Ok(()) => {
+                    let _ = inner.session.forget(entry.process);
+                }
+                Err(error) => problem = problem.and(Err(error)),
+            }
+        }
+        problem
+    }
+}
+
+impl Inner {
+    fn write_down(&mut self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+        let entry = match self.entries.iter_mut().find(|entry| entry.process == process) {
+            Some(entry) => entry,
+            None => {
+                self.entries.push(Entry { process, acts: Vec::new(), until_ns: None });
+                // PANIC: it was pushed in the line above.
+                self.entries.last_mut().expect("just pushed")
+            }
+        };
+        entry.acts.retain(|known| !concerns_the_same(known, act));
+        entry.acts.push(act.clone());
+        self.session.write(entry).map_err(|error| ActError::Journal(error.to_string()))
+    }
+
+    fn cross_out(&mut self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+        let Some(at) = self.entries.iter().position(|entry| entry.process == process) else {
+            return Ok(());
+        };
+        let entry = &mut self.entries[at];
+        entry.acts.retain(|known| !concerns_the_same(known, act));
+        let written = if entry.acts.is_empty() {
+            self.session.forget(process)
+        } else {
+            self.session.write(entry)
+        };
+        written.map_err(|error| ActError::Journal(error.to_string()))
+    }
+}
+
+/// Whether undoing one of two acts undoes the other.
+fn concerns_the_same(left: &Act, right: &Act) -> bool {
+    match (left, right) {
+        (
+            Act::NvidiaSlice { client: a, group: b, .. },
+            Act::NvidiaSlice { client: c, group: d, .. },
+        ) => (a, b) == (c, d),
+        (
+            Act::NvidiaStop { client: a, subdevice: b, .. },
+            Act::NvidiaStop { client: c, subdevice: d, .. },
+        ) => (a, b) == (c, d),
+        (Act::NvidiaSlice { .. }, Act::NvidiaStop { .. })
+        | (Act::NvidiaStop { .. }, Act::NvidiaSlice { .. }) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Journal;
+
+    #[test]
+    fn what_could_not_be_done_is_not_in_the_journal() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-ledger", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let journal = Journal::at(root.clone()).unwrap();
+        let session = journal.begin().unwrap();
+        let folder = session.folder().to_owned();
+        let ledger = Ledger::new(session);
+        let process = ProcessKey { pid: u32::MAX, start_ticks: 1 };
+        let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+        assert!(ledger.perform(process, &act, false).is_err());
+        assert_eq!(Session::at(folder).entries().unwrap(), []);
+        assert_eq!(ledger.undo_all(), Ok(()));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn acts_on_the_same_thing_replace_each_other() {
+        let slice = |group, set_us| Act::NvidiaSlice { client: 1, group, original_us: 9, set_us };
+        assert!(concerns_the_same(&slice(2, 1), &slice(2, 5)));
+        assert!(!concerns_the_same(&slice(2, 1), &slice(3, 1)));
+        let stop = Act::NvidiaStop { client: 1, subdevice: 2, channels: vec![] };
+        assert!(!concerns_the_same(&slice(2, 1), &stop));
+    }
+}

@@ -1,0 +1,152 @@
+//! Who uses the GPUs.
+
+use std::fs;
+use std::io;
+
+use super::discover::{self, Client};
+use super::node::{self, HeldNode, HeldProcess, Node};
+use super::rm::Rm;
+use crate::process::{ProcessError, ProcessInfo, all_pids};
+
+/// A process with an open `/dev/nvidiactl`.
+#[derive(Debug)]
+pub struct GpuProcess {
+    /// Who it is.
+    pub info: ProcessInfo,
+    /// Its open NVIDIA nodes.
+    pub nodes: Vec<HeldNode>,
+    /// What it has on the GPUs, or why we may not see it.
+    pub clients: Result<Vec<Client>, LookError>,
+}
+
+/// Why a process cannot be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// It is not there.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// It has ended.
+    #[error("process {0} has ended and waits for its parent; there is nothing to control")]
+    Zombie(u32),
+    /// It has nothing to do with us.
+    #[error("process {0} does not use an NVIDIA GPU (it has no open /dev/nvidiactl)")]
+    NoGpu(u32),
+    /// We may not.
+    #[error("process {pid} may not be controlled: {advice}")]
+    Denied {
+        /// Which process.
+        pid: u32,
+        /// What to do about it.
+        advice: String,
+    },
+    /// Something else.
+    #[error("process {0} cannot be looked into: {1}")]
+    Failed(u32, io::Error),
+}
+
+/// Every process that uses a GPU, as far as we are shown.
+///
+/// # Errors
+/// If there is no /proc.
+pub fn survey() -> io::Result<Vec<GpuProcess>> {
+    let own = std::process::id();
+    let found = all_pids()?
+        .into_iter()
+        .filter(|&pid| pid != own)
+        .filter_map(|pid| {
+            let nodes = node::held_by(pid).ok()?;
+            nodes.iter().any(|held| held.node == Node::Control).then(|| look(pid).ok())?
+        })
+        .collect();
+    Ok(found)
+}
+
+/// One process.
+///
+/// # Errors
+/// If there is none, or it does not use a GPU. That we may not look into it is part of the answer.
+pub fn look(pid: u32) -> Result<GpuProcess, LookError> {
+    let info = ProcessInfo::read(pid)?;
+    if info.zombie {
+        return Err(LookError::Zombie(pid));
+    }
+    let nodes = node::held_by(pid).map_err(|error| denied_or_failed(pid, error))?;
+    if !nodes.iter().any(|held| held.node == Node::Control) {
+        return Err(LookError::NoGpu(pid));
+    }
+    let clients = clients_of(&info, &nodes);
+    // Whoever had this number before is not who we wanted.
+    info.key.check()?;
+    Ok(GpuProcess { info, nodes, clients })
+}
+
+fn clients_of(info: &ProcessInfo, nodes: &[HeldNode]) -> Result<Vec<Client>, LookError> {
+    let pid = info.key.pid;
+    let process = HeldProcess::open(pid).map_err(|error| denied_or_failed(pid, error))?;
+    let mut clients = Vec::new();
+    for held in nodes.iter().filter(|held| held.node == Node::Control) {
+        let file = process.borrow_fd(held.fd).map_err(|error| denied_or_failed(pid, error))?;
+        // The file is closed again at the end of this turn of the loop.
+        clients.extend(discover::clients(&Rm::new(file)));
+    }
+    Ok(clients)
+}
+
+pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> LookError {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return LookError::Failed(pid, error);
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    LookError::Denied { pid, advice: advice(scope.as_deref().map(str::trim)).to_owned() }
+}
+
+/// What somebody can do who was refused, given yama's ptrace_scope.
+fn advice(scope: Option<&str>) -> &'static str {
+    match scope {
+        Some("1") => {
+            "the kernel lets only ancestors in (yama ptrace_scope is 1); become root, or start the \
+             program as a child of gpreempt"
+        }
+        Some("2" | "3") => "the kernel lets only root in (yama ptrace_scope); become root",
+        Some(_) | None => "it belongs to another user or is protected; become root",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_a_gpu_is_refused_with_a_sentence() {
+        let pid = std::process::id();
+        let error = look(pid).unwrap_err();
+        assert!(matches!(error, LookError::NoGpu(_)));
+        assert!(error.to_string().contains("does not use an NVIDIA GPU"));
+        assert!(matches!(look(u32::MAX), Err(LookError::Process(ProcessError::Gone(_)))));
+    }
+
+    #[test]
+    fn a_zombie_is_refused() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        let zombie = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            look(pid).err().filter(|error| matches!(error, LookError::Zombie(_)))
+        });
+        child.wait().unwrap();
+        assert!(zombie.is_some(), "the child never became a zombie");
+    }
+
+    #[test]
+    fn advice_depends_on_the_rules() {
+        assert!(advice(Some("1")).contains("ancestors"));
+        assert!(advice(Some("2")).contains("only root"));
+        assert!(advice(None).contains("become root"));
+    }
+
+    #[test]
+    fn the_survey_works_where_there_is_no_gpu() {
+        let processes = survey().unwrap();
+        assert!(processes.iter().all(|process| !process.nodes.is_empty()));
+    }
+}
