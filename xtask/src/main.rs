@@ -9,6 +9,7 @@ mod args;
 mod callgrind;
 mod ci;
 mod cost;
+mod hw;
 mod packages;
 mod process;
 mod seeds;
@@ -41,6 +42,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "formatting, lints, documentation and tidiness, as the build server checks them",
         run: ci::main,
+    },
+    Command {
+        name: "hw",
+        arguments: "",
+        about: "hardware tests where there is a GPU; elsewhere builds them and says what to do",
+        run: hw::main,
     },
     Command {
         name: "tidy",

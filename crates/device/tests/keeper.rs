@@ -1,0 +1,136 @@
+//! The keeper with real processes and kill -9, without a GPU.
+#![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpreempt_device::journal::{Act, Entry, Journal, Session};
+use gpreempt_device::process::ProcessKey;
+
+struct Place {
+    root: PathBuf,
+    journal: Journal,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let name = format!("gpreempt-keeper-{}-{name}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&root);
+        Self { journal: Journal::at(root.clone()).unwrap(), root }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn keeper(session: &Session) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
+        .arg(session.folder())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+/// A change in a process that is gone: nothing is left to undo in it.
+fn entry() -> Entry {
+    let process = ProcessKey { pid: u32::MAX, start_ticks: 1 };
+    let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+    Entry { process, acts: vec![act], until_ns: None }
+}
+
+fn ends(child: &mut Child) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    false
+}
+
+#[test]
+fn it_undoes_everything_when_its_owner_is_gone() {
+    let place = Place::new("gone");
+    let session = place.journal.begin().unwrap();
+    let mut keeper = keeper(&session);
+    session.write(&entry()).unwrap();
+    assert!(keeper.try_wait().unwrap().is_none(), "it waits for its owner");
+    drop(keeper.stdin.take());
+    assert!(ends(&mut keeper));
+    assert!(!session.folder().exists());
+}
+
+#[test]
+fn kill_9_of_the_owner_is_noticed() {
+    let place = Place::new("killed");
+    let session = place.journal.begin().unwrap();
+    session.write(&entry()).unwrap();
+    // The owner is a shell that holds the keeper's pipe and is killed.
+    let script = format!(
+        "exec 3> >(exec '{}' '{}' >/dev/null); read -t 30",
+        env!("CARGO_BIN_EXE_gpreempt-keeper"),
+        session.folder().display()
+    );
+    let mut owner =
+        Command::new("bash").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    let held = || Session::at(session.folder().to_owned()).hold().unwrap().is_none();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !held() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(held(), "the keeper holds the session");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    while session.folder().exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!session.folder().exists(), "the session is undone and gone");
+}
+
+#[test]
+fn a_lease_that_runs_out_is_undone_while_the_owner_lives() {
+    let place = Place::new("lease");
+    let session = place.journal.begin().unwrap();
+    let mut keeper = keeper(&session);
+    let until_ns = Some(gpreempt_device::keeper::monotonic_ns() + 50_000_000);
+    session.write(&Entry { until_ns, ..entry() }).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !session.entries().unwrap().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(session.entries().unwrap().is_empty());
+    assert!(keeper.try_wait().unwrap().is_none(), "it goes on waiting for its owner");
+    drop(keeper.stdin.take());
+    assert!(ends(&mut keeper));
+}
+
+#[test]
+fn what_both_left_behind_is_undone_by_the_next() {
+    let place = Place::new("both");
+    let session = place.journal.begin().unwrap();
+    let mut first = keeper(&session);
+    session.write(&entry()).unwrap();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let mut undone = Vec::new();
+    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, &mut |entry| {
+        undone.push(entry.clone());
+        Ok(())
+    });
+    assert_eq!(cleaned.unwrap(), 1);
+    assert_eq!(undone, [entry()]);
+    assert!(!session.folder().exists());
+}
