@@ -88,9 +88,9 @@ fn text(args: &CompareArgs, rows: &[Row], resume: &[ResumeRow]) -> String {
     text.push_str(&text_table::render(&table));
     text.push('\n');
     for design in Design::ALL {
-        text.push_str(&format!("{:<10} {}\n", design.name(), design.explanation()));
+        text.push_str(&format!("{:<12} {}\n", design.name(), design.explanation()));
     }
-    text.push_str("\nResume cost against kernels pending (us):\n\n");
+    text.push_str("\nResume cost against kernels pending, from the decision to running (us):\n\n");
     let mut heads = vec!["mode".to_owned()];
     heads.extend(workload::PENDING.iter().map(ToString::to_string));
     let mut table = vec![heads];

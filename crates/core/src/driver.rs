@@ -63,7 +63,7 @@ impl Driver {
         self.now = self.clock.read(raw_now);
         let mut urgent = false;
         while let Some(event) = backend.poll_event() {
-            urgent |= matches!(event, Event::HintBegin { .. });
+            urgent |= matches!(event, Event::HintBegin { .. } | Event::HintEnd { .. });
             // A completion for a queue that vanished meanwhile is no news.
             let _ = self.scheduler.handle_event(self.now, event);
         }
@@ -71,7 +71,8 @@ impl Driver {
         if due {
             self.observe_at = self.now + self.scheduler.config().interval;
         }
-        // Whoever began to run since the last reading would be in a hint's way unseen.
+        // Whoever began to run since the last reading would be in a hint's way unseen, and whoever
+        // says it is done should not have to wait for the next reading to be believed.
         if due || urgent {
             for queue in self.scheduler.queue_ids() {
                 if let Some(ring) = backend.observe(queue) {

@@ -22,7 +22,12 @@ pub fn check(scheduler: &Scheduler) -> Result<(), String> {
 impl Scheduler {
     fn check_queues(&self) -> Result<(), String> {
         for (id, queue) in self.all_queues() {
+            let doubtful = queue.doubtful && queue.standing == Standing::Off && !queue.stuck;
+            if doubtful != (queue.position == Position::Restore) {
+                return Err(format!("{id} is in doubt: {doubtful}, but {:?}", queue.position));
+            }
             let expected = match (queue.active && !queue.stuck, queue.standing) {
+                _ if doubtful => true,
                 (true, Standing::On) => {
                     matches!(queue.position, Position::On(_) | Position::Evict)
                 }

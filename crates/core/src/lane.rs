@@ -48,6 +48,8 @@ pub(crate) enum Position {
     Resuming(Place),
     /// Runs and must go whatever its rank, because its gang cannot run.
     Evict,
+    /// May be off although it should be on, and must be told to run whatever its rank.
+    Restore,
 }
 
 /// The queues with work on one lane.
@@ -57,6 +59,7 @@ pub(crate) struct Lane {
     off: BTreeSet<Place>,
     resuming: BTreeSet<Place>,
     evict: BTreeSet<QueueId>,
+    restore: BTreeSet<QueueId>,
     /// Preempts in flight.
     pub(crate) preempting: u32,
     /// Whose turn it is: one seat, or several of one gang.
@@ -77,6 +80,7 @@ impl Lane {
             Position::Off(place) => self.off.insert(place),
             Position::Resuming(place) => self.resuming.insert(place),
             Position::Evict => self.evict.insert(queue),
+            Position::Restore => self.restore.insert(queue),
         };
         assert!(fresh, "{queue} is in the lane already");
     }
@@ -88,6 +92,7 @@ impl Lane {
             Position::Off(place) => self.off.remove(&place),
             Position::Resuming(place) => self.resuming.remove(&place),
             Position::Evict => self.evict.remove(&queue),
+            Position::Restore => self.restore.remove(&queue),
         };
         assert!(known, "{queue} is not where it should be in the lane");
     }
@@ -108,6 +113,11 @@ impl Lane {
     /// One that must go because its gang cannot run.
     pub(crate) fn evicted(&self) -> Option<QueueId> {
         self.evict.first().copied()
+    }
+
+    /// One of which nobody knows whether it runs.
+    pub(crate) fn doubtful(&self) -> Option<QueueId> {
+        self.restore.first().copied()
     }
 
     /// The least important of those that run.
@@ -139,7 +149,7 @@ impl Lane {
 
     /// Everybody in the order, for checks.
     pub(crate) fn len(&self) -> usize {
-        self.on.len() + self.off.len() + self.resuming.len() + self.evict.len()
+        self.on.len() + self.off.len() + self.resuming.len() + self.evict.len() + self.restore.len()
     }
 }
 

@@ -9,6 +9,9 @@
 //!       +------------------ done --------- Resuming
 //!                                failed: back to Off
 //! ```
+//! A preempt that was given up on may have happened or not: the queue counts as off, and is told to
+//! run before anything else is done with it.
+//!
 //! The picture is the law: [`Standing::next`] knows no other edges, so at most one command is
 //! ever in flight for a queue.
 
@@ -36,6 +39,8 @@ pub enum Edge {
     Done,
     /// What was asked for did not happen.
     Failed,
+    /// Nobody knows whether it happened. To be on the safe side it did: then it is undone.
+    Unknown,
 }
 
 impl Standing {
@@ -43,7 +48,8 @@ impl Standing {
     pub const fn next(self, edge: Edge) -> Option<Self> {
         match (self, edge) {
             (Self::On, Edge::Preempt) => Some(Self::Preempting),
-            (Self::Preempting, Edge::Done) | (Self::Resuming, Edge::Failed) => Some(Self::Off),
+            (Self::Preempting, Edge::Done | Edge::Unknown)
+            | (Self::Resuming, Edge::Failed | Edge::Unknown) => Some(Self::Off),
             (Self::Off, Edge::Resume) => Some(Self::Resuming),
             (Self::Resuming, Edge::Done) | (Self::Preempting, Edge::Failed) => Some(Self::On),
             (Self::On | Self::Off, _)

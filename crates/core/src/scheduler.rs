@@ -54,6 +54,9 @@ pub struct Scheduler {
     decisions: DecisionLog,
     /// The last turn that was given up.
     turn: u64,
+    /// Whether the gangs were judged since something happened. Judging moves turns, which is a
+    /// reason to judge again; once for each thing that happens is enough, and it ends.
+    judged: bool,
 }
 
 impl Scheduler {
@@ -74,6 +77,7 @@ impl Scheduler {
             unsettled: BTreeSet::new(),
             decisions: DecisionLog::default(),
             turn: 0,
+            judged: false,
         })
     }
 
@@ -90,6 +94,7 @@ impl Scheduler {
         config.check()?;
         self.advance(now);
         self.config = config;
+        self.judged = false;
         let devices: alloc::vec::Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
             self.end_turns(device);
@@ -106,7 +111,7 @@ impl Scheduler {
     /// If it cannot be true; then nothing changes.
     pub fn handle_event(&mut self, now: Instant, event: Event) -> Result<(), EventError> {
         self.advance(now);
-        match event {
+        let result = match event {
             Event::DeviceAppeared { device, capabilities } => self.add_device(device, capabilities),
             Event::DeviceVanished { device } => self.remove_device(device),
             Event::TaskAppeared { task, traits } => self.add_task(task, traits),
@@ -124,13 +129,16 @@ impl Scheduler {
             Event::PreemptFailed { queue, fault } => self.fail(queue, fault, true),
             Event::Resumed { queue } => self.finish_resume(queue),
             Event::ResumeFailed { queue, fault } => self.fail(queue, fault, false),
-        }
+        };
+        self.judged &= result.is_err();
+        result
     }
 
     /// Does what time alone brings about.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         while let Some(timer) = self.timers.pop(self.now) {
+            self.judged = false;
             match timer {
                 Timer::Idle(queue) => self.set_active(queue, false),
                 Timer::Overdue(queue) => self.report_overdue(queue),
@@ -203,14 +211,22 @@ impl Scheduler {
     }
 
     fn finish_resume(&mut self, id: QueueId) -> Result<(), EventError> {
+        let interval = self.config.interval;
         let queue = self.queue_mut(id)?;
         let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
         if next != crate::queue::Standing::On {
             return Err(EventError::NotAskedFor(id));
         }
         queue.standing = next;
-        queue.failures = 0;
         queue.meter.account.resumes += 1;
+        if core::mem::take(&mut queue.doubtful) {
+            // It runs for certain; the preempt that was given up on is not repeated at once.
+            queue.stuck = true;
+            let retry_in = backoff(interval, queue.failures);
+            self.timers.set(Timer::Retry(id), self.now + retry_in);
+        } else {
+            queue.failures = 0;
+        }
         self.reseat(id);
         Ok(())
     }
@@ -224,11 +240,14 @@ impl Scheduler {
         } else {
             crate::queue::Standing::Resuming
         };
-        let next = queue.standing.next(Edge::Failed).filter(|_| queue.standing == asked);
+        let doubtful = preempt && fault == Fault::TimedOut;
+        let edge = if doubtful { Edge::Unknown } else { Edge::Failed };
+        let next = queue.standing.next(edge).filter(|_| queue.standing == asked);
         queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
-        let retry_in = interval.times(1 << queue.failures.min(6)).min(RETRY_MAX);
+        queue.doubtful |= doubtful;
+        let retry_in = backoff(interval, queue.failures);
         queue.failures = queue.failures.saturating_add(1);
-        queue.stuck = true;
+        queue.stuck = !doubtful;
         queue.meter.account.faults += 1;
         if preempt {
             self.stop_waiting(id);
@@ -236,7 +255,9 @@ impl Scheduler {
         } else {
             self.decide(id, Reason::ResumeFailed { fault, retry_in });
         }
-        self.timers.set(Timer::Retry(id), self.now + retry_in);
+        if !doubtful {
+            self.timers.set(Timer::Retry(id), self.now + retry_in);
+        }
         self.reseat(id);
         Ok(())
     }
@@ -270,6 +291,11 @@ impl Scheduler {
             self.unsettled.insert(queue.device);
         }
     }
+}
+
+/// How long a queue is left alone after that many failures.
+fn backoff(interval: Duration, failures: u32) -> Duration {
+    interval.times(1 << failures.min(6)).min(RETRY_MAX)
 }
 
 /// The longest time a queue is left alone after a failed command.

@@ -229,6 +229,11 @@ impl Client {
         }
     }
 
+    /// Requests that arrived and are not answered.
+    pub(crate) fn unanswered(&self) -> u64 {
+        (self.requests.len() + self.waiting.len()) as u64
+    }
+
     /// Whether nothing is under way and nothing waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests.is_empty() && self.waiting.is_empty()

@@ -109,6 +109,10 @@ impl Rig {
                 if let Some(call) = self.workers[device].current.as_mut() {
                     call.stage = Stage::Fails;
                 }
+                // The hardware may have done it all the same, and only the answer got lost.
+                if self.gpu.machine != MachineKind::Reset && self.chance.chance(1, 2) {
+                    self.gpu.stop(queue);
+                }
                 let timeout = self.preempt_timeout;
                 self.gpu.agenda.after(timeout, What::CallReaches { device, epoch });
             }

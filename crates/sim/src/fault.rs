@@ -1,5 +1,7 @@
 //! What goes wrong, and when.
 
+use gpreempt_core::event::Event;
+use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::{Duration, Instant};
 
 use crate::agenda::What;
@@ -86,6 +88,10 @@ impl Rig {
                 self.end_task(task, Life::Dead);
             }
         }
+        let capabilities = self.capabilities();
+        let device = DeviceId(device);
+        self.report(Event::DeviceVanished { device });
+        self.report(Event::DeviceAppeared { device, capabilities });
     }
 }
 

@@ -75,7 +75,7 @@ impl Rig {
         let quiet =
             view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
         let expired = now.since(watcher.moved_at) >= max;
-        if watcher.placed && !watcher.hinted && (quiet || expired) {
+        if watcher.placed && (expired || (quiet && !watcher.hinted)) {
             self.release_hold(device);
         }
         self.gpu.agenda.after(poll, What::HoldPoll { device, epoch });

@@ -115,6 +115,25 @@ impl Rig {
         }
     }
 
+    /// How long everything that arrived and is not answered would take, one after the other.
+    pub(crate) fn work_left(&self) -> Duration {
+        let mut left = Duration::ZERO;
+        for client in self.clients.iter().filter(|client| client.life == Life::Alive) {
+            let devices = client.spec.devices.len() as u64;
+            for step in &client.spec.request {
+                let kernel = &self.kernels[step.kernel];
+                let model = &self.gpu.model;
+                let fit = u64::from(model.compute_units)
+                    * u64::from((model.waves_per_unit / kernel.waves.max(1)).max(1));
+                let rounds = u64::from(kernel.groups).div_ceil(fit.max(1)) + 1;
+                let latency = model.submit + model.complete;
+                let each = kernel.work.times(rounds * devices) + step.cpu + latency;
+                left += each.times(u64::from(step.count) * client.unanswered());
+            }
+        }
+        left
+    }
+
     fn launch(&mut self, task: usize, kernel: usize, queue: QueueId) {
         let spec = &self.kernels[kernel];
         let region = self.region_bytes[task];

@@ -2,7 +2,7 @@
 //!
 //! The client writes packets and the write index and rings the doorbell; the device reads packets
 //! and moves the read index. Nobody else has a method to call here: the scheduler gets a copy of
-//! the two indices and nothing more. The one exception is [`Ring::empty`], which exists for the
+//! the two indices and nothing more. The one exception is `Ring::empty`, which exists for the
 //! papers' design that empties rings, and for nothing else.
 
 use gpreempt_core::ring::RingView;

@@ -126,6 +126,10 @@ impl<'a> World<'a> {
         if self.drained_by.is_none() && next.is_none_or(|at| at >= end) {
             self.note_horizon(end);
         }
+        // What is on the agenda beyond the last task's end concerns nobody.
+        if self.is_over() {
+            return Ok(false);
+        }
         let Some(what) = self.rig.gpu.agenda.pop() else { return Ok(false) };
         self.events += 1;
         if self.events > self.options.events_max {
@@ -142,22 +146,11 @@ impl<'a> World<'a> {
 
     /// Work stops arriving: notes what was done in time and how long the rest may take.
     fn note_horizon(&mut self, end: Instant) {
-        let mut left = Duration::ZERO;
         for (_, queue) in self.rig.all_queues() {
-            for launch in &queue.launches {
-                if launch.completed > 0 {
-                    self.launches_in_time[queue.task] += 1;
-                } else {
-                    let packet = &launch.packet;
-                    let waves = u64::from(packet.groups) * u64::from(packet.waves);
-                    let slots = u64::from(self.rig.gpu.model.compute_units)
-                        * u64::from(self.rig.gpu.model.waves_per_unit);
-                    let rounds = waves.div_ceil(slots.max(1)) + 1;
-                    left += Duration::from_nanos(u64::from(packet.arguments[2])).times(rounds);
-                }
-            }
+            let done = queue.launches.iter().filter(|launch| launch.completed > 0).count();
+            self.launches_in_time[queue.task] += done as u64;
         }
-        self.drained_by = Some(end + DRAIN_MIN + left.times(8));
+        self.drained_by = Some(end + DRAIN_MIN + self.rig.work_left().times(4));
     }
 
     fn is_over(&self) -> bool {

@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) preempt_us: Option<f64>,
     /// Online work running.
     pub(crate) execute_us: Option<f64>,
-    /// From the decision to resume (or the answer) to offline work running.
+    /// From the last online instruction to offline work running again.
     pub(crate) resume_us: Option<f64>,
     pub(crate) online: Online,
     pub(crate) offline: Offline,
@@ -90,7 +90,7 @@ pub(crate) fn row(design: Design, interval_us: u64) -> Result<Row, Failure> {
         preempt_us: between(moments.decided.or(Some(arrival)), moments.online_starts)
             .filter(|_| design.preempts()),
         execute_us: between(moments.online_starts, moments.online_ends),
-        resume_us: between(moments.resume_decided.or(moments.online_ends), moments.offline_resumes)
+        resume_us: between(moments.online_ends, moments.offline_resumes)
             .filter(|_| design.preempts()),
         online: Online { p50_us: latency, p99_us: latency, max_us: latency },
         offline: Offline { total_us, delay_us: total_us - alone_us },
@@ -144,11 +144,14 @@ fn moments(outcome: &Outcome, arrival: Instant) -> Moments {
     };
     let online_from = Instant::from_nanos(arrival.as_nanos().saturating_sub(HINT_MAX.as_nanos()));
     let decided = decision("preempt", online_from);
+    // The second request comes when all is over.
+    let answered = outcome.tasks.get(ONLINE).and_then(|online| online.served.first());
+    let first = |span: &&Span| answered.is_none_or(|served| span.start < served.ended);
     let online_starts = runs(ONLINE).map(|span| span.start).min();
-    let online_ends = runs(ONLINE).map(|span| span.end).max();
+    let online_ends = runs(ONLINE).filter(first).map(|span| span.end).max();
     let resume_decided = decided.and_then(|decided| decision("resume", decided));
     // Offline work may go on a little while online work is on its way.
-    let back = resume_decided.or(online_ends).unwrap_or(arrival);
+    let back = online_ends.max(resume_decided).unwrap_or(arrival);
     let offline_resumes = runs(OFFLINE).map(|span| span.start).filter(|&at| at >= back).min();
     Moments { decided, online_starts, online_ends, resume_decided, offline_resumes }
 }

@@ -15,22 +15,34 @@ use crate::failure::Failure;
 pub(crate) enum Design {
     None,
     Reset,
+    TsgDefault,
     Tsg,
     TsgHint,
+    CwsrDefault,
     Cwsr,
     CwsrHint,
 }
 
 impl Design {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::None, Self::Reset, Self::Tsg, Self::TsgHint, Self::Cwsr, Self::CwsrHint];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::None,
+        Self::Reset,
+        Self::TsgDefault,
+        Self::Tsg,
+        Self::TsgHint,
+        Self::CwsrDefault,
+        Self::Cwsr,
+        Self::CwsrHint,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Reset => "reset",
+            Self::TsgDefault => "tsg-default",
             Self::Tsg => "tsg",
             Self::TsgHint => "tsg-hint",
+            Self::CwsrDefault => "cwsr-default",
             Self::Cwsr => "cwsr",
             Self::CwsrHint => "cwsr-hint",
         }
@@ -38,14 +50,16 @@ impl Design {
 
     pub(crate) const fn explanation(self) -> &'static str {
         match self {
-            Self::None => "no preemption: whatever came first runs first",
+            Self::None => "no preemption and one line for everybody: what came first runs first",
             Self::Reset => {
                 "flag, empty the ring, kill, submit again; its runtime sees every launch"
             }
-            Self::Tsg => "time slices: the hardware preempts by itself (h200, measured costs)",
-            Self::TsgHint => "the same, the request announced 400 us ahead",
+            Self::TsgDefault => "time slices as the driver sets them (h200), nobody schedules",
+            Self::Tsg => "time slices as we set them (h200): the hardware preempts by itself",
+            Self::TsgHint => "the same, announced 400 us ahead: the switch is done when it arrives",
+            Self::CwsrDefault => "queues share the units as the hardware likes (mi300x)",
             Self::Cwsr => "waves saved and restored, found by reading rings (mi300x, not measured)",
-            Self::CwsrHint => "the same, the request announced when it arrives",
+            Self::CwsrHint => "the same, announced when it arrives",
         }
     }
 
@@ -53,13 +67,14 @@ impl Design {
         match self {
             Self::None => MachineKind::None,
             Self::Reset => MachineKind::Reset,
-            Self::Tsg | Self::TsgHint => MachineKind::Tsg,
-            Self::Cwsr | Self::CwsrHint => MachineKind::Cwsr,
+            Self::TsgDefault | Self::Tsg | Self::TsgHint => MachineKind::Tsg,
+            Self::CwsrDefault | Self::Cwsr | Self::CwsrHint => MachineKind::Cwsr,
         }
     }
 
+    /// Whether somebody schedules.
     pub(crate) fn preempts(self) -> bool {
-        self != Self::None
+        !matches!(self, Self::None | Self::TsgDefault | Self::CwsrDefault)
     }
 
     /// Whether it differs from another design by nothing but a hint.
@@ -69,7 +84,7 @@ impl Design {
 
     fn hint(self) -> Option<Duration> {
         match self {
-            Self::None | Self::Tsg | Self::Cwsr => None,
+            Self::None | Self::TsgDefault | Self::Tsg | Self::CwsrDefault | Self::Cwsr => None,
             Self::Reset | Self::CwsrHint => Some(Duration::ZERO),
             Self::TsgHint => Some(Duration::from_micros(400)),
         }
@@ -90,6 +105,9 @@ pub(crate) fn arrival(interval_us: u64) -> Duration {
     let intervals = HEAD_START.as_micros().div_ceil(interval_us) + 1;
     Duration::from_micros(intervals * interval_us + interval_us / 2)
 }
+
+/// When the online task gets its next request: after everything else.
+const LATER: Duration = Duration::from_millis(2_000);
 
 /// Long enough that the hardware does not let others in between two kernels by itself.
 const KERNEL: Duration = Duration::from_millis(8);
@@ -141,12 +159,14 @@ fn build(
     let mut request = task("online", 12, arrival, sync_step);
     let start = arrival.saturating_sub(HEAD_START);
     request.hint = design.hint();
+    // A second request, when all is over: a server does not end with its first answer.
+    request.arrivals = Arrivals::Trace(vec![arrival, arrival + LATER]);
     Ok(Scenario {
         name: format!("100 kernels, {}", design.name()),
         machine: design.machine(),
         devices: 1,
         seed: 1,
-        duration: Duration::from_millis(500),
+        duration: LATER + Duration::from_millis(500),
         scheduler: design.preempts().then_some(SchedulerSpec { config, hold: true }),
         kernels: vec![kernel(&model, "offline", offline), kernel(&model, "online", online)],
         tasks: vec![task("offline", 2, start, async_step), request],

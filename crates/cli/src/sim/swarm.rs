@@ -70,10 +70,11 @@ fn check_all(start: u64, end: u64) -> Tally {
         for _ in 0..threads {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
+                    let take = |seed: u64| (seed < end).then(|| seed + 1);
+                    let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                    else {
                         return;
-                    }
+                    };
                     let result = check(seed);
                     let Ok(mut guard) = shared.lock() else { return };
                     let (tally, progress) = &mut *guard;

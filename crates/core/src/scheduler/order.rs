@@ -19,6 +19,9 @@ impl Scheduler {
 
     /// Where a queue belongs in its lane's order, as things stand.
     fn position_of(&self, id: QueueId, queue: &Queue, device: &Device, lane: Class) -> Position {
+        if queue.doubtful && queue.standing == Standing::Off && !queue.stuck {
+            return Position::Restore;
+        }
         if !queue.active || queue.stuck || queue.standing == Standing::Preempting {
             return Position::Out;
         }

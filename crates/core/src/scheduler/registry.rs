@@ -144,6 +144,7 @@ impl Scheduler {
             stuck: false,
             awaited: false,
             failures: 0,
+            doubtful: false,
             commanded_at: Instant::ZERO,
             off_since: self.now,
             waits_since: None,
@@ -178,6 +179,7 @@ impl Scheduler {
         let queue = self.queue_mut(id)?;
         let (device_id, task_id, priority) = (queue.device, queue.task, queue.priority);
         queue.stuck = false;
+        queue.doubtful = false;
         self.stop_waiting(id);
         self.set_active(id, false);
         self.leave_mixture(id, priority);

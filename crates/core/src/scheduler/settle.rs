@@ -14,7 +14,9 @@ use crate::timer::Timer;
 impl Scheduler {
     /// The next command for a device, or none if it is as it should be.
     pub(super) fn settle(&mut self, id: DeviceId) -> Option<Command> {
-        self.judge_gangs();
+        if !core::mem::replace(&mut self.judged, true) {
+            self.judge_gangs();
+        }
         if let Some(command) = self.tune(id) {
             return Some(command);
         }
@@ -27,12 +29,15 @@ impl Scheduler {
                 return Some(command);
             }
         }
-        None
+        self.tune_hold(id)
     }
 
     fn settle_lane(&mut self, id: DeviceId, class: Class) -> Option<Command> {
         let device = self.devices.get(&id)?;
         let lane = device.lane(class);
+        if let Some(queue) = lane.doubtful() {
+            return self.resume(queue);
+        }
         if let Some(queue) = lane.evicted() {
             let gang = self.queues.get(&queue)?.gang?;
             return self.preempt(queue, Reason::GangBlocked { gang });

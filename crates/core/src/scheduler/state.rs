@@ -25,8 +25,6 @@ pub(crate) struct Device {
     pub(crate) levels: [u32; Priority::LEVELS as usize],
     /// Important queues, most important last.
     pub(crate) high: BTreeSet<(Priority, Reverse<QueueId>)>,
-    /// How many important queues each task has.
-    pub(crate) high_tasks: BTreeMap<TaskId, u32>,
     /// What the slices were last derived from.
     pub(crate) mixture: Mixture,
     /// Queues whose slice or hardware priority is not what it should be.
@@ -51,7 +49,6 @@ impl Device {
             seats: BTreeMap::new(),
             levels: [0; Priority::LEVELS as usize],
             high: BTreeSet::new(),
-            high_tasks: BTreeMap::new(),
             mixture: Mixture::default(),
             untuned: BTreeSet::new(),
             held: None,
@@ -99,8 +96,8 @@ pub(crate) enum Grant {
 pub(crate) struct Mixture {
     /// Whether there are different priorities at all.
     pub(crate) mixed: bool,
-    /// Important tasks: none, one, or more (2).
-    pub(crate) high_tasks: usize,
+    /// Important queues: none, one, or more (2).
+    pub(crate) high_queues: usize,
 }
 
 /// A task's place on one device.
@@ -152,6 +149,8 @@ pub(crate) struct Queue {
     /// A command for it failed; it is left alone for a while.
     pub(crate) stuck: bool,
     pub(crate) failures: u32,
+    /// A preempt was given up on and may have happened all the same.
+    pub(crate) doubtful: bool,
     /// A preempt is in flight and nobody comes back before it has finished.
     pub(crate) awaited: bool,
     /// When the command in flight was given.

@@ -1,6 +1,6 @@
 //! Slices, holds and hardware priorities: what is set rarely and works without us.
 //!
-//! The slice rules were measured. One important task alone gets a slice so long that nobody
+//! The slice rules were measured. One important queue alone gets a slice so long that nobody
 //! interrupts it; several get short ones and their order is kept by stopping. Unimportant queues
 //! beside an important one get the shortest slice there is, and only one of them may be runnable,
 //! because two of those starve each other. Where all are equal, nothing is touched.
@@ -22,7 +22,7 @@ impl Scheduler {
         let Some(queue) = self.queues.get(&id) else {
             return;
         };
-        let (device_id, task) = (queue.device, queue.task);
+        let device_id = queue.device;
         let Some(device) = self.devices.get_mut(&device_id) else {
             return;
         };
@@ -30,7 +30,6 @@ impl Scheduler {
         device.untuned.insert(id);
         if priority.class() == Class::High {
             device.high.insert((priority, Reverse(id)));
-            *device.high_tasks.entry(task).or_default() += 1;
         }
         self.remix(device_id);
     }
@@ -40,19 +39,12 @@ impl Scheduler {
         let Some(queue) = self.queues.get(&id) else {
             return;
         };
-        let (device_id, task) = (queue.device, queue.task);
+        let device_id = queue.device;
         let Some(device) = self.devices.get_mut(&device_id) else {
             return;
         };
         device.levels[usize::from(priority.level())] -= 1;
-        if device.high.remove(&(priority, Reverse(id)))
-            && let Some(count) = device.high_tasks.get_mut(&task)
-        {
-            *count -= 1;
-            if *count == 0 {
-                device.high_tasks.remove(&task);
-            }
-        }
+        device.high.remove(&(priority, Reverse(id)));
         self.remix(device_id);
     }
 
@@ -66,7 +58,7 @@ impl Scheduler {
         }
         let mixture = Mixture {
             mixed: device.levels.iter().filter(|&&count| count > 0).count() > 1,
-            high_tasks: device.high_tasks.len().min(2),
+            high_queues: device.high.len().min(2),
         };
         if mixture == device.mixture {
             return;
@@ -75,7 +67,7 @@ impl Scheduler {
         let queues: Vec<QueueId> =
             device.seats.values().flat_map(|seat| seat.queues.iter().copied()).collect();
         device.untuned.extend(queues);
-        let exclusive = mixture.mixed && mixture.high_tasks > 0;
+        let exclusive = mixture.mixed && mixture.high_queues > 0;
         if device.lane(Class::Low).exclusive != exclusive {
             self.end_turn(id, Class::Low);
             if let Some(device) = self.devices.get_mut(&id) {
@@ -108,20 +100,26 @@ impl Scheduler {
                 return Some(Command::SetSlice { queue: queue_id, slice });
             }
         }
-        self.tune_hold(id)
+        None
     }
 
     /// At most one queue of a device may be held: the important one that has work, failing that
     /// the one that had work last, failing that the most important one there is.
-    fn tune_hold(&mut self, id: DeviceId) -> Option<Command> {
+    pub(super) fn tune_hold(&mut self, id: DeviceId) -> Option<Command> {
         let device = self.devices.get_mut(&id)?;
         if !device.capabilities.hold {
             return None;
         }
         let first = device.lane(device.lane_of(Priority::MAX)).top();
-        let working = first.map(|place| place.queue.0).filter(|queue| {
+        let first = first.map(|place| place.queue.0).filter(|queue| {
             let queue = self.queues.get(queue);
             queue.is_some_and(|queue| queue.priority.class() == Class::High)
+        });
+        let has_work = |id: &QueueId| self.queues.get(id).is_some_and(|q| q.ring.has_work());
+        // A hint names a task, not a queue: where another of its queues has the work, hold that.
+        let working = first.map(|first| {
+            let others = || device.high.iter().rev().map(|(_, Reverse(id))| *id);
+            if has_work(&first) { first } else { others().find(has_work).unwrap_or(first) }
         });
         // Who worked last may be in a gap: that is what holds are for.
         let lately = device.worked.filter(|id| {
@@ -144,11 +142,11 @@ impl Scheduler {
 
 /// The slice a queue of that priority should have; none means the one it came with.
 fn slice_for(device: &Device, priority: Priority) -> Option<Duration> {
-    let Mixture { mixed, high_tasks } = device.mixture;
+    let Mixture { mixed, high_queues } = device.mixture;
     if device.capabilities.mechanism != Mechanism::Slice || !mixed {
         return None;
     }
-    match (priority.class(), high_tasks) {
+    match (priority.class(), high_queues) {
         (Class::High, 1) => Some(SLICE_ALONE),
         (Class::High, _) => Some(SLICE_AMONG_HIGH),
         (Class::Low, 0) => None,

@@ -297,3 +297,44 @@ proptest! {
         liveness::check_everybody_runs(&mut world);
     }
 }
+
+#[test]
+fn a_gang_and_a_hint_do_not_ping_pong() {
+    let t = |priority: u8, deadline: Option<u64>, gang: Option<u64>| TaskTraits {
+        priority: Priority::new(priority).unwrap(),
+        weight: 1,
+        deadline: deadline.map(Duration::from_nanos),
+        gang: gang.map(GangId),
+    };
+    let tasks = [
+        t(8, None, Some(1)),
+        t(8, Some(1000), None),
+        t(0, None, Some(1)),
+        t(0, None, None),
+        t(8, None, Some(0)),
+    ];
+    let mut world = furnished(config(PolicyKind::Fair, None), &[Mechanism::Slice], &tasks);
+    let cs = |w: &mut World, i: usize| {
+        let waiting: Vec<QueueId> = w.in_flight.keys().copied().collect();
+        if !waiting.is_empty() {
+            let at = i * waiting.len() / 6;
+            w.complete(waiting[at], false);
+        }
+        w.drain();
+    };
+    take(&mut world, Step::AddDevice(0, Mechanism::Stop));
+    take(&mut world, Step::HintBegin(1, None));
+    take(&mut world, Step::AddQueue(0, 0, 0, false));
+    take(&mut world, Step::HintBegin(0, None));
+    cs(&mut world, 0);
+    cs(&mut world, 0);
+    take(&mut world, Step::HintBegin(4, None));
+    cs(&mut world, 3);
+    take(&mut world, Step::Wait(Duration::from_nanos(10_000_000)));
+    cs(&mut world, 2);
+    take(&mut world, Step::Work(2));
+    cs(&mut world, 2);
+    take(&mut world, Step::Work(0));
+    world.set_config(config(PolicyKind::Fair, None));
+    liveness::calm_down(&mut world);
+}

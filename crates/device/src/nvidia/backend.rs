@@ -18,6 +18,7 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
+use super::abi::status::Status;
 use super::act::{self, ActError};
 use super::discover::Engine;
 use super::ledger::Ledger;
@@ -308,6 +309,9 @@ fn fault_of(error: &ActError) -> Fault {
     match error {
         ActError::Look(_) | ActError::Changed(_) => Fault::Gone,
         ActError::Journal(_) => Fault::Refused(u32::MAX),
+        ActError::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
+            Fault::TimedOut
+        }
         ActError::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
         ActError::Rm(_, RmError::Os(_)) => Fault::Refused(u32::MAX),
     }

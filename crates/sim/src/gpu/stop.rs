@@ -62,6 +62,7 @@ impl Gpu {
             MachineKind::Reset => self.begin_resubmit(id),
             MachineKind::Tsg => {
                 queue.stopped = false;
+                self.devices[device].runlist.stopping.remove(&id);
                 self.notices.push_back(Notice::Resumed(id));
                 self.fetch_more(id);
                 self.runlist_changed(device);
