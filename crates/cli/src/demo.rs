@@ -14,13 +14,14 @@ use gpreempt_sim::world::{Options, run_watched};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::write_file::write_whole;
+use crate::write_file::{probe, write_whole};
 use crate::{output, sim};
 use measure::Measured;
 use workload::{Mode, Workload};
 
 pub(crate) fn main(args: &DemoArgs) -> Result<(), Failure> {
     let model = sim::load_model(&args.device)?;
+    probe(&args.out).map_err(Failure::input)?;
     let workload = Workload::new(model, args.seconds, args.seed);
     let mut runs = Vec::new();
     for mode in Mode::ALL {

@@ -27,15 +27,25 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use failure::Failure;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
+        // Help and version come this way too; they are no errors.
+        Err(help) if !help.use_stderr() => {
+            let _ = help.print();
+            return ExitCode::SUCCESS;
+        }
         Err(error) => {
-            // Help and version come this way too; they are no errors.
-            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            let _ = error.print();
-            return code;
+            let text = error.to_string();
+            let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let what = if what.is_empty() || what.starts_with("Priorities") {
+                "a command is missing"
+            } else {
+                what
+            };
+            return Failure::input(format_args!("{what}; try --help")).report();
         }
     };
     let result = match args.command {

@@ -4,7 +4,7 @@ mod chrome;
 mod summary;
 mod swarm;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpreempt_sim::fields::{FILE_BYTES_MAX, decode_utf8};
 use gpreempt_sim::model::{DeviceModel, read_model};
@@ -16,11 +16,15 @@ use crate::args::SimArgs;
 use crate::failure::Failure;
 use crate::output;
 use crate::progress::Progress;
-use crate::write_file::write_whole;
+use crate::write_file::{probe, write_whole};
 
 pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
     match (&args.file, args.seed, args.seeds) {
         (Some(file), seed, _) => {
+            let same = |out: &PathBuf| out.canonicalize().ok() == file.canonicalize().ok();
+            if args.trace.as_ref().is_some_and(|out| out.exists() && same(out)) {
+                return Err(Failure::input("--trace would overwrite the scenario; name another"));
+            }
             let mut scenario = load_scenario(file)?;
             scenario.seed = seed.unwrap_or(scenario.seed);
             simulate(args, &scenario)
@@ -39,10 +43,14 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
 }
 
 fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {
+    if let Some(out) = &args.trace {
+        probe(out).map_err(Failure::input)?;
+    }
     let options = Options {
         spans_max: if args.trace.is_some() { SPANS_MAX } else { 0 },
         decisions_max: DECISIONS_MAX,
         check: true,
+        events_max: EVENTS_MAX,
         ..Options::default()
     };
     let total = scenario.duration.as_nanos();
@@ -110,4 +118,6 @@ fn load_text(file: &Path, name: &str) -> Result<String, Failure> {
 
 /// A trace of this many spans is a few hundred megabytes; viewers give up earlier.
 const SPANS_MAX: usize = 1_000_000;
-const DECISIONS_MAX: usize = 100_000;
+const DECISIONS_MAX: usize = 1_000_000;
+/// A few minutes of work.
+const EVENTS_MAX: u64 = 300_000_000;

@@ -6,6 +6,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
+/// Looks whether a file could be written there at all, before hours are spent on what goes in.
+///
+/// # Errors
+/// If its folder is not there.
+pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder
+        && !folder.is_dir()
+    {
+        anyhow::bail!("{}: there is no folder {}; make it first", path.display(), folder.display());
+    }
+    if path.is_dir() {
+        anyhow::bail!("{}: this is a folder; name a file", path.display());
+    }
+    Ok(())
+}
+
 /// Replaces the file at `path` by one that contains `bytes`.
 ///
 /// Until everything is on the disk the old file stays as it is, and a failure leaves nothing

@@ -126,12 +126,15 @@ impl fmt::Display for Duration {
             1_000_000..1_000_000_000 => (1_000_000, "ms"),
             _ => (1_000_000_000, "s"),
         };
-        let whole = self.0 / unit;
-        let hundredths = self.0 % unit * 100 / unit;
-        match whole {
-            0..10 => write!(f, "{whole}.{hundredths:02}{name}"),
-            10..100 => write!(f, "{whole}.{}{name}", hundredths / 10),
-            _ => write!(f, "{whole}{name}"),
+        // Three digits, the last one rounded.
+        let rounded = |parts: u64| {
+            let exact = u128::from(self.0) * u128::from(parts);
+            (exact + u128::from(unit) / 2) / u128::from(unit)
+        };
+        match self.0 / unit {
+            0..10 => write!(f, "{}.{:02}{name}", rounded(100) / 100, rounded(100) % 100),
+            10..100 => write!(f, "{}.{}{name}", rounded(10) / 10, rounded(10) % 10),
+            _ => write!(f, "{}{name}", rounded(1)),
         }
     }
 }
@@ -147,10 +150,10 @@ mod tests {
             (0, "0ns"),
             (812, "812ns"),
             (1_000, "1.00us"),
-            (18_450, "18.4us"),
+            (18_450, "18.5us"),
             (7_072_000, "7.07ms"),
-            (48_560_000, "48.5ms"),
-            (999_999_999, "999ms"),
+            (48_560_000, "48.6ms"),
+            (999_999_999, "1000ms"),
             (2_500_000_000, "2.50s"),
         ] {
             assert_eq!(Duration::from_nanos(ns).to_string(), text);

@@ -63,3 +63,18 @@ fn the_trace_is_what_perfetto_reads() {
     let preempt = named("preempt").next().unwrap();
     assert!(preempt["args"]["reason"].as_str().unwrap().contains("priority"));
 }
+
+#[test]
+fn every_example_runs() {
+    let folder = Folder::new("sim-examples");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let mut count = 0;
+    for entry in std::fs::read_dir(examples).unwrap() {
+        let path = entry.unwrap().path().into_os_string().into_string().unwrap();
+        let outcome = folder.json(&["sim", &path, "--json"]);
+        assert_eq!(outcome["exact"], true, "{path}");
+        assert_eq!(outcome["lost"], 0, "{path}");
+        count += 1;
+    }
+    assert!(count >= 6);
+}
