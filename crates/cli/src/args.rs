@@ -42,7 +42,7 @@ pub(crate) struct DemoArgs {
     /// Simulated seconds in each mode (1 to 60)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) seconds: u64,
-    /// Decides everything that is left to chance
+    /// The seed of the simulation (this workload leaves nothing to chance, so nothing changes)
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Where to write the report

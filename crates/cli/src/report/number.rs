@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn durations_keep_their_digits() {
         assert_eq!(duration(812), "812\u{a0}ns");
-        assert_eq!(duration(18_450), "18.4\u{a0}µs");
+        assert_eq!(duration(18_450), "18.5\u{a0}µs");
         assert_eq!(duration(7_072_000), "7.07\u{a0}ms");
         assert_eq!(duration(2_500_000_000), "2.50\u{a0}s");
         assert_eq!(duration_or_dash(None), NOTHING);
