@@ -43,7 +43,7 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal, &targets)?;
     let session = journal.begin().map_err(Failure::run)?;
-    let _keeper = Keeper::start(&session).map_err(Failure::run)?;
+    let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
     let mut backend = NvidiaBackend::new(session);
     let mut tasks = Vec::new();
     for (process, priority) in &targets {
@@ -53,7 +53,7 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
         backend.attach_others(others);
     }
     output::print(&format!("attached {} until Ctrl-C\n", tasks.len()))?;
-    let result = run(args, &mut backend, tasks);
+    let result = run(args, &mut keeper, &mut backend, tasks);
     backend.detach_all().map_err(Failure::run)?;
     result?;
     output::print("everything is as it was\n")
@@ -83,6 +83,7 @@ fn refuse_rivals(journal: &Journal, targets: &[(GpuProcess, Priority)]) -> Resul
 /// The loop: the same that the simulator runs.
 fn run(
     args: &AttachArgs,
+    keeper: &mut Keeper,
     backend: &mut NvidiaBackend,
     mut tasks: Vec<(TaskId, gpreempt_device::process::ProcessKey)>,
 ) -> Result<(), Failure> {
@@ -95,6 +96,9 @@ fn run(
     while !stop.load(Ordering::Relaxed) && !tasks.is_empty() {
         if until.is_some_and(|until| std::time::Instant::now() >= until) {
             break;
+        }
+        if keeper.has_died() {
+            return Err(Failure::run("the keeper was killed; everything was undone"));
         }
         let now = Instant::from_nanos(monotonic_ns());
         tasks.retain(|(task, key)| {

@@ -1,7 +1,8 @@
 //! `gpreempt ps`: who uses the GPUs.
 
 use gpreempt_device::journal::{Act, Entry, Journal};
-use gpreempt_device::nvidia::act::switch_counts;
+use gpreempt_device::keeper;
+use gpreempt_device::nvidia::act::{switch_counts, undo};
 use gpreempt_device::nvidia::discover::{Client, Engine, Group};
 use gpreempt_device::nvidia::survey::{GpuProcess, survey};
 use gpreempt_device::process::ProcessKey;
@@ -59,6 +60,7 @@ impl State {
 }
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
+    clean_up();
     let processes = survey().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
     let touched = touched_processes();
     let rows: Vec<Row> = processes.iter().map(|process| row(process, &touched)).collect();
@@ -69,6 +71,14 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
         return output::print("No process uses an NVIDIA GPU, as far as we are shown.\n");
     }
     output::print(&text(&rows))
+}
+
+/// Undoes what sessions without a keeper left behind. A listing does not fail because of it: what
+/// could not be undone is in the listing.
+fn clean_up() {
+    if let Ok(journal) = Journal::open() {
+        let _ = keeper::clean_up(&journal, &mut undo);
+    }
 }
 
 fn row(process: &GpuProcess, touched: &[(ProcessKey, State)]) -> Row {

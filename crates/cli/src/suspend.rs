@@ -34,8 +34,14 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     }
     let journal = Journal::open().map_err(Failure::run)?;
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    if journal.touches(process.info.key) {
+        let pid = args.pid;
+        return Err(Failure::input(format_args!(
+            "process {pid} is attached or suspended by another command; end that one first"
+        )));
+    }
     let session = journal.begin().map_err(Failure::run)?;
-    let keeper = Keeper::start(&session).map_err(Failure::run)?;
+    let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
     let until_ns = args.time.map(|time| {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         monotonic_ns().saturating_add(nanos)
@@ -51,7 +57,7 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     output::print(&format!("{} ({}) is stopped {length}\n", args.pid, process.info.name))?;
     // Somebody may resume it from elsewhere: then the journal no longer has it.
     let is_ours = || session.entries().is_ok_and(|entries| !entries.is_empty());
-    while is_ours() && process.info.key.check().is_ok() {
+    while is_ours() && process.info.key.check().is_ok() && !keeper.has_died() {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         match left {
             Some(Duration::ZERO) => break,

@@ -113,6 +113,13 @@ impl Journal {
         Err(io::Error::other("too many sessions of one process"))
     }
 
+    /// Whether any session has changed something in that process.
+    pub fn touches(&self, process: ProcessKey) -> bool {
+        let sessions = self.sessions().unwrap_or_default();
+        let mut entries = sessions.iter().flat_map(|s| s.entries().unwrap_or_default());
+        entries.any(|entry| entry.process == process)
+    }
+
     /// Every session there is, whoever it belongs to.
     ///
     /// # Errors
@@ -245,6 +252,7 @@ mod tests {
             session.write(&entry(pid)).unwrap();
         }
         assert_eq!(session.entries().unwrap(), [entry(11), entry(12)]);
+        assert!(journal.touches(entry(11).process) && !journal.touches(entry(13).process));
         fs::write(session.folder().join("9-9.json"), "{ half").unwrap();
         assert_eq!(session.entries().unwrap().len(), 2);
         session.forget(entry(11).process).unwrap();

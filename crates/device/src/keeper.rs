@@ -58,9 +58,9 @@ impl Keeper {
         Ok(Self { child, _alive: alive })
     }
 
-    /// The keeper's pid.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// Whether it is gone, so that nobody would undo what we do. Then stop doing it.
+    pub fn has_died(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 }
 
