@@ -110,6 +110,33 @@ pub struct TaskSpec {
     pub changes: Vec<PriorityChange>,
 }
 
+impl TaskSpec {
+    /// A task on the first device with one queue, from the beginning, without anything special.
+    pub fn new(
+        name: &str,
+        priority: Priority,
+        arrivals: Arrivals,
+        request: Vec<RequestStep>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            priority,
+            weight: 1,
+            deadline: None,
+            gang: None,
+            devices: vec![0],
+            queues: 1,
+            start: Duration::ZERO,
+            after: None,
+            arrivals,
+            requests_max: None,
+            request,
+            hint: None,
+            changes: Vec::new(),
+        }
+    }
+}
+
 /// When requests arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrivals {

@@ -40,22 +40,9 @@ fn kernel(name: &str, program: ProgramSource, us: u64, waves: u32) -> KernelSpec
 }
 
 fn task(name: &str, priority: u8, kernel: usize, arrivals: Arrivals) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        priority: Priority::new(priority).unwrap(),
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals,
-        requests_max: None,
-        request: vec![RequestStep { kernel, count: 1, sync: true, cpu: Duration::ZERO }],
-        hint: Some(Duration::ZERO),
-        changes: vec![],
-    }
+    let priority = Priority::new(priority).unwrap();
+    let request = vec![RequestStep { kernel, count: 1, sync: true, cpu: Duration::ZERO }];
+    TaskSpec { hint: Some(Duration::ZERO), ..TaskSpec::new(name, priority, arrivals, request) }
 }
 
 fn scenario(machine: MachineKind) -> Scenario {

@@ -61,22 +61,8 @@ fn kernel(name: &str, us: u64, groups: u32) -> KernelSpec {
 }
 
 fn task(name: &str, priority: u8, arrivals: Arrivals, request: RequestStep) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        priority: Priority::new(priority).unwrap(),
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals,
-        requests_max: None,
-        request: vec![request],
-        hint: None,
-        changes: vec![],
-    }
+    let priority = Priority::new(priority).unwrap();
+    TaskSpec::new(name, priority, arrivals, vec![request])
 }
 
 fn best_effort(name: &str) -> TaskSpec {

@@ -25,22 +25,8 @@ fn kernel(name: &str, time: Duration, groups: u32) -> KernelSpec {
 }
 
 fn task(name: &str, priority: u8, arrivals: Arrivals, step: RequestStep) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        priority: Priority::new(priority).unwrap(),
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals,
-        requests_max: None,
-        request: vec![step],
-        hint: None,
-        changes: vec![],
-    }
+    let priority = Priority::new(priority).unwrap();
+    TaskSpec::new(name, priority, arrivals, vec![step])
 }
 
 /// Offline kernels of 25 ms that fill the device, and every now and then a short online one.

@@ -11,22 +11,13 @@ use gpreempt_sim::world::{Options, run};
 
 /// A task that always has two kernels under way.
 fn busy_task(number: u32) -> TaskSpec {
-    TaskSpec {
-        name: format!("task{number}"),
-        priority: Priority::DEFAULT,
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals: Arrivals::BackToBack { depth: 2 },
-        requests_max: None,
-        request: vec![RequestStep { kernel: 0, count: 1, sync: true, cpu: Duration::ZERO }],
-        hint: None,
-        changes: vec![],
-    }
+    let priority = Priority::DEFAULT;
+    TaskSpec::new(
+        &format!("task{number}"),
+        priority,
+        Arrivals::BackToBack { depth: 2 },
+        vec![RequestStep { kernel: 0, count: 1, sync: true, cpu: Duration::ZERO }],
+    )
 }
 
 /// Kernels that fill the device, each longer than a queue may keep it.

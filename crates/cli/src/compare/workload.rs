@@ -186,20 +186,6 @@ fn kernel(model: &DeviceModel, name: &str, work: Duration) -> KernelSpec {
 }
 
 fn task(name: &str, priority: u8, at: Duration, step: RequestStep) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        priority: Priority::new(priority).unwrap_or(Priority::DEFAULT),
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals: Arrivals::Trace(vec![at]),
-        requests_max: None,
-        request: vec![step],
-        hint: None,
-        changes: Vec::new(),
-    }
+    let priority = Priority::new(priority).unwrap_or(Priority::DEFAULT);
+    TaskSpec::new(name, priority, Arrivals::Trace(vec![at]), vec![step])
 }

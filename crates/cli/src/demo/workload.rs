@@ -170,20 +170,6 @@ fn kernel(name: &str, program: &str, work: Duration, groups: u32) -> KernelSpec 
 }
 
 fn task(name: &str, priority: u8, arrivals: Arrivals, step: RequestStep) -> TaskSpec {
-    TaskSpec {
-        name: name.into(),
-        priority: Priority::new(priority).unwrap_or(Priority::DEFAULT),
-        weight: 1,
-        deadline: None,
-        gang: None,
-        devices: vec![0],
-        queues: 1,
-        start: Duration::ZERO,
-        after: None,
-        arrivals,
-        requests_max: None,
-        request: vec![step],
-        hint: None,
-        changes: Vec::new(),
-    }
+    let priority = Priority::new(priority).unwrap_or(Priority::DEFAULT);
+    TaskSpec::new(name, priority, arrivals, vec![step])
 }
