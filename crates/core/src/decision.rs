@@ -51,6 +51,8 @@ pub enum Reason {
         /// Which gang.
         gang: GangId,
     },
+    /// Preempt: it looks idle and may not be, and another wants to run where only one may.
+    InDoubt,
     /// Preempt: the low class has waited long enough and gets a turn.
     LowTurn,
     /// Resume: nobody more important has work.
@@ -106,6 +108,7 @@ impl Reason {
             | Self::Deadline { .. }
             | Self::Starved { .. }
             | Self::GangBlocked { .. }
+            | Self::InDoubt
             | Self::LowTurn => "preempt",
             Self::Clear { .. } => "resume",
             Self::Aged { .. } => "boost",
@@ -127,6 +130,7 @@ impl fmt::Display for Reason {
             Self::Deadline { by } => write!(f, "{by} has to be done earlier"),
             Self::Starved { by } => write!(f, "{by} has starved and gets a turn"),
             Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
+            Self::InDoubt => write!(f, "it may still run something, and only one may"),
             Self::LowTurn => write!(f, "the low class has waited long enough and gets a turn"),
             Self::Clear { off } => write!(f, "nobody more important has work; it was off {off}"),
             Self::Aged { waited } => write!(f, "it has waited {waited}, longer than anybody may"),

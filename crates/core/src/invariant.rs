@@ -35,6 +35,10 @@ impl Scheduler {
                 (true, Standing::Resuming) => {
                     matches!(queue.position, Position::Resuming(_) | Position::Out)
                 }
+                (false, Standing::On) if !queue.stuck => {
+                    matches!(queue.position, Position::Out | Position::Idle)
+                }
+                (false, Standing::Off) if !queue.stuck => queue.position == Position::Parked,
                 (true, Standing::Preempting) | (false, _) => queue.position == Position::Out,
             };
             if !expected {

@@ -50,6 +50,10 @@ pub(crate) enum Position {
     Evict,
     /// May be off although it should be on, and must be told to run whatever its rank.
     Restore,
+    /// May run and looks idle, but nobody knows whether it is, where only one may run.
+    Idle,
+    /// Off and done: it may as well be on.
+    Parked,
 }
 
 /// The queues with work on one lane.
@@ -60,6 +64,8 @@ pub(crate) struct Lane {
     resuming: BTreeSet<Place>,
     evict: BTreeSet<QueueId>,
     restore: BTreeSet<QueueId>,
+    idle: BTreeSet<QueueId>,
+    parked: BTreeSet<QueueId>,
     /// Preempts in flight.
     pub(crate) preempting: u32,
     /// Whose turn it is: one seat, or several of one gang.
@@ -81,6 +87,8 @@ impl Lane {
             Position::Resuming(place) => self.resuming.insert(place),
             Position::Evict => self.evict.insert(queue),
             Position::Restore => self.restore.insert(queue),
+            Position::Idle => self.idle.insert(queue),
+            Position::Parked => self.parked.insert(queue),
         };
         assert!(fresh, "{queue} is in the lane already");
     }
@@ -93,6 +101,8 @@ impl Lane {
             Position::Resuming(place) => self.resuming.remove(&place),
             Position::Evict => self.evict.remove(&queue),
             Position::Restore => self.restore.remove(&queue),
+            Position::Idle => self.idle.remove(&queue),
+            Position::Parked => self.parked.remove(&queue),
         };
         assert!(known, "{queue} is not where it should be in the lane");
     }
@@ -120,6 +130,16 @@ impl Lane {
         self.restore.first().copied()
     }
 
+    /// One that is off and has nothing to do.
+    pub(crate) fn parked(&self) -> Option<QueueId> {
+        self.parked.first().copied()
+    }
+
+    /// One that looks idle and may not be, where that would be in somebody's way.
+    pub(crate) fn in_the_way(&self) -> Option<QueueId> {
+        self.idle.first().copied().filter(|_| self.exclusive && self.is_busy())
+    }
+
     /// The least important of those that run.
     pub(crate) fn lowest_on(&self) -> Option<Place> {
         self.on.first().copied()
@@ -134,7 +154,7 @@ impl Lane {
 
     /// The most important of those that are off, if it may come back.
     pub(crate) fn returner(&self) -> Option<Place> {
-        if self.preempting > 0 || self.loser().is_some() {
+        if self.preempting > 0 || self.loser().is_some() || self.in_the_way().is_some() {
             return None;
         }
         let top = self.top()?;
@@ -149,7 +169,8 @@ impl Lane {
 
     /// Everybody in the order, for checks.
     pub(crate) fn len(&self) -> usize {
-        self.on.len() + self.off.len() + self.resuming.len() + self.evict.len() + self.restore.len()
+        let placed = self.on.len() + self.off.len() + self.resuming.len();
+        placed + self.evict.len() + self.restore.len() + self.idle.len() + self.parked.len()
     }
 }
 
@@ -190,6 +211,17 @@ mod tests {
         assert_eq!(lane.loser(), None);
         lane.exclusive = true;
         assert_eq!(lane.loser(), Some((second, first)));
+    }
+
+    #[test]
+    fn whoever_may_still_run_has_to_go_before_another_comes_where_only_one_may() {
+        let mut lane = Lane { exclusive: true, ..Lane::default() };
+        lane.insert(QueueId(1), Position::Idle);
+        assert_eq!(lane.in_the_way(), None, "nobody else wants to run");
+        lane.insert(QueueId(2), Position::Off(place(1, 2)));
+        assert_eq!((lane.in_the_way(), lane.returner()), (Some(QueueId(1)), None));
+        lane.remove(QueueId(1), Position::Idle);
+        assert_eq!((lane.in_the_way(), lane.returner()), (None, Some(place(1, 2))));
     }
 
     #[test]

@@ -202,9 +202,14 @@ impl Scheduler {
         queue.failures = 0;
         queue.meter.account.preempts += 1;
         let (device, latency) = (queue.device, now.since(queue.commanded_at));
+        let queue_is_done = queue.ring.is_done();
         self.stop_waiting(id);
         if let Some(device) = self.devices.get_mut(&device) {
             device.preempt_latency.record(latency);
+        }
+        // It looked idle and may not have been: until its ring says so, it is not.
+        if !queue_is_done {
+            self.set_active(id, true);
         }
         self.reseat(id);
         Ok(())

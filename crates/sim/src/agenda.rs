@@ -91,6 +91,22 @@ impl Agenda {
         Some(what)
     }
 
+    /// Lets time pass until then, or until the next thing happens if that is sooner.
+    pub(crate) fn pass_to(&mut self, to: Instant) {
+        let to = self.next_at().map_or(to, |at| at.min(to));
+        self.now = self.now.max(to);
+    }
+
+    /// How many appointments there are.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Forgets appointments that nobody keeps.
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&What) -> bool) {
+        self.heap.retain(|Reverse((_, _, what))| keeps(what));
+    }
+
     /// When the next thing happens.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, ..))| *at)

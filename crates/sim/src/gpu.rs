@@ -5,6 +5,7 @@
 //! be on the units and how work gets off them: one file each ([`none`], [`reset`], [`cwsr`],
 //! [`tsg`]). Nothing in here knows about priorities.
 
+mod abilities;
 mod cwsr;
 mod dispatch;
 mod execution;
@@ -21,7 +22,6 @@ use std::rc::Rc;
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
-use gpreempt_core::time::Duration;
 
 use crate::agenda::{Agenda, What};
 use crate::isa::Program;
@@ -52,8 +52,8 @@ pub(crate) struct Gpu {
     /// What the hardware finished and somebody waits for, oldest first.
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracks: Tracks,
-    /// A kernel did something impossible: which, and what.
-    pub(crate) failure: Option<String>,
+    /// A queue's kernel did something impossible: whose, and what.
+    pub(crate) failure: Option<(QueueId, String)>,
     /// Launches whose execution was begun more than once.
     pub(crate) reexecuted: u64,
     /// Times that running waves were taken off the device.
@@ -120,9 +120,9 @@ impl Gpu {
         device: usize,
         task: usize,
         priority: Priority,
-        capacity: u32,
+        ring: Ring,
     ) {
-        let mut queue = HardwareQueue::new(device, task, priority, Ring::new(capacity));
+        let mut queue = HardwareQueue::new(device, task, priority, ring);
         queue.slice = self.model.tsg.slice;
         if matches!(self.machine, MachineKind::None | MachineKind::Reset) {
             queue.residency = Residency::In;
@@ -174,19 +174,21 @@ impl Gpu {
     fn fetch_more(&mut self, id: QueueId) {
         let depth = u64::from(self.model.fetch_depth);
         let fetches = self.may_fetch(id);
+        let (programs, waves_max) = (self.programs.len(), self.model.waves_per_unit);
         let Some(queue) = self.queues.get_mut(&id) else { return };
         while fetches && queue.in_flight() < depth {
             let Some(bytes) = queue.ring.fetch() else { break };
-            let Some(packet) = Packet::decode(&bytes) else {
-                self.failure = Some(format!("{id}: the ring holds something that is no packet"));
-                return;
-            };
-            let known = usize::try_from(packet.number).ok().and_then(|at| queue.launches.get(at));
-            if known.is_none_or(|known| known.packet != packet) {
-                self.failure = Some(format!("{id}: the ring holds what its client never wrote"));
-                return;
+            match queue.admit(&bytes, programs, waves_max) {
+                Ok(packet) => queue.fetched.push_back(packet),
+                Err(what) => {
+                    self.failure = Some((id, format!("{id}: {what}")));
+                    return;
+                }
             }
-            queue.fetched.push_back(packet);
+        }
+        if queue.ring.is_bad() {
+            self.failure = Some((id, format!("{id}: the write index is not where it can be")));
+            return;
         }
         let withheld = queue.stopped && self.machine == MachineKind::Reset;
         while !withheld && !queue.ring.is_full() {
@@ -214,12 +216,9 @@ impl Gpu {
             return;
         }
         let Some(packet) = queue.fetched.pop_front() else { return };
-        // PANIC: `fetch_more` lets nothing through that the client did not launch.
-        let number = usize::try_from(packet.number).expect("a launch of this queue");
-        let record = &mut queue.launches[number];
-        record.begun += 1;
-        if record.begun == 2 {
-            self.reexecuted += 1;
+        if let Some(record) = queue.launch_mut(packet.number) {
+            record.begun += 1;
+            self.reexecuted += u64::from(record.begun == 2);
         }
         let program = Rc::clone(&self.programs[packet.kernel as usize]);
         queue.execution = Some(Execution::new(packet, program));
@@ -233,16 +232,20 @@ impl Gpu {
         let number = execution.packet.number;
         let double = execution.finished.iter().position(|&times| times != 1);
         if let Some(group) = double {
-            self.failure = Some(format!("{id}: work-group {group} of launch {number} ran twice"));
+            let what = format!("{id}: work-group {group} of launch {number} ran twice");
+            self.failure = Some((id, what));
         }
-        let at = usize::try_from(number).expect("a launch of this queue");
-        queue.launches[at].completed += 1;
+        let first = queue.launch_mut(number).is_none_or(|record| {
+            record.completed += 1;
+            record.completed == 1
+        });
         if self.machine != MachineKind::Reset && number != queue.completed {
             let expected = queue.completed;
-            self.failure = Some(format!("{id}: launch {number} is complete before {expected}"));
+            let what = format!("{id}: launch {number} is complete before {expected}");
+            self.failure = Some((id, what));
         }
         queue.completed = queue.completed.max(number + 1);
-        if queue.launches[at].completed == 1 {
+        if first {
             self.agenda.after(after, What::Seen { queue: id, number });
         }
         self.fetch_more(id);
@@ -260,21 +263,4 @@ impl Gpu {
         self.dispatch(device);
         self.track(id);
     }
-
-    /// What saving that many waves takes.
-    pub(crate) fn save_time(&self, waves: u64) -> Duration {
-        let cost = &self.model.context;
-        cost.save + transfer(waves, cost.wave_bytes, cost.save_bytes_per_us)
-    }
-
-    /// What restoring that many waves takes.
-    pub(crate) fn restore_time(&self, waves: u64) -> Duration {
-        let cost = &self.model.context;
-        cost.restore + transfer(waves, cost.wave_bytes, cost.restore_bytes_per_us)
-    }
-}
-
-fn transfer(waves: u64, wave_bytes: u64, bytes_per_us: u64) -> Duration {
-    let ns = u128::from(waves) * u128::from(wave_bytes) * 1000 / u128::from(bytes_per_us.max(1));
-    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }

@@ -10,6 +10,7 @@ use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Instant;
 
 use crate::agenda::What;
+use crate::gpu::Gpu;
 use crate::rig::Rig;
 
 /// The watcher of one device.
@@ -22,113 +23,136 @@ pub(crate) struct HoldWatcher {
     moved_at: Instant,
     placed: bool,
     hinted: bool,
+    /// Whether it sleeps while there is nothing to watch; then the doorbell has to wake it.
+    sleeps: bool,
+    /// Whether its next poll is on the agenda.
+    awake: bool,
+}
+
+impl HoldWatcher {
+    /// One that sleeps while its queue has nothing to do: virtual polls cost nothing, real ones do.
+    pub(crate) fn sleeping() -> Self {
+        Self { sleeps: true, ..Self::default() }
+    }
+
+    /// Whether it is that queue that may be held.
+    pub(crate) fn permits(&self, queue: QueueId) -> bool {
+        self.permitted == Some(queue)
+    }
+
+    pub(crate) fn permit(&mut self, gpu: &mut Gpu, device: usize, queue: QueueId) {
+        self.forbid(gpu);
+        self.permitted = Some(queue);
+        self.epoch += 1;
+        let last = gpu.queues.get(&queue).map(|queue| queue.ring.view(None));
+        self.last = last.unwrap_or_default();
+        self.moved_at = gpu.agenda.now();
+        self.await_poll(gpu, device);
+    }
+
+    pub(crate) fn forbid(&mut self, gpu: &mut Gpu) {
+        self.set(gpu, false);
+        self.permitted = None;
+        self.hinted = false;
+        self.epoch += 1;
+    }
+
+    /// The doorbell of the queue that may be held was rung.
+    pub(crate) fn wake(&mut self, gpu: &mut Gpu, device: usize) {
+        if !self.awake {
+            self.await_poll(gpu, device);
+        }
+    }
+
+    fn await_poll(&mut self, gpu: &mut Gpu, device: usize) {
+        self.awake = true;
+        let epoch = self.epoch;
+        gpu.agenda.after(gpu.model.tsg.hold_poll, What::HoldPoll { device, epoch });
+    }
+
+    pub(crate) fn poll(&mut self, gpu: &mut Gpu, device: usize, epoch: u64) {
+        if self.epoch != epoch {
+            return;
+        }
+        self.awake = false;
+        let (quiet, max) = (gpu.model.tsg.hold_quiet, gpu.model.tsg.hold_max);
+        let now = gpu.agenda.now();
+        let loaded = gpu.loaded(device);
+        let Some(id) = self.permitted else { return };
+        let Some(queue) = gpu.queues.get_mut(&id) else { return };
+        queue.ring.look();
+        let (view, has_work) = (queue.ring.view(None), queue.has_work());
+        if view != self.last {
+            let submitted = view.put != self.last.put;
+            self.last = view;
+            self.moved_at = now;
+            if submitted {
+                self.set(gpu, true);
+            }
+        }
+        let on_since = loaded.filter(|(current, _)| *current == id).map(|(_, since)| since);
+        let quiet_since = on_since.map(|since| since.max(self.moved_at));
+        let quiet =
+            view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
+        let expired = now.since(self.moved_at) >= max;
+        if self.placed && (expired || (quiet && !self.hinted)) {
+            self.set(gpu, false);
+        }
+        if !self.sleeps || self.placed || has_work {
+            self.await_poll(gpu, device);
+        }
+    }
+
+    /// A task announces a request, or says that it is done.
+    pub(crate) fn hint(&mut self, gpu: &mut Gpu, begins: bool) {
+        self.hinted = begins;
+        self.moved_at = gpu.agenda.now();
+        if begins {
+            self.set(gpu, true);
+        }
+    }
+
+    fn set(&mut self, gpu: &mut Gpu, placed: bool) {
+        if self.placed == placed {
+            return;
+        }
+        self.placed = placed;
+        if let Some(queue) = self.permitted {
+            gpu.agenda.after(gpu.model.tsg.hold_latency, What::HoldSeen { queue, placed });
+        }
+    }
+}
+
+impl Gpu {
+    /// The hardware sees a hold placed or released.
+    pub(crate) fn hold_seen(&mut self, id: QueueId, placed: bool) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.held = placed;
+            self.consider(id);
+        }
+    }
 }
 
 impl Rig {
     pub(crate) fn permit_hold(&mut self, device: usize, queue: QueueId) {
-        self.forbid_hold(device);
-        let now = self.gpu.agenda.now();
-        let last = self.gpu.queues.get(&queue).map(|queue| queue.ring.view(None));
-        let poll = self.gpu.model.tsg.hold_poll;
-        let watcher = &mut self.holds[device];
-        watcher.permitted = Some(queue);
-        watcher.epoch += 1;
-        watcher.last = last.unwrap_or_default();
-        watcher.moved_at = now;
-        let epoch = watcher.epoch;
-        self.gpu.agenda.after(poll, What::HoldPoll { device, epoch });
+        self.holds[device].permit(&mut self.gpu, device, queue);
     }
 
     pub(crate) fn forbid_hold(&mut self, device: usize) {
-        self.release_hold(device);
-        let watcher = &mut self.holds[device];
-        watcher.permitted = None;
-        watcher.hinted = false;
-        watcher.epoch += 1;
+        self.holds[device].forbid(&mut self.gpu);
     }
 
     pub(crate) fn hold_poll(&mut self, device: usize, epoch: u64) {
-        let (poll, quiet, max) = {
-            let tsg = &self.gpu.model.tsg;
-            (tsg.hold_poll, tsg.hold_quiet, tsg.hold_max)
-        };
-        let now = self.gpu.agenda.now();
-        let loaded = self.gpu.loaded(device);
-        let watcher = &mut self.holds[device];
-        if watcher.epoch != epoch {
-            return;
-        }
-        let Some(id) = watcher.permitted else { return };
-        let Some(queue) = self.gpu.queues.get(&id) else { return };
-        let view = queue.ring.view(None);
-        if view != watcher.last {
-            let submitted = view.put != watcher.last.put;
-            watcher.last = view;
-            watcher.moved_at = now;
-            if submitted {
-                self.place_hold(device);
-            }
-        }
-        let watcher = &self.holds[device];
-        let on_since = loaded.filter(|(current, _)| *current == id).map(|(_, since)| since);
-        let quiet_since = on_since.map(|since| since.max(watcher.moved_at));
-        let quiet =
-            view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
-        let expired = now.since(watcher.moved_at) >= max;
-        if watcher.placed && (expired || (quiet && !watcher.hinted)) {
-            self.release_hold(device);
-        }
-        self.gpu.agenda.after(poll, What::HoldPoll { device, epoch });
+        self.holds[device].poll(&mut self.gpu, device, epoch);
     }
 
     /// A task announces a request, or says that it is done.
     pub(crate) fn hint_hold(&mut self, task: usize, begins: bool) {
-        let now = self.gpu.agenda.now();
-        for device in 0..self.holds.len() {
-            let Some(id) = self.holds[device].permitted else { continue };
-            if self.gpu.queues.get(&id).is_none_or(|queue| queue.task != task) {
-                continue;
-            }
-            self.holds[device].hinted = begins;
-            self.holds[device].moved_at = now;
-            if begins {
-                self.place_hold(device);
+        for watcher in &mut self.holds {
+            let Some(id) = watcher.permitted else { continue };
+            if self.gpu.queues.get(&id).is_some_and(|queue| queue.task == task) {
+                watcher.hint(&mut self.gpu, begins);
             }
         }
-    }
-
-    fn place_hold(&mut self, device: usize) {
-        self.set_hold(device, true);
-    }
-
-    fn release_hold(&mut self, device: usize) {
-        self.set_hold(device, false);
-    }
-
-    fn set_hold(&mut self, device: usize, placed: bool) {
-        let latency = self.gpu.model.tsg.hold_latency;
-        let watcher = &mut self.holds[device];
-        if watcher.placed == placed {
-            return;
-        }
-        watcher.placed = placed;
-        if let Some(queue) = watcher.permitted {
-            self.gpu.agenda.after(latency, What::HoldSeen { queue, placed });
-        }
-    }
-
-    /// The hardware sees a hold placed or released.
-    pub(crate) fn hold_seen(&mut self, queue: QueueId, placed: bool) {
-        if let Some(hardware) = self.gpu.queues.get_mut(&queue) {
-            hardware.held = placed;
-            self.gpu.consider(queue);
-        }
-    }
-}
-
-impl HoldWatcher {
-    /// Whether it is that queue that may be held.
-    pub(crate) fn permits(&self, queue: QueueId) -> bool {
-        self.permitted == Some(queue)
     }
 }

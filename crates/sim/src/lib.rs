@@ -16,6 +16,7 @@ mod gpu;
 mod hold;
 pub mod isa;
 pub mod kernels;
+pub mod live;
 pub mod memory;
 pub mod model;
 pub mod outcome;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+use gpreempt_core::capability::Capabilities;
 use gpreempt_core::command::Command;
 use gpreempt_core::event::{Event, TaskTraits};
 use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
@@ -17,8 +17,8 @@ use crate::gpu::Gpu;
 use crate::hold::HoldWatcher;
 use crate::isa::{AssembleError, LANES, Program};
 use crate::memory::Memory;
-use crate::model::MachineKind;
 use crate::prng::Prng;
+use crate::ring::Ring;
 use crate::scenario::{Arrivals, FaultSpec, KernelSpec, ProgramSource, Scenario};
 use crate::track::Tracks;
 
@@ -189,7 +189,8 @@ impl Rig {
                 let id = QueueId(self.next_queue);
                 self.next_queue += 1;
                 let device = device as usize;
-                self.gpu.open_queue(id, device, task, priority, self.ring_capacity[task]);
+                let ring = Ring::new(self.ring_capacity[task]);
+                self.gpu.open_queue(id, device, task, priority, ring);
                 self.roster.push((id, task, device));
                 turn.push(id);
             }
@@ -200,38 +201,18 @@ impl Rig {
 
     /// What the devices can do, as their backend would report it.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let model = &self.gpu.model;
-        let full = u64::from(model.compute_units) * u64::from(model.waves_per_unit);
-        let (mechanism, quiet) = match self.gpu.machine {
-            MachineKind::None => (Mechanism::Watch, Duration::ZERO),
-            MachineKind::Tsg => (Mechanism::Slice, model.tsg.hold_quiet),
-            MachineKind::Reset | MachineKind::Cwsr => (Mechanism::Stop, Duration::ZERO),
-        };
-        let reset = model.reset.flag + model.reset.clear + model.reset.kill;
-        let (preempt_cost, resume_cost) = match self.gpu.machine {
-            MachineKind::Reset => (reset, model.reset.resubmit),
-            MachineKind::None | MachineKind::Tsg | MachineKind::Cwsr => (
-                model.control.preempt + self.gpu.save_time(full),
-                model.control.resume + self.gpu.restore_time(full),
-            ),
-        };
-        Capabilities {
-            mechanism,
-            level: Level::Switch,
-            preempt_cost,
-            resume_cost,
-            quiet,
-            hold: self.may_hold && self.gpu.machine == MachineKind::Tsg,
-            hardware_priority: self.gpu.machine == MachineKind::Cwsr,
-        }
+        self.gpu.capabilities(self.may_hold)
     }
 
     /// What a ring shows now.
     fn reading(&self, queue: QueueId) -> Option<RingView> {
         let hardware = self.gpu.queues.get(&queue)?;
-        // The papers' runtime and an AMD device can tell whether fetched work still runs.
-        let exact = self.gpu.machine != MachineKind::Tsg;
-        Some(hardware.ring.view(exact.then(|| hardware.has_work())))
+        let running = if self.gpu.can_tell_running() {
+            Some(hardware.has_work())
+        } else {
+            hardware.known_running()
+        };
+        Some(hardware.ring.view(running))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpreempt_core::id::QueueId;
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
 
 /// What a queue was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +44,9 @@ pub(crate) struct Tracks {
     spans: Vec<Span>,
     spans_max: usize,
     window: Option<(Instant, Instant)>,
+    /// Whether busy time is added up.
+    is_metered: bool,
+    busy: BTreeMap<QueueId, Duration>,
 }
 
 impl Tracks {
@@ -51,8 +54,27 @@ impl Tracks {
         Self { spans_max, window, ..Self::default() }
     }
 
+    /// Adds up busy time and keeps nothing else.
+    pub(crate) fn metered() -> Self {
+        Self { is_metered: true, ..Self::default() }
+    }
+
+    /// How long a queue has had waves on compute units.
+    pub(crate) fn busy(&self, queue: QueueId, now: Instant) -> Duration {
+        let past = self.busy.get(&queue).copied().unwrap_or_default();
+        match self.current.get(&queue) {
+            Some((Activity::Run, start)) => past + now.since(*start),
+            Some(_) | None => past,
+        }
+    }
+
+    /// Forgets a queue's busy time.
+    pub(crate) fn forget(&mut self, queue: QueueId) {
+        self.busy.remove(&queue);
+    }
+
     pub(crate) fn enter(&mut self, queue: QueueId, now: Instant, activity: Activity) {
-        if self.spans_max == 0 {
+        if self.spans_max == 0 && !self.is_metered {
             return;
         }
         let before = self.current.insert(queue, (activity, now));
@@ -81,6 +103,9 @@ impl Tracks {
     }
 
     fn push(&mut self, span: Span) {
+        if self.is_metered && span.activity == Activity::Run {
+            *self.busy.entry(span.queue).or_default() += span.end.since(span.start);
+        }
         let empty = span.start == span.end || span.activity == Activity::Idle;
         let outside = self.window.is_some_and(|(from, to)| span.end < from || span.start > to);
         if !empty && !outside && self.spans.len() < self.spans_max {
@@ -127,5 +152,20 @@ mod tests {
         let seen: Vec<_> =
             spans.iter().map(|s| (s.start.as_nanos(), s.end.as_nanos(), s.activity)).collect();
         assert_eq!(seen, [(10, 30, Activity::Run), (30, 35, Activity::Save)]);
+    }
+
+    #[test]
+    fn busy_time_is_added_up_and_includes_the_current_span() {
+        let at = Instant::from_nanos;
+        let mut tracks = Tracks::metered();
+        let queue = QueueId(1);
+        tracks.enter(queue, at(10), Activity::Run);
+        tracks.enter(queue, at(30), Activity::Save);
+        tracks.enter(queue, at(50), Activity::Run);
+        assert_eq!(tracks.busy(queue, at(57)), Duration::from_nanos(27));
+        tracks.close(queue, at(60));
+        tracks.forget(queue);
+        assert_eq!(tracks.busy(queue, at(70)), Duration::ZERO);
+        assert_eq!(tracks.finish(at(70)), []);
     }
 }

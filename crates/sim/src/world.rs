@@ -174,7 +174,7 @@ impl<'a> World<'a> {
             What::CallReaches { device, epoch } => rig.call_reaches(device, epoch),
             What::Resubmitted { queue, epoch } => rig.gpu.finish_resubmit(queue, epoch),
             What::HoldPoll { device, epoch } => rig.hold_poll(device, epoch),
-            What::HoldSeen { queue, placed } => rig.hold_seen(queue, placed),
+            What::HoldSeen { queue, placed } => rig.gpu.hold_seen(queue, placed),
             What::TaskStart { task } => rig.start_task(task),
             What::Arrive { task } => rig.arrive(task),
             What::Announce { task } => rig.announce(task),
@@ -283,7 +283,7 @@ impl<'a> World<'a> {
     }
 
     fn check(&mut self) -> Result<(), SimError> {
-        if let Some(failure) = self.rig.gpu.failure.take() {
+        if let Some((_, failure)) = self.rig.gpu.failure.take() {
             return Err(SimError::Kernel(failure));
         }
         let now = self.rig.now();

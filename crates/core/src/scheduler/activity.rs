@@ -15,7 +15,11 @@ impl Scheduler {
         let now = self.now;
         let queue = self.queue_mut(id)?;
         let moved = (ring.put, ring.get) != (queue.ring.put, queue.ring.get);
-        queue.ring = ring;
+        let was_done = core::mem::replace(&mut queue.ring, ring).is_done();
+        if was_done != ring.is_done() {
+            self.reseat(id);
+        }
+        let queue = self.queue_mut(id)?;
         if ring.has_work() {
             if let Some(since) = queue.empty_since.take() {
                 queue.learn_gap(now.since(since));
@@ -25,7 +29,12 @@ impl Scheduler {
             self.renew_deadline(id);
             return Ok(());
         }
-        // A queue that is off cannot show that it is done: its kernel may be saved half-way.
+        // A queue that is off cannot show that it is done, because its kernel may be saved
+        // half-way; only its device can.
+        if queue.standing == Standing::Off {
+            self.judge_off(id);
+            return Ok(());
+        }
         if queue.standing != Standing::On {
             return Ok(());
         }
@@ -36,6 +45,19 @@ impl Scheduler {
         }
         self.wait_for_idle(id, moved);
         Ok(())
+    }
+
+    /// The ring of a queue that is off looks empty. Where only one of several may run, queues are
+    /// stopped that look idle, to find out whether they are; those that are may run again.
+    fn judge_off(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get(&id) else {
+            return;
+        };
+        let mechanism = self.devices.get(&queue.device).map(|d| d.capabilities.mechanism);
+        let hinted = self.tasks.get(&queue.task).is_some_and(|task| task.hinted);
+        if mechanism == Some(Mechanism::Slice) && !hinted {
+            self.set_active(id, !queue.ring.is_done());
+        }
     }
 
     /// The ring of a queue that is on looks empty: when does it count as idle?

@@ -22,8 +22,17 @@ impl Scheduler {
         if queue.doubtful && queue.standing == Standing::Off && !queue.stuck {
             return Position::Restore;
         }
-        if !queue.active || queue.stuck || queue.standing == Standing::Preempting {
+        if queue.stuck || queue.standing == Standing::Preempting {
             return Position::Out;
+        }
+        if !queue.active {
+            // Where two would starve each other, looking idle is not enough.
+            let doubtful = device.lane(lane).exclusive && !queue.ring.is_done();
+            return match queue.standing {
+                Standing::On if doubtful => Position::Idle,
+                Standing::Off => Position::Parked,
+                Standing::On | Standing::Preempting | Standing::Resuming => Position::Out,
+            };
         }
         if queue.gang.and_then(|gang| self.gangs.get(&gang)).is_some_and(|gang| gang.blocked) {
             return if queue.standing == Standing::On { Position::Evict } else { Position::Out };

@@ -183,7 +183,7 @@ impl Scheduler {
         self.stop_waiting(id);
         self.set_active(id, false);
         self.leave_mixture(id, priority);
-        self.queues.remove(&id);
+        let left = self.queues.remove(&id).map(|queue| (queue.lane, queue.position));
         for timer in [Timer::Idle(id), Timer::Retry(id)] {
             self.timers.stop(timer);
         }
@@ -191,6 +191,9 @@ impl Scheduler {
             task.queues.remove(&id);
         }
         let device = self.devices.get_mut(&device_id).expect("a queue's device is known");
+        if let Some((lane, position)) = left {
+            device.lane_mut(lane).remove(id, position);
+        }
         device.untuned.remove(&id);
         if device.held == Some(id) {
             device.held = None;

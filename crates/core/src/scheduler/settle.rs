@@ -42,9 +42,15 @@ impl Scheduler {
             let gang = self.queues.get(&queue)?.gang?;
             return self.preempt(queue, Reason::GangBlocked { gang });
         }
+        if let Some(queue) = lane.parked() {
+            return self.resume(queue);
+        }
         let low_waits = device.lane(Class::Low).is_busy();
         if class == Class::High && device.grant == Some(Grant::LowClass) && low_waits {
             return self.preempt(lane.lowest_on()?.queue.0, Reason::LowTurn);
+        }
+        if let Some(queue) = lane.in_the_way() {
+            return self.preempt(queue, Reason::InDoubt);
         }
         if let Some((loser, winner)) = lane.loser() {
             let reason = self.reason_to_go(&loser, &winner);

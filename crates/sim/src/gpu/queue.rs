@@ -6,7 +6,7 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::time::{Duration, Instant};
 
 use super::execution::Execution;
-use crate::packet::Packet;
+use crate::packet::{PACKET_BYTES, Packet};
 use crate::ring::Ring;
 
 /// Whether a queue's waves may be on compute units.
@@ -44,13 +44,15 @@ pub(crate) struct HardwareQueue {
     pub(crate) resuming: bool,
     /// Stopped from outside.
     pub(crate) stopped: bool,
+    /// The write index at which it was found to be done when it was last stopped.
+    pub(crate) known_done: Option<u64>,
     /// The group's time slice.
     pub(crate) slice: Duration,
     /// A hold keeps the group resident without work.
     pub(crate) held: bool,
     /// When it was given a hardware slot.
     pub(crate) mapped_at: Option<Instant>,
-    /// Every launch the client made, by number.
+    /// Every launch the client made, by number; none where the ring is in memory of a client.
     pub(crate) launches: Vec<LaunchRecord>,
     /// Launches that are complete: all below this number, where nothing is executed twice.
     pub(crate) completed: u64,
@@ -84,6 +86,7 @@ impl HardwareQueue {
             leaving: (Vec::new(), 0),
             resuming: false,
             stopped: false,
+            known_done: None,
             slice: Duration::ZERO,
             held: false,
             mapped_at: None,
@@ -94,9 +97,42 @@ impl HardwareQueue {
         }
     }
 
+    /// Takes what was fetched for a launch, unless it cannot be one of this queue's.
+    pub(crate) fn admit(
+        &self,
+        bytes: &[u8; PACKET_BYTES],
+        programs: usize,
+        waves_max: u32,
+    ) -> Result<Packet, &'static str> {
+        let Some(packet) = Packet::decode(bytes) else {
+            return Err("the ring holds something that is no packet");
+        };
+        if self.ring.is_mapped() {
+            return admit_foreign(packet, self.ring.view(None).get - 1, programs, waves_max);
+        }
+        let known = usize::try_from(packet.number).ok().and_then(|at| self.launches.get(at));
+        match known {
+            Some(known) if known.packet == packet => Ok(packet),
+            Some(_) | None => Err("the ring holds what its client never wrote"),
+        }
+    }
+
+    /// What is known of a launch: nothing, where launches are not written down.
+    pub(crate) fn launch_mut(&mut self, number: u64) -> Option<&mut LaunchRecord> {
+        let at = usize::try_from(number).ok()?;
+        self.launches.get_mut(at)
+    }
+
     /// Whether anything was submitted and is not complete, as the device can know.
     pub(crate) fn has_work(&self) -> bool {
         self.execution.is_some() || !self.fetched.is_empty() || self.ring.pending() > 0
+    }
+
+    /// What a reading of the ring tells where it cannot tell running work from finished work:
+    /// whether a stop interrupted something is known, until the client submits again.
+    pub(crate) fn known_running(&self) -> Option<bool> {
+        let still = self.known_done == Some(self.ring.view(None).put);
+        if self.stopped { Some(self.has_work()) } else { still.then_some(false) }
     }
 
     /// Waves on compute units.
@@ -114,3 +150,26 @@ impl HardwareQueue {
         self.fetched.len() as u64 + u64::from(self.execution.is_some())
     }
 }
+
+/// A launch as a stranger wrote it: its place in the ring is its number, and it must fit the
+/// device.
+fn admit_foreign(
+    packet: Packet,
+    number: u64,
+    programs: usize,
+    waves_max: u32,
+) -> Result<Packet, &'static str> {
+    if packet.kernel as usize >= programs {
+        return Err("a packet names a kernel that is not loaded");
+    }
+    if packet.waves == 0 || packet.waves > waves_max {
+        return Err("a packet has work-groups that fit on no compute unit");
+    }
+    if packet.groups == 0 || packet.groups > GROUPS_MAX {
+        return Err("a packet has no work-groups, or too many");
+    }
+    Ok(Packet { number, ..packet })
+}
+
+/// Most work-groups of a launch that a stranger wrote.
+const GROUPS_MAX: u32 = 1 << 16;

@@ -62,6 +62,7 @@ impl Gpu {
             MachineKind::Reset => self.begin_resubmit(id),
             MachineKind::Tsg => {
                 queue.stopped = false;
+                queue.known_done = (!queue.has_work()).then_some(queue.ring.view(None).put);
                 self.devices[device].runlist.stopping.remove(&id);
                 self.notices.push_back(Notice::Resumed(id));
                 self.fetch_more(id);

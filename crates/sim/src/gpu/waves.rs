@@ -50,8 +50,8 @@ impl Gpu {
             group.waves[at].1 = state;
             if let Step::Fault(fault) = step {
                 let program = execution.program.name();
-                self.failure =
-                    Some(format!("kernel `{program}`, work-group {number}, wave {wave}: {fault}"));
+                let what = format!("kernel `{program}`, work-group {number}, wave {wave}: {fault}");
+                self.failure = Some((id, what));
                 return None;
             }
             ready.extend(release_barrier(group));

@@ -2,6 +2,7 @@
 
 use super::world::{SLICE, World, level, ms, us, with};
 use crate::config::Config;
+use crate::decision::Reason;
 use crate::event::Event;
 use crate::id::{DeviceId, QueueId, TaskId};
 use crate::time::Duration;
@@ -160,4 +161,48 @@ fn a_device_without_slices_holds_the_one_that_works_too() {
     world.busy(2);
     world.run(ms(6));
     assert_eq!(world.held.get(&DeviceId(0)), Some(&2));
+}
+
+#[test]
+fn a_low_queue_that_only_looks_idle_is_stopped_before_another_may_run() {
+    let mut world = world();
+    world.task(1, with(2));
+    world.task(2, with(2));
+    world.task(3, with(12));
+    world.busy(1);
+    world.run(ms(20));
+    // Its kernel was fetched and takes longer than any quiet time.
+    world.fetched(1);
+    world.run(ms(50));
+    assert!(!world.view(1).active);
+    world.busy(2);
+    for _ in 0..400 {
+        world.run(ms(1));
+        let low: alloc::vec::Vec<u64> =
+            world.running().into_iter().filter(|queue| *queue < 3).collect();
+        assert!(low.len() < 2, "both may run: {low:?}");
+    }
+    assert!(world.reasons(1).contains(&Reason::InDoubt));
+    assert!(world.ran(1) > ms(20), "what may be a long kernel gets turns");
+}
+
+#[test]
+fn a_low_queue_that_is_found_to_be_idle_is_left_alone() {
+    let mut world = world();
+    world.task(1, with(2));
+    world.task(2, with(2));
+    world.task(3, with(12));
+    world.busy(1);
+    world.run(ms(20));
+    world.fetched(1);
+    world.run(ms(50));
+    world.busy(2);
+    world.run(ms(10));
+    world.done(1);
+    world.run(ms(20));
+    let preempts = world.preempts();
+    world.run(ms(1_000));
+    assert_eq!(world.preempts(), preempts, "nobody is moved any more");
+    assert_eq!(world.stopped(), []);
+    assert!(world.view(2).active && !world.view(1).active);
 }

@@ -1,0 +1,228 @@
+//! What can be typed.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use gpreempt_core::id::DeviceId;
+use gpreempt_emu::load::{BestEffort, LatencyCritical, Load, Output};
+use gpreempt_emu::server::Options;
+use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
+
+/// An emulated GPU in real time, for real processes on any machine.
+#[derive(Debug, Parser)]
+#[command(name = "gpreempt-emu", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+/// What to do instead.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a load on an emulated GPU
+    Load {
+        #[command(subcommand)]
+        command: LoadCommand,
+    },
+}
+
+/// Which load.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LoadCommand {
+    Be(BeArgs),
+    Lc(LcArgs),
+}
+
+/// What is emulated.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ServeArgs {
+    /// Where to listen
+    #[arg(long, value_name = "PATH", required = true)]
+    socket: Option<PathBuf>,
+    /// How many devices there are (1 to 16)
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    devices: u32,
+    /// What each device is: h200, mi300x, or a file
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
+    model: String,
+    /// How it preempts: tsg (slices, as NVIDIA) or cwsr (on request, as AMD); default: as the
+    /// model says
+    #[arg(long, value_name = "KIND", value_parser = machine)]
+    machine: Option<MachineKind>,
+    /// So many compute units instead of the model's: loads of few work-groups fill a small device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    compute_units: Option<u32>,
+}
+
+/// What all loads have.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct LoadArgs {
+    /// Where the emulator listens
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// How long to run (1 to 86400)
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// The number of the device
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    device: u32,
+    /// Work-groups of a kernel, each one wave: more cost the emulator more
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    groups: u32,
+    /// Begin only when this file exists (after the ready line)
+    #[arg(long, value_name = "PATH")]
+    wait_file: Option<PathBuf>,
+    /// Print lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Best effort: kernels back to back, with the rate in every interval
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct BeArgs {
+    /// How long a kernel runs when nothing disturbs it
+    #[arg(long, value_name = "US", default_value_t = 8_000,
+          value_parser = clap::value_parser!(u64).range(1..=4_000_000))]
+    kernel_us: u64,
+    /// Kernels in flight
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// How often to print the rate
+    #[arg(long, value_name = "MS", default_value_t = 500,
+          value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    report_ms: u64,
+    /// How long to wait for the last kernels
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    drain_ms: u64,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+/// Latency critical: requests on a schedule that does not wait for anybody
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct LcArgs {
+    /// Kernels in a request
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    kernels: u32,
+    /// How long a kernel runs when nothing disturbs it
+    #[arg(long, value_name = "US", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    kernel_us: u64,
+    /// Time on the processor after each kernel
+    #[arg(long, value_name = "US", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    gap_us: u64,
+    /// A request every so often
+    #[arg(long, value_name = "US", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
+    every_us: u64,
+    /// Requests of the first moments run but do not count
+    #[arg(long, value_name = "MS", default_value_t = 200,
+          value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    warmup_ms: u64,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
+impl ServeArgs {
+    /// The emulator they ask for, or what is wrong with them.
+    pub(crate) fn options(&self) -> Result<Options, String> {
+        let socket = self.socket.clone().ok_or("--socket is missing")?;
+        let mut model = match DeviceModel::built_in(&self.model) {
+            Some(model) => model,
+            None => model_in(Path::new(&self.model))?,
+        };
+        if let Some(units) = self.compute_units {
+            model.compute_units = units;
+        }
+        let machine = self.machine.unwrap_or(model.machine);
+        Ok(Options { socket, machine, model, devices: self.devices })
+    }
+}
+
+fn model_in(path: &Path) -> Result<DeviceModel, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        format!("{} is neither h200 nor mi300x nor a file: {error}", path.display())
+    })?;
+    read_model(&path.display().to_string(), &text).map_err(|error| error.to_string())
+}
+
+fn machine(name: &str) -> Result<MachineKind, String> {
+    MachineKind::from_name(name).ok_or_else(|| "take tsg or cwsr".to_owned())
+}
+
+impl LoadArgs {
+    fn load(&self, kernel_us: u64) -> Load {
+        Load {
+            socket: self.socket.clone(),
+            device: DeviceId(self.device),
+            seconds: self.seconds,
+            kernel_us,
+            groups: self.groups,
+            wait_file: self.wait_file.clone(),
+            output: Output { json: self.json },
+        }
+    }
+}
+
+impl BeArgs {
+    pub(crate) fn load(&self) -> BestEffort {
+        let load = self.load.load(self.kernel_us);
+        let Self { depth, report_ms, drain_ms, .. } = *self;
+        BestEffort { load, depth, report_ms, drain_ms }
+    }
+}
+
+impl LcArgs {
+    pub(crate) fn load(&self) -> LatencyCritical {
+        let load = self.load.load(self.kernel_us);
+        let Self { kernels, gap_us, every_us, warmup_ms, .. } = *self;
+        LatencyCritical { load, kernels, gap_us, every_us, warmup_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_every_option_is_understood() {
+        for line in [
+            "gpreempt-emu",
+            "gpreempt-emu --devices 0 --socket s",
+            "gpreempt-emu --machine dance --socket s",
+            "gpreempt-emu load be",
+            "gpreempt-emu load be --socket s --depth 0",
+            "gpreempt-emu load lc --socket s --kernels 0",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+        for line in [
+            "gpreempt-emu --socket s --devices 2 --model mi300x --machine tsg --compute-units 4",
+            "gpreempt-emu load be --socket s --seconds 5 --kernel-us 100 --depth 2 --json",
+            "gpreempt-emu load lc --socket s --every-us 5000 --gap-us 0 --warmup-ms 0 --device 1",
+        ] {
+            assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_not_there_is_named() {
+        let line = "gpreempt-emu --socket s --model /nowhere/gpu.toml";
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        assert!(args.serve.options().unwrap_err().contains("/nowhere/gpu.toml"));
+    }
+}

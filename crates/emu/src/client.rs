@@ -1,0 +1,220 @@
+//! For programs that compute on the emulated GPU: queues, launches, results.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_sim::packet::Packet;
+
+use crate::clock::monotonic;
+use crate::error::EmuError;
+use crate::map::Access;
+use crate::page::{QueuePage, QueueState};
+use crate::protocol::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
+use crate::talk::Talk;
+
+/// How long the emulator may take to answer.
+const TIMEOUT: Duration = Duration::from_millis(10_000);
+
+/// A program's connection to the emulated GPU. When it is dropped, its queues and its memory on
+/// the device are gone.
+#[derive(Debug)]
+pub struct Client {
+    talk: Talk,
+    shared: Arc<Shared>,
+    task: TaskId,
+}
+
+/// What the queues need.
+#[derive(Debug)]
+struct Shared {
+    bell: OwnedFd,
+    /// The connection, to see whether it still stands.
+    socket: OwnedFd,
+}
+
+/// A queue of a program.
+#[derive(Debug)]
+pub struct Queue {
+    id: QueueId,
+    page: QueuePage,
+    /// Packets written.
+    put: u64,
+    shared: Arc<Shared>,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Which kernel: its place in [`crate::server::KERNELS`].
+    pub kernel: u32,
+    /// Work-groups.
+    pub groups: u32,
+    /// Waves in each.
+    pub waves: u32,
+    /// The address of its region in memory.
+    pub region: u32,
+    /// The size of the region.
+    pub region_bytes: u32,
+    /// What the kernel mixes into its result.
+    pub number: u32,
+    /// How long each wave is busy.
+    pub work_ns: u32,
+}
+
+impl Client {
+    /// Connects, with that much memory on the device, all zero.
+    ///
+    /// # Errors
+    /// There is no emulator, or it has no room.
+    pub fn connect(path: &Path, memory_bytes: u32) -> Result<Self, EmuError> {
+        let mut talk = Talk::connect(path)?;
+        let hello = Request::Hello(Role::Client { memory_bytes });
+        let (Reply::Welcome { task, .. }, Some(bell)) = talk.ask(&hello, TIMEOUT)? else {
+            return Err(EmuError::Confused);
+        };
+        let socket = talk.socket().try_clone()?;
+        Ok(Self { talk, shared: Arc::new(Shared { bell, socket }), task })
+    }
+
+    /// What the emulator calls this program.
+    pub fn task(&self) -> TaskId {
+        self.task
+    }
+
+    /// The devices there are.
+    ///
+    /// # Errors
+    /// The emulator is gone.
+    pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, EmuError> {
+        let device = |reply| if let Reply::Device(device) = reply { Some(device) } else { None };
+        Ok(self.talk.list(TIMEOUT)?.into_iter().filter_map(device).collect())
+    }
+
+    /// Opens a queue whose ring holds `capacity` packets, a power of two.
+    ///
+    /// # Errors
+    /// There is no such device, or no room, or the emulator is gone.
+    pub fn open_queue(&mut self, device: DeviceId, capacity: u32) -> Result<Queue, EmuError> {
+        let request = Request::OpenQueue { device, capacity };
+        let (Reply::Opened { queue, .. }, Some(file)) = self.talk.ask(&request, TIMEOUT)? else {
+            return Err(EmuError::Confused);
+        };
+        let page = QueuePage::open(file.as_fd(), capacity, Access::ReadWrite)?;
+        Ok(Queue { id: queue, page, put: 0, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Closes a queue, whatever is in it.
+    ///
+    /// # Errors
+    /// The emulator is gone.
+    pub fn close_queue(&mut self, queue: &Queue) -> Result<(), EmuError> {
+        self.talk.do_it(&Request::CloseQueue(queue.id), TIMEOUT)
+    }
+
+    /// Reads memory on the device.
+    ///
+    /// # Errors
+    /// The memory is not that large, or the emulator is gone.
+    pub fn read(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, EmuError> {
+        let mut read = Vec::with_capacity(bytes);
+        while read.len() < bytes {
+            let piece = (bytes - read.len()).min(DATA_BYTES_MAX);
+            // PANIC: both are below the sizes that fit into 32 bits, or the emulator refuses.
+            let at = u32::try_from(read.len()).ok().and_then(|done| address.checked_add(done));
+            let at = at.ok_or(EmuError::Refused(crate::protocol::Refusal::BadNumber))?;
+            let piece = u32::try_from(piece).expect("a message's worth");
+            let request = Request::Read { address: at, bytes: piece };
+            let (Reply::Data { bytes, .. }, _) = self.talk.ask(&request, TIMEOUT)? else {
+                return Err(EmuError::Confused);
+            };
+            read.extend_from_slice(&bytes);
+        }
+        Ok(read)
+    }
+}
+
+impl Queue {
+    /// What the emulator calls it.
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// Kernels submitted so far.
+    pub fn submitted(&self) -> u64 {
+        self.put
+    }
+
+    /// Kernels complete so far.
+    pub fn completed(&self) -> u64 {
+        self.page.read().completed
+    }
+
+    /// Submits a kernel. Returns how many will be complete when it is.
+    ///
+    /// # Errors
+    /// The ring is full, or the queue is gone.
+    pub fn submit(&mut self, launch: &Launch) -> Result<u64, EmuError> {
+        self.check()?;
+        if self.put.wrapping_sub(self.page.read().get) >= u64::from(self.page.capacity()) {
+            return Err(EmuError::Full);
+        }
+        let Launch { kernel, groups, waves, region, region_bytes, number, work_ns } = *launch;
+        let arguments = [region, number, work_ns, region_bytes];
+        let rung_at = Instant::ZERO;
+        let packet = Packet { kernel, groups, waves, arguments, number: self.put, rung_at };
+        self.write(&packet.encode());
+        Ok(self.put)
+    }
+
+    /// Writes a packet, whatever it is, and tells the device.
+    pub fn write(&mut self, packet: &[u8; 64]) {
+        let wanted = self.page.write(self.put, packet);
+        self.put += 1;
+        if wanted {
+            self.ring_doorbell();
+        }
+    }
+
+    fn ring_doorbell(&self) {
+        // It can only fail if the bell has been ringing for four billion times.
+        let _ = rustix::io::write(&self.shared.bell, &1_u64.to_le_bytes());
+    }
+
+    /// Waits until that many kernels are complete, at most so long. False: they are not.
+    ///
+    /// # Errors
+    /// The queue is gone, or the emulator.
+    pub fn wait(&self, count: u64, timeout: Duration) -> Result<bool, EmuError> {
+        let until = monotonic() + timeout;
+        loop {
+            let completed = self.completed();
+            if completed >= count {
+                return Ok(true);
+            }
+            self.check()?;
+            let left = until.since(monotonic());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let left = left.min(LOOK).as_nanos();
+            self.page.wait_beyond(completed, std::time::Duration::from_nanos(left));
+            if left == LOOK.as_nanos() && crate::socket::has_ended(&self.shared.socket) {
+                return Err(EmuError::Gone);
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), EmuError> {
+        match self.page.state() {
+            QueueState::Open => Ok(()),
+            QueueState::Faulted => Err(EmuError::Faulted),
+            QueueState::Closed => Err(EmuError::Gone),
+        }
+    }
+}
+
+/// How often whoever waits looks whether the emulator is still there.
+const LOOK: Duration = Duration::from_millis(100);

@@ -1,0 +1,20 @@
+//! The emulated GPU as a process in real time.
+//!
+//! [`server`] is `sim`'s GPU with its time tied to `CLOCK_MONOTONIC`: rings in memory that client
+//! processes share, doorbells, context save in the middle of a kernel, control calls with their
+//! costs. [`client`] is what a program that computes uses, [`control`] what a scheduler's backend
+//! uses; both speak [`protocol`] over a Unix socket. Nothing in here decides who runs.
+
+pub mod client;
+pub mod clock;
+pub mod control;
+mod error;
+pub mod load;
+mod map;
+pub mod page;
+pub mod protocol;
+pub mod server;
+mod socket;
+mod talk;
+
+pub use error::EmuError;

@@ -1,0 +1,95 @@
+//! `gpreempt-emu`: an emulated GPU in real time, and loads for it.
+//!
+//! Exit codes: 0 all is well, 1 something that was run failed or gave a wrong result, 2 the
+//! arguments were wrong, 3 there is no emulator to run on.
+
+mod args;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use clap::Parser;
+use gpreempt_emu::EmuError;
+use gpreempt_emu::load::{LoadError, Stop};
+use gpreempt_emu::server::{Options, Server};
+
+use args::{Args, Command, LoadCommand};
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too; they are no errors.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    match args.command {
+        Some(Command::Load { command }) => load(command),
+        None => match args.serve.options() {
+            Ok(options) => serve(options),
+            Err(message) => fail(&message, 2),
+        },
+    }
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "gpreempt-emu: {message}");
+    ExitCode::from(code)
+}
+
+fn load(command: LoadCommand) -> ExitCode {
+    let result = Stop::on_signals().map_err(LoadError::from).and_then(|stop| match command {
+        LoadCommand::Be(args) => args.load().run(&stop),
+        LoadCommand::Lc(args) => args.load().run(&stop),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ LoadError::Bad(_)) => fail(&error.to_string(), 2),
+        Err(error @ LoadError::Emu(EmuError::Connect { .. })) => fail(&error.to_string(), 3),
+        Err(error) => fail(&error.to_string(), 1),
+    }
+}
+
+fn serve(options: Options) -> ExitCode {
+    raise_file_limit();
+    let described = format!(
+        "{} x {} ({}) at {}",
+        options.devices,
+        options.model.name,
+        options.machine.name(),
+        options.socket.display()
+    );
+    let mut server = match Server::bind(options) {
+        Ok(server) => server,
+        Err(error) => return fail(&error.to_string(), 1),
+    };
+    let stop = match stop_on_signals() {
+        Ok(stop) => stop,
+        Err(error) => return fail(&format!("cannot handle signals: {error}"), 1),
+    };
+    let _ = writeln!(std::io::stdout(), "gpreempt-emu: {described}");
+    match server.run(stop.as_fd()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.to_string(), 1),
+    }
+}
+
+/// Something that can be read after SIGTERM or SIGINT.
+fn stop_on_signals() -> std::io::Result<UnixStream> {
+    let (stop, signal) = UnixStream::pair()?;
+    for number in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
+    }
+    Ok(stop)
+}
+
+/// Every queue needs a file; as many as this process may have.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

@@ -1,0 +1,316 @@
+//! The page that a client and the device share: a ring, its indices, a doorbell, a counter.
+//!
+//! ```text
+//!    0  u32  magic                 4  u32  packets the ring holds
+//!    8  u32  doorbell wanted: the device will not look at `put` again before the bell rings
+//!   12  u32  completions: the low bits of `completed`, to wait on (futex)
+//!   16  u32  waiters: somebody waits there
+//!   20  u32  state: 0 open, 1 faulted, 2 closed
+//!   64  u64  put: packets written, by the client      (a cache line of its own)
+//!  128  u64  get: packets fetched, by the device
+//!  136  u64  completed: packets complete, by the device
+//! 4096  packets, 64 bytes each; packet n is in slot n modulo the number of slots
+//! ```
+//!
+//! Submission: write the packet, move `put`, and if a doorbell is wanted, ring it: write to the
+//! eventfd that came with Welcome. The device reads `put` and the packets and believes neither;
+//! what it writes it never reads back.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use gpreempt_core::ring::RingView;
+use gpreempt_sim::packet::PACKET_BYTES;
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::map::{self, Access, Mapping, NARROW_BYTES};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"GPRG");
+const PACKETS_AT: usize = 4096;
+const PACKET_WORDS: usize = PACKET_BYTES / 8;
+
+/// Places of words of 32 bits.
+mod narrow {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const CAPACITY: usize = 1;
+    pub(super) const DOORBELL_WANTED: usize = 2;
+    pub(super) const COMPLETIONS: usize = 3;
+    pub(super) const WAITERS: usize = 4;
+    pub(super) const STATE: usize = 5;
+}
+
+/// Places of words of 64 bits.
+mod wide {
+    use super::{NARROW_BYTES, PACKETS_AT};
+
+    pub(super) const PUT: usize = (64 - NARROW_BYTES) / 8;
+    pub(super) const GET: usize = (128 - NARROW_BYTES) / 8;
+    pub(super) const COMPLETED: usize = (136 - NARROW_BYTES) / 8;
+    pub(super) const PACKETS: usize = (PACKETS_AT - NARROW_BYTES) / 8;
+}
+
+/// Whether a queue's packets are still executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueState {
+    /// They are.
+    Open,
+    /// Not any more: something in the ring was wrong.
+    Faulted,
+    /// Not any more: the queue was closed.
+    Closed,
+}
+
+/// A queue's page.
+#[derive(Debug)]
+pub struct QueuePage {
+    mapping: Mapping,
+    capacity: u32,
+}
+
+/// A reading of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Packets written.
+    pub put: u64,
+    /// Packets fetched.
+    pub get: u64,
+    /// Packets complete.
+    pub completed: u64,
+}
+
+impl Reading {
+    /// What a scheduler sees, on a device that can tell what runs or cannot. (The counter of
+    /// completions is here on every device; real ones of the second kind keep it from us, so a
+    /// backend that wants to be like them does not look at it, except where a stop has told.)
+    pub fn view(self, can_tell_running: bool) -> RingView {
+        let running = can_tell_running.then_some(self.completed < self.get);
+        RingView { put: self.put, get: self.get, running }
+    }
+}
+
+/// Bytes of a page whose ring holds that many packets.
+fn page_bytes(capacity: u32) -> Option<usize> {
+    let ring = usize::try_from(capacity).ok()?.checked_mul(PACKET_BYTES)?;
+    ring.checked_add(PACKETS_AT).filter(|_| capacity.is_power_of_two())
+}
+
+impl QueuePage {
+    /// A new page, and the file it is in.
+    pub(crate) fn create(capacity: u32) -> Result<(Self, OwnedFd), Errno> {
+        let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
+        let file = map::create("gpreempt-ring", bytes)?;
+        let mapping = Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?;
+        let page = Self { mapping, capacity };
+        page.narrow(narrow::MAGIC).store(MAGIC, Ordering::Relaxed);
+        page.narrow(narrow::CAPACITY).store(capacity, Ordering::Relaxed);
+        page.narrow(narrow::DOORBELL_WANTED).store(1, Ordering::Relaxed);
+        Ok((page, file))
+    }
+
+    /// The page in a file that the emulator sent.
+    pub(crate) fn open(file: BorrowedFd<'_>, capacity: u32, access: Access) -> Result<Self, Errno> {
+        let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
+        let page = Self { mapping: Mapping::new(file, bytes, access)?, capacity };
+        let is_ours = page.narrow(narrow::MAGIC).load(Ordering::Relaxed) == MAGIC
+            && page.narrow(narrow::CAPACITY).load(Ordering::Relaxed) == capacity;
+        if is_ours { Ok(page) } else { Err(Errno::INVAL) }
+    }
+
+    fn narrow(&self, at: usize) -> &AtomicU32 {
+        &self.mapping.narrow()[at]
+    }
+
+    fn wide(&self, at: usize) -> &AtomicU64 {
+        &self.mapping.wide()[at]
+    }
+
+    /// Packets the ring holds.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The indices. They are read one after the other, the oldest first, so a reading never shows
+    /// more fetched than written, as far as the client is honest.
+    pub fn read(&self) -> Reading {
+        let load = |at| {
+            // Memory that is mapped read-only must be read relaxed, with a fence.
+            let value = self.wide(at).load(Ordering::Relaxed);
+            // ORDERING: pairs with the stores of the device and of the client.
+            fence(Ordering::Acquire);
+            value
+        };
+        let completed = load(wide::COMPLETED);
+        let get = load(wide::GET);
+        Reading { put: load(wide::PUT), get, completed }
+    }
+
+    /// Whether packets are still executed.
+    pub fn state(&self) -> QueueState {
+        let state = self.narrow(narrow::STATE).load(Ordering::Relaxed);
+        // ORDERING: pairs with `set_state`.
+        fence(Ordering::Acquire);
+        match state {
+            0 => QueueState::Open,
+            1 => QueueState::Faulted,
+            _ => QueueState::Closed,
+        }
+    }
+
+    /// The client writes a packet behind `put` and moves it. True if it has to ring the doorbell.
+    pub(crate) fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
+        for (at, chunk) in (self.slot(put)..).zip(packet.chunks_exact(8)) {
+            let word = chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+            self.wide(at).store(word, Ordering::Relaxed);
+        }
+        // ORDERING: pairs with the device's load of `put`: whoever sees it sees the packet.
+        self.wide(wide::PUT).store(put.wrapping_add(1), Ordering::Release);
+        // ORDERING: pairs with the fence in `look`: either the device sees `put`, or we see that
+        // it wants the doorbell.
+        fence(Ordering::SeqCst);
+        let wanted = self.narrow(narrow::DOORBELL_WANTED);
+        wanted.load(Ordering::Relaxed) != 0 && wanted.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// The client waits, at most so long, for as long as no more than `completed` are complete.
+    pub(crate) fn wait_beyond(&self, completed: u64, timeout: Duration) {
+        let word = self.narrow(narrow::COMPLETIONS);
+        self.narrow(narrow::WAITERS).fetch_add(1, Ordering::SeqCst);
+        let seen = word.load(Ordering::SeqCst);
+        if self.read().completed <= completed && self.state() == QueueState::Open {
+            let timeout = rustix::time::Timespec::try_from(timeout).ok();
+            let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
+        }
+        self.narrow(narrow::WAITERS).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The device reads `put`; if it is still `seen`, it wants the doorbell rung from now on.
+    pub(crate) fn look(&self, seen: u64) -> u64 {
+        let put = self.wide(wide::PUT);
+        // ORDERING: pairs with the store in `write`.
+        let first = put.load(Ordering::Acquire);
+        if first != seen {
+            return first;
+        }
+        self.narrow(narrow::DOORBELL_WANTED).store(1, Ordering::Relaxed);
+        // ORDERING: pairs with the fence in `write`.
+        fence(Ordering::SeqCst);
+        put.load(Ordering::Acquire)
+    }
+
+    /// The device reads a packet, whatever is there.
+    pub(crate) fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
+        let mut bytes = [0; PACKET_BYTES];
+        for (at, chunk) in (self.slot(index)..).zip(bytes.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&self.wide(at).load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The device has fetched that many.
+    pub(crate) fn set_fetched(&self, count: u64) {
+        // ORDERING: the packet was read before; the client may overwrite it now.
+        self.wide(wide::GET).store(count, Ordering::Release);
+    }
+
+    /// The device has completed that many.
+    pub(crate) fn set_completed(&self, count: u64) {
+        // ORDERING: pairs with the loads in `read`.
+        self.wide(wide::COMPLETED).store(count, Ordering::Release);
+        self.wake();
+    }
+
+    /// The device executes no more.
+    pub(crate) fn set_state(&self, state: QueueState) {
+        let number = match state {
+            QueueState::Open => 0,
+            QueueState::Faulted => 1,
+            QueueState::Closed => 2,
+        };
+        // ORDERING: pairs with the load in `state`.
+        self.narrow(narrow::STATE).store(number, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let word = self.narrow(narrow::COMPLETIONS);
+        word.fetch_add(1, Ordering::SeqCst);
+        if self.narrow(narrow::WAITERS).load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(word, futex::Flags::empty(), u32::try_from(i32::MAX).unwrap_or(1));
+        }
+    }
+
+    /// Where a packet begins.
+    fn slot(&self, index: u64) -> usize {
+        let slot = index & (u64::from(self.capacity) - 1);
+        // PANIC: below the capacity, which has 32 bits.
+        let slot = usize::try_from(slot).expect("a slot of this ring");
+        wide::PACKETS + slot * PACKET_WORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_and_indices_cross_the_page() {
+        let (device, file) = QueuePage::create(4).unwrap();
+        let client = QueuePage::open(file.as_fd(), 4, Access::ReadWrite).unwrap();
+        let watcher = QueuePage::open(file.as_fd(), 4, Access::ReadOnly).unwrap();
+        let mut bytes = [0; PACKET_BYTES];
+        for index in 0..9_u8 {
+            bytes[usize::from(index)] = index;
+            client.write(u64::from(index), &bytes);
+            assert_eq!(device.look(u64::from(index)), u64::from(index) + 1);
+            assert_eq!(device.packet(u64::from(index)), bytes);
+        }
+        device.set_fetched(8);
+        device.set_completed(7);
+        let reading = watcher.read();
+        assert_eq!(reading, Reading { put: 9, get: 8, completed: 7 });
+        assert_eq!(reading.view(true), RingView { put: 9, get: 8, running: Some(true) });
+        assert_eq!(reading.view(false).running, None);
+    }
+
+    #[test]
+    fn the_doorbell_is_wanted_once_the_device_has_seen_everything() {
+        let (page, _file) = QueuePage::create(2).unwrap();
+        let packet = [0; PACKET_BYTES];
+        assert!(page.write(0, &packet));
+        assert!(!page.write(1, &packet));
+        assert_eq!(page.look(0), 2);
+        assert!(!page.write(2, &packet));
+        assert_eq!(page.look(3), 3);
+        assert!(page.write(3, &packet));
+    }
+
+    #[test]
+    fn a_waiter_is_woken_by_a_completion_and_by_the_end() {
+        let (device, file) = QueuePage::create(2).unwrap();
+        let client = QueuePage::open(file.as_fd(), 2, Access::ReadWrite).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while client.read().completed == 0 {
+                    client.wait_beyond(0, Duration::from_secs(600));
+                }
+                while client.state() == QueueState::Open {
+                    client.wait_beyond(1, Duration::from_secs(600));
+                }
+            });
+            device.set_completed(1);
+            device.set_state(QueueState::Faulted);
+        });
+        assert_eq!(client.state(), QueueState::Faulted);
+    }
+
+    #[test]
+    fn only_pages_of_their_size_are_opened() {
+        let (_page, file) = QueuePage::create(4).unwrap();
+        for capacity in [0, 2, 3, 8, 1 << 31] {
+            assert!(QueuePage::open(file.as_fd(), capacity, Access::ReadOnly).is_err());
+        }
+        assert!(QueuePage::create(0).is_err());
+    }
+}

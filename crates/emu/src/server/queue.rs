@@ -1,0 +1,154 @@
+//! Queues: a ring that a client shares, on a device.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_sim::packet::PACKET_BYTES;
+use gpreempt_sim::ring::RingPage;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Server;
+use crate::page::{QueuePage, QueueState};
+use crate::protocol::{QueueInfo, Refusal, Reply};
+
+/// Most queues of one client.
+const TASK_QUEUES_MAX: usize = 64;
+/// Most queues of all.
+const QUEUES_MAX: usize = 4_096;
+/// Most packets a ring holds.
+const CAPACITY_MAX: u32 = 4_096;
+
+/// An open queue.
+#[derive(Debug)]
+pub(super) struct ServedQueue {
+    /// The connection of the client.
+    pub(super) connection: u64,
+    pub(super) device: DeviceId,
+    page: Arc<QueuePage>,
+    file: OwnedFd,
+}
+
+/// The page as the device sees it.
+#[derive(Debug)]
+struct DevicePage(Arc<QueuePage>);
+
+impl RingPage for DevicePage {
+    fn capacity(&self) -> u64 {
+        self.0.capacity().into()
+    }
+
+    fn put(&self, seen: u64) -> u64 {
+        self.0.look(seen)
+    }
+
+    fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
+        self.0.packet(index)
+    }
+
+    fn fetched(&self, count: u64) {
+        self.0.set_fetched(count);
+    }
+
+    fn completed(&self, count: u64) {
+        self.0.set_completed(count);
+    }
+}
+
+impl ServedQueue {
+    /// The page's file for somebody who only looks.
+    pub(super) fn read_only_file(&self) -> Result<OwnedFd, Errno> {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// Packets its ring holds.
+    pub(super) fn capacity(&self) -> u32 {
+        self.page.capacity()
+    }
+}
+
+impl Server {
+    /// A client opens a queue: the answer, and the page's file.
+    pub(super) fn open_queue(
+        &mut self,
+        number: u64,
+        device: DeviceId,
+        capacity: u32,
+    ) -> Result<(Reply, OwnedFd), Refusal> {
+        let client = self.connections.get(&number).and_then(|connection| connection.client());
+        let client = client.ok_or(Refusal::WrongRole)?;
+        let index = usize::try_from(device.0).map_err(|_| Refusal::NoSuchDevice)?;
+        if index >= self.gpu.devices() {
+            return Err(Refusal::NoSuchDevice);
+        }
+        if !capacity.is_power_of_two() || capacity > CAPACITY_MAX {
+            return Err(Refusal::BadNumber);
+        }
+        if client.queues.len() >= TASK_QUEUES_MAX || self.queues.len() >= QUEUES_MAX {
+            return Err(Refusal::TooMany);
+        }
+        let memory = client.memory;
+        // What fails here is the number of files or the memory of this process.
+        let (page, file) = QueuePage::create(capacity).map_err(|_| Refusal::TooMany)?;
+        let theirs = file.try_clone().map_err(|_| Refusal::TooMany)?;
+        self.last_queue += 1;
+        let queue = QueueId(self.last_queue);
+        let page = Arc::new(page);
+        self.gpu.open_queue(queue, index, memory, Box::new(DevicePage(Arc::clone(&page))));
+        self.queues.insert(queue, ServedQueue { connection: number, device, page, file });
+        if let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client_mut()) {
+            client.queues.insert(queue);
+        }
+        if let Some(info) = self.queue_info(queue) {
+            self.announce(&Reply::Queue(info));
+        }
+        Ok((Reply::Opened { queue, device, capacity }, theirs))
+    }
+
+    /// A queue's client does not want it any more, or is gone.
+    pub(super) fn close_queue(&mut self, queue: QueueId) {
+        self.gpu.close_queue(queue);
+        self.forget_queue(queue, QueueState::Closed);
+    }
+
+    /// The device does not execute a queue any more.
+    pub(super) fn forget_queue(&mut self, queue: QueueId, state: QueueState) {
+        let Some(served) = self.queues.remove(&queue) else { return };
+        served.page.set_state(state);
+        for connection in self.connections.values_mut() {
+            if let Some(client) = connection.client_mut() {
+                client.queues.remove(&queue);
+            } else if let Some(control) = connection.control_mut() {
+                control.touched.remove(&queue);
+                control.held.remove(&queue);
+            }
+        }
+        let is_faulted = state == QueueState::Faulted;
+        self.announce(&Reply::QueueGone { queue, is_faulted });
+    }
+
+    /// A queue as others see it.
+    pub(super) fn queue_info(&self, queue: QueueId) -> Option<QueueInfo> {
+        let served = self.queues.get(&queue)?;
+        let usage = self.gpu.usage(queue)?;
+        Some(QueueInfo {
+            queue,
+            task: TaskId(served.connection),
+            device: served.device,
+            is_stopped: usage.is_stopped,
+            slice: usage.slice,
+        })
+    }
+
+    /// A client rang its doorbell, for whichever of its queues.
+    pub(super) fn answer_bell(&mut self, number: u64) {
+        let Some(client) = self.connections.get(&number).and_then(|c| c.client()) else { return };
+        let mut count = [0; 8];
+        let _ = rustix::io::read(client.bell.as_fd(), &mut count);
+        for &queue in &client.queues {
+            self.gpu.ring_doorbell(queue);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The real emulator with real client processes: stopped, killed and lied to.
+#![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
+
+mod garbage;
+mod kill;
+mod scene;
+mod stop;

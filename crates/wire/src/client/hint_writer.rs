@@ -1,0 +1,59 @@
+//! A process's side of a hint page.
+
+use crate::mapping::Mapping;
+use crate::message::Message;
+use crate::request::Request;
+use crate::socket::Socket;
+
+/// Gives hints: a few instructions each, and one packet when the daemon sleeps.
+///
+/// All methods may be called by several threads at once; each slot is for one thread at a time. A
+/// hint never fails: it is advice, and a daemon that is gone needs none.
+#[derive(Debug)]
+pub struct HintWriter {
+    mapping: Mapping,
+    socket: Socket,
+    wake: Vec<u8>,
+}
+
+impl HintWriter {
+    pub(super) fn new(mapping: Mapping, socket: Socket) -> Self {
+        // Encoded once, so that a hint allocates nothing.
+        let wake = Message { request: 0, body: Request::Wake }.encode();
+        Self { mapping, socket, wake }
+    }
+
+    /// A slot for this thread. Nothing if 63 threads have one.
+    pub fn claim(&self) -> Option<usize> {
+        self.mapping.page().claim()
+    }
+
+    /// Gives a slot back; what it had begun is over.
+    pub fn release(&self, slot: usize) {
+        self.wake_if(self.mapping.page().release(slot));
+    }
+
+    /// A request is coming; it should be done in so many microseconds, or 0 if that does not
+    /// matter.
+    pub fn begin(&self, slot: usize, deadline_us: u64) {
+        self.wake_if(self.mapping.page().begin(slot, deadline_us));
+    }
+
+    /// The request is done.
+    pub fn end(&self, slot: usize) {
+        self.wake_if(self.mapping.page().end(slot));
+    }
+
+    /// Whether the daemon is still there: if not, connect again when there is time for it.
+    pub fn is_connected(&self) -> bool {
+        self.socket.is_connected()
+    }
+
+    fn wake_if(&self, is_asleep: bool) {
+        if is_asleep {
+            // No room means that the daemon has plenty to read and is about to wake up; an error
+            // means that it is gone. Neither is the business of whoever gives a hint.
+            let _sent = self.socket.try_send(&self.wake);
+        }
+    }
+}

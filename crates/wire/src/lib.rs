@@ -1,0 +1,37 @@
+//! Every byte between our processes.
+//!
+//! Programs talk to `gpreemptd` over a Unix socket that keeps the borders of packets
+//! (`SOCK_SEQPACKET`): one [`message::Message`] is one packet of at most 4 KiB, a [`header`] and a
+//! body of fixed layout, little endian. `docs/protocol.md` has it byte by byte.
+//!
+//! ```text
+//!   client::Client  -- request::Request -->  server::Connection
+//!                   <-- reply::Reply -----
+//!   client::HintWriter == hint_page::HintPage (shared memory) == hint_reader::HintReader
+//! ```
+//!
+//! Encoding and decoding are pure and total: any bytes are a message or one
+//! [`decode_error::DecodeError`]. Values that a decoder returns are within the limits that their
+//! types promise; whether the sender may ask for what it asks is the daemon's affair.
+
+pub mod client;
+pub mod decode_error;
+pub mod event;
+pub mod header;
+pub mod hint_page;
+pub mod hint_reader;
+pub mod mapping;
+pub mod message;
+pub mod policy;
+pub mod process;
+pub mod refusal;
+pub mod reply;
+pub mod request;
+pub mod role;
+pub mod server;
+pub mod snapshot;
+mod socket;
+pub mod socket_path;
+pub mod text;
+pub mod token_bucket;
+pub mod traits;

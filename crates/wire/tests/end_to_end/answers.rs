@@ -1,0 +1,184 @@
+//! Questions and answers.
+
+use std::num::NonZeroU16;
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use gpreempt_core::time::Instant;
+use gpreempt_wire::client::{Client, ClientError};
+use gpreempt_wire::message::Message;
+use gpreempt_wire::policy::PolicySettings;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::Reply;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::server::{Connection, Limits, Listener, Offence};
+use gpreempt_wire::traits::TraitsChange;
+
+use crate::daemon::{Daemon, Folder, SNAPSHOT_BYTES, options};
+use crate::raw::{Raw, accept, hello, pair, wait};
+
+#[test]
+fn a_client_is_answered_and_leaves() {
+    let daemon = Daemon::start();
+    let mut client = daemon.connect().unwrap();
+    client.expect_ok(&Request::Ping).unwrap();
+    let set = Request::Set { process: Process::SENDER, change: TraitsChange::default() };
+    match client.call(&set) {
+        Err(ClientError::Refused(refusal)) => {
+            assert_eq!(refusal.code, RefusalCode::NotPermitted);
+            assert_eq!(refusal.to_string(), "not yours; ask its owner");
+        }
+        other => panic!("{other:?}"),
+    }
+    // A refusal ends nothing.
+    let mut wish = PolicySettings::new("fair");
+    wish.set("slice_us", 7).unwrap();
+    assert_eq!(client.policy(Some(wish.clone())).unwrap(), wish);
+    let snapshot = client.snapshot().unwrap();
+    assert_eq!(snapshot.len(), SNAPSHOT_BYTES);
+    assert!(snapshot.bytes().all(|byte| byte == b'j'));
+    client.expect_ok(&Request::Ping).unwrap();
+    drop(client);
+    daemon.connect().unwrap().expect_ok(&Request::ResumeAll).unwrap();
+    assert!(daemon.stop().iter().all(|offence| !offence.is_offence()));
+}
+
+#[test]
+fn an_answer_that_is_none_is_named() {
+    let daemon = Daemon::start();
+    let mut client = daemon.connect().unwrap();
+    let error = client.policy(None).unwrap_err().to_string();
+    assert!(error.contains("answered PolicyRead with Ok"), "{error}");
+    let error = daemon.connect().unwrap().open_page().unwrap_err().to_string();
+    assert!(error.contains("answered OpenPage with Ok"), "{error}");
+}
+
+#[test]
+fn without_a_daemon_the_error_says_how_to_get_one() {
+    let folder = Folder::new();
+    // What a daemon that was killed leaves behind is no daemon either.
+    let stale = folder.path().join("stale.sock");
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        None,
+    );
+    rustix::net::bind(socket.unwrap(), &rustix::net::SocketAddrUnix::new(&stale).unwrap()).unwrap();
+    for path in [folder.socket(), stale] {
+        let mut options = options(&folder);
+        options.paths = vec![path.clone()];
+        let error = Client::connect(&options).unwrap_err();
+        assert!(error.is_no_daemon());
+        let text = error.to_string();
+        let shown = path.display().to_string();
+        for part in [shown.as_str(), "systemctl start gpreemptd", "gpreempt attach"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    let mut options = options(&folder);
+    options.paths = vec![folder.path().join("x".repeat(200))];
+    let error = Client::connect(&options).unwrap_err();
+    assert!(matches!(error, ClientError::BadPath { .. }), "{error}");
+}
+
+#[test]
+fn the_second_place_counts_when_nobody_is_at_the_first() {
+    let daemon = Daemon::start();
+    let elsewhere = Folder::new();
+    let mut options = daemon.options();
+    options.paths.insert(0, elsewhere.socket());
+    Client::connect(&options).unwrap().expect_ok(&Request::Ping).unwrap();
+}
+
+/// A client that connects, and the daemon's end of its session once it has said hello.
+fn greeted(folder: &Folder) -> (JoinHandle<Result<Client, ClientError>>, Connection) {
+    let mut listener = Listener::bind(&folder.socket()).unwrap();
+    let options = options(folder);
+    let client = spawn(move || Client::connect(&options));
+    wait(&listener);
+    let connection = accept(&mut listener, Limits::default());
+    wait(&connection);
+    (client, connection)
+}
+
+#[test]
+fn a_daemon_of_another_version_is_recognised() {
+    let folder = Folder::new();
+    let (client, connection) = greeted(&folder);
+    let mut packet = Message { request: 1, body: Reply::Ok }.encode();
+    packet[4] = 7;
+    rustix::net::send(&connection, &packet, rustix::net::SendFlags::empty()).unwrap();
+    let error = client.join().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Version { daemon: 7 }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("speaks protocol version 7, this program speaks version 1"), "{text}");
+}
+
+#[test]
+fn a_client_hears_why_it_is_closed_even_if_nobody_read_what_it_said() {
+    let folder = Folder::new();
+    let (client, connection) = greeted(&folder);
+    // Its hello is still unread, so the kernel has an error for it before the reason.
+    connection.close(&Offence::Flood);
+    let error = client.join().unwrap().unwrap_err();
+    let ClientError::Refused(refusal) = error else { panic!("{error}") };
+    assert_eq!(refusal.code, RefusalCode::Limit);
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_not_waited_for_for_ever() {
+    let folder = Folder::new();
+    let _listener = Listener::bind(&folder.socket()).unwrap();
+    let mut options = options(&folder);
+    options.timeout = Duration::from_millis(30);
+    let error = Client::connect(&options).unwrap_err();
+    assert!(matches!(error, ClientError::TimedOut { .. }), "{error}");
+}
+
+#[test]
+fn a_daemon_that_dies_is_noticed() {
+    let daemon = Daemon::start();
+    let mut client = daemon.connect().unwrap();
+    let trace = Request::Trace { seconds: NonZeroU16::MIN };
+    let mut follow = daemon.connect().unwrap().follow(&Request::Follow).unwrap();
+    let no_event = follow.next_within(Duration::from_millis(1));
+    assert!(matches!(no_event, Ok(None)) && !follow.is_over());
+    daemon.stop();
+    assert!(matches!(follow.next(), Some(Err(ClientError::HungUp))));
+    assert!(follow.next().is_none() && follow.is_over());
+    assert!(matches!(client.call(&Request::Ping), Err(ClientError::HungUp)));
+    assert!(matches!(client.follow(&trace), Err(ClientError::HungUp)));
+}
+
+#[test]
+fn the_kernel_says_who_the_client_is() {
+    let (_folder, _listener, client, mut connection) = pair(Limits::default());
+    assert_eq!(connection.peer().pid, std::process::id());
+    assert_eq!(connection.peer().uid, rustix::process::getuid().as_raw());
+    assert_eq!(connection.peer().gid, rustix::process::getgid().as_raw());
+    assert_eq!(connection.role(), None);
+    client.ask(1, hello());
+    let now = Instant::ZERO;
+    assert_eq!(connection.recv(now), Ok(Some(Message { request: 1, body: hello() })));
+    assert_eq!(connection.role(), Some(gpreempt_wire::role::Role::Command));
+    assert_eq!(connection.recv(now), Ok(None));
+    drop(client);
+    assert_eq!(connection.recv(now), Err(Offence::Left));
+    assert!(!Offence::Left.is_offence());
+}
+
+#[test]
+fn sessions_do_not_disturb_each_other() {
+    let (folder, mut listener, first, mut first_end) = pair(Limits::default());
+    let second = Raw::connect(&folder.socket());
+    let mut second_end = accept(&mut listener, Limits::default());
+    let now = Instant::ZERO;
+    first.send(b"nonsense").unwrap();
+    second.ask(1, hello());
+    let offence = first_end.recv(now).unwrap_err();
+    first_end.close(&offence);
+    assert!(second_end.recv(now).unwrap().is_some());
+    second_end.send(1, Reply::Ok).unwrap();
+    assert_eq!(second.reply(), Some(Message { request: 1, body: Reply::Ok }));
+}

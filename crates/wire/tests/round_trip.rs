@@ -1,0 +1,221 @@
+//! What is encoded is decoded again, and any other bytes are an error and nothing worse.
+#![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::decode_error::DecodeError;
+use gpreempt_wire::event::{Event, EventKind};
+use gpreempt_wire::header::PACKET_BYTES_MAX;
+use gpreempt_wire::message::{Body, Message};
+use gpreempt_wire::policy::PolicySettings;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::{Refusal, RefusalCode};
+use gpreempt_wire::reply::Reply;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::role::Role;
+use gpreempt_wire::snapshot::Chunk;
+use gpreempt_wire::text::Text;
+use gpreempt_wire::traits::TraitsChange;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+fn text<const N: usize>() -> impl Strategy<Value = Text<N>> {
+    any::<String>().prop_map(|text| Text::new(&text))
+}
+
+fn process() -> impl Strategy<Value = Process> {
+    prop_oneof![
+        1 => Just(Process::SENDER),
+        9 => named_process(),
+    ]
+}
+
+fn named_process() -> impl Strategy<Value = Process> {
+    (1..=i32::MAX.unsigned_abs(), any::<u64>())
+        .prop_map(|(pid, start_ticks)| Process::new(pid, start_ticks).unwrap())
+}
+
+fn priority() -> impl Strategy<Value = Priority> {
+    (0..Priority::LEVELS).prop_map(|level| Priority::new(level).unwrap())
+}
+
+fn change() -> impl Strategy<Value = TraitsChange> {
+    let weight = any::<NonZeroU32>();
+    (option::of(priority()), option::of(weight), option::of(any::<u64>()))
+        .prop_map(|(priority, weight, deadline_us)| TraitsChange { priority, weight, deadline_us })
+}
+
+fn settings() -> impl Strategy<Value = PolicySettings> {
+    let parameters = prop::collection::vec(("[a-z_]{1,30}", any::<u64>()), 0..16);
+    (any::<String>(), parameters).prop_map(|(name, parameters)| {
+        let mut settings = PolicySettings::new(&name);
+        for (name, value) in parameters {
+            settings.set(&name, value).unwrap();
+        }
+        settings
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        (select(&Role::ALL[..]), text())
+            .prop_map(|(role, program)| Request::Hello { role, program }),
+        (process(), change()).prop_map(|(process, change)| Request::Register { process, change }),
+        (process(), change()).prop_map(|(process, change)| Request::Set { process, change }),
+        (process(), any::<NonZeroU32>())
+            .prop_map(|(process, lease_ms)| Request::Suspend { process, lease_ms }),
+        process().prop_map(|process| Request::Resume { process }),
+        process().prop_map(|process| Request::Detach { process }),
+        process().prop_map(|process| Request::HintEnd { process }),
+        settings().prop_map(Request::PolicySet),
+        any::<NonZeroU16>().prop_map(|seconds| Request::Trace { seconds }),
+        (process(), any::<u64>())
+            .prop_map(|(process, deadline_us)| Request::HintBegin { process, deadline_us }),
+        select(vec![
+            Request::Ping,
+            Request::ResumeAll,
+            Request::PolicyRead,
+            Request::Snapshot,
+            Request::Follow,
+            Request::OpenPage,
+            Request::Wake,
+        ]),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let numbers = any::<[u64; 5]>();
+    let who = (option::of(named_process()), option::of(named_process()));
+    let what = (select(&EventKind::ALL[..]), option::of(0..u32::MAX), option::of(priority()));
+    (numbers, who, what, text(), text()).prop_map(
+        |(numbers, (process, by_process), (kind, device, priority), name, reason)| Event {
+            at_ns: numbers[0],
+            dropped: numbers[1],
+            kind,
+            device,
+            process,
+            queue: numbers[2],
+            priority,
+            by_process,
+            by_queue: numbers[3],
+            duration_ns: numbers[4],
+            name,
+            reason,
+        },
+    )
+}
+
+fn chunk() -> impl Strategy<Value = Chunk> {
+    (prop::collection::vec(any::<u8>(), 0..10_000), any::<Index>()).prop_map(|(bytes, offset)| {
+        // An empty piece exists of an empty snapshot only.
+        let offset = if bytes.is_empty() { 0 } else { offset.index(bytes.len()) };
+        Chunk::cut(&bytes, offset).unwrap()
+    })
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    prop_oneof![
+        Just(Reply::Ok),
+        (select(&RefusalCode::ALL[..]), any::<String>())
+            .prop_map(|(code, sentence)| Reply::Refused(Refusal::new(code, &sentence))),
+        chunk().prop_map(Reply::Snapshot),
+        event().prop_map(Reply::Event),
+        any::<u64>().prop_map(|dropped| Reply::End { dropped }),
+        any::<u32>().prop_map(|slots| Reply::Page { slots }),
+        settings().prop_map(Reply::Policy),
+    ]
+}
+
+/// Any bytes are an error of one line, or a message with exactly one encoding: these bytes.
+fn check_any_bytes(bytes: &[u8]) {
+    check_direction::<Request>(bytes);
+    check_direction::<Reply>(bytes);
+}
+
+fn check_direction<B: Body>(bytes: &[u8]) {
+    match Message::<B>::decode(bytes) {
+        Ok(message) => assert_eq!(message.encode(), bytes),
+        Err(error) => assert_eq!(error.to_string().lines().count(), 1),
+    }
+}
+
+proptest! {
+    #[test]
+    fn requests_come_back(request: u64, body in request()) {
+        let message = Message { request, body };
+        let packet = message.encode();
+        prop_assert!(packet.len() <= PACKET_BYTES_MAX);
+        prop_assert_eq!(Message::decode(&packet), Ok(message));
+        // What is a request here is nothing in the other direction.
+        let reply = Message::<Reply>::decode(&packet);
+        prop_assert!(matches!(reply, Err(DecodeError::Kind(_))));
+    }
+
+    #[test]
+    fn replies_come_back(request: u64, body in reply()) {
+        let message = Message { request, body };
+        let packet = message.encode();
+        prop_assert!(packet.len() <= PACKET_BYTES_MAX);
+        prop_assert_eq!(Message::decode(&packet), Ok(message));
+        let request = Message::<Request>::decode(&packet);
+        prop_assert!(matches!(request, Err(DecodeError::Kind(_))));
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        check_any_bytes(&bytes);
+    }
+
+    #[test]
+    fn packets_cut_short_or_made_longer_are_refused(
+        body in request(),
+        cut: Index,
+        more in prop::collection::vec(any::<u8>(), 1..5000),
+    ) {
+        let packet = Message { request: 1, body }.encode();
+        let short = &packet[..cut.index(packet.len())];
+        prop_assert!(Message::<Request>::decode(short).is_err());
+        let long = [packet.as_slice(), &more].concat();
+        prop_assert!(Message::<Request>::decode(&long).is_err());
+    }
+
+    #[test]
+    fn changed_packets_do_no_harm(
+        request in request(),
+        reply in reply(),
+        changes in prop::collection::vec((any::<Index>(), any::<u8>()), 1..8),
+    ) {
+        let packets = [
+            Message { request: 1, body: request }.encode(),
+            Message { request: 1, body: reply }.encode(),
+        ];
+        for mut packet in packets {
+            for (at, byte) in &changes {
+                let at = at.index(packet.len());
+                packet[at] = *byte;
+                check_any_bytes(&packet);
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_of_every_kind_may_be_anything(
+        kind in 0..32u16,
+        is_reply: bool,
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let kind = if is_reply { kind | 0x8000 } else { kind };
+        // With the length that the kind wants, so that the fields are looked at as well.
+        let wanted = match (Request::from_bytes(kind, &bytes), Reply::from_bytes(kind, &bytes)) {
+            (Err(DecodeError::BodyLength { wanted, .. }), _)
+            | (_, Err(DecodeError::BodyLength { wanted, .. })) => wanted,
+            _ => bytes.len(),
+        };
+        let mut bytes = bytes;
+        bytes.resize(wanted, 0);
+        let header = gpreempt_wire::header::Header { kind, request: 9 };
+        check_any_bytes(&header.join(&bytes).unwrap());
+    }
+}
