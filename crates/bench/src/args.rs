@@ -1,11 +1,15 @@
 //! What can be typed.
 
+mod peer;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::kernels::Registers;
+
+pub(crate) use peer::{KeeperArgs, Peer, PeerArgs, PeerCommand, SlicesArgs};
 
 /// Loads for real GPUs: best-effort work without end, and requests whose latency is measured.
 #[derive(Debug, Parser)]
@@ -21,6 +25,9 @@ pub(crate) enum Command {
     Be(BeArgs),
     Lc(LcArgs),
     Devices(DevicesArgs),
+    Peer(PeerArgs),
+    #[command(hide = true)]
+    Keeper(KeeperArgs),
 }
 
 /// What all loads have in common.
@@ -81,6 +88,18 @@ pub(crate) struct BeArgs {
     #[arg(long, value_name = "MS", default_value_t = 500,
           value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub(crate) report_ms: u64,
+    /// Be preempted as a published design does it: when somebody announces a request in --watch,
+    /// kernels that have not begun leave at once and are submitted again later. See --depth
+    #[arg(long, value_enum, requires = "watch",
+          conflicts_with_all = ["kind", "endless", "copy_kib"])]
+    pub(crate) peer: Option<Peer>,
+    /// The file in which `lc --announce` says that a request is running; made if missing
+    #[arg(long, value_name = "PATH", requires = "peer")]
+    pub(crate) watch: Option<PathBuf>,
+    /// Take kernels that were not fetched yet out of the ring as well. Not beside anybody who
+    /// suspends this process: it would run again
+    #[arg(long, requires = "peer")]
+    pub(crate) clear_ring: bool,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
 }
@@ -143,6 +162,10 @@ pub(crate) struct LcArgs {
     /// Write due, begin and end of every request that counts (CSV, CLOCK_MONOTONIC ns)
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
+    /// Say in this file that a request is running, for `be --watch`; made if missing, best in
+    /// /dev/shm, one load for each file
+    #[arg(long, value_name = "PATH")]
+    pub(crate) announce: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
 }
@@ -177,6 +200,13 @@ mod tests {
             "gpreempt-load be --iterations 0",
             "gpreempt-load lc --every-us 1000 --poisson-us 1000",
             "gpreempt-load lc --kernels 0",
+            "gpreempt-load lc --announce",
+            "gpreempt-load be --peer reset",
+            "gpreempt-load be --watch flag",
+            "gpreempt-load be --clear-ring",
+            "gpreempt-load be --peer dance --watch flag",
+            "gpreempt-load be --peer reset --watch flag --kind counter",
+            "gpreempt-load be --peer reset --watch flag --endless",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -191,6 +221,9 @@ mod tests {
             "gpreempt-load be --iterations 5000 --device 1 --wait-file go --seconds 600",
             "gpreempt-load lc --poisson-us 5000 --seed 3 --graph --warmup-ms 0 --raw a.csv",
             "gpreempt-load lc --copy-kib 64 --kernels 1 --gap-us 0 --every-us 5000",
+            "gpreempt-load lc --announce /dev/shm/flag",
+            "gpreempt-load be --peer reset --watch /dev/shm/flag --depth 4 --kernel-us 100",
+            "gpreempt-load be --peer reset --watch flag --clear-ring --registers full --json",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

@@ -5,6 +5,7 @@ mod exactness;
 mod lane;
 mod pipeline;
 mod report;
+mod reset;
 
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use crate::args::{BeArgs, Kind};
 use crate::clock::Monotonic;
 use crate::cuda::{Context, DeviceMemory, HostMemory, Library, Stream};
 use crate::failure::Failure;
+use crate::flag::Watched;
 use crate::kernels::{Kernel, Registers};
 use crate::output::Output;
+use crate::peer::writable_driver;
 use crate::ready::Ready;
 use crate::stop::{Stop, end_after, leave};
 use crate::workload::{Wish, Workload};
@@ -33,19 +36,32 @@ pub(crate) fn main(args: &BeArgs) -> Result<(), Failure> {
     check(args)?;
     end_after(OVERHEAD + Duration::from_secs(args.load.seconds));
     let stop = Stop::on_signals()?;
+    // Before anything takes long: a path that cannot be opened, a driver that may not be changed.
+    let watched = args.watch.as_deref().map(Watched::open).transpose()?;
+    if args.clear_ring {
+        writable_driver()?;
+    }
     let context = Context::open(&Library::open()?, args.load.device)?;
     let stream = Stream::new(&context)?;
-    let result = run(args, &context, &stream, &stop);
+    let result = run(args, &context, &stream, watched.as_ref(), &stop);
     if matches!(result, Err(Failure::Stuck)) {
         leave();
     }
     result
 }
 
-fn run(args: &BeArgs, context: &Context, stream: &Stream, stop: &Stop) -> Result<(), Failure> {
+fn run(
+    args: &BeArgs,
+    context: &Context,
+    stream: &Stream,
+    watched: Option<&Watched>,
+    stop: &Stop,
+) -> Result<(), Failure> {
     let output = Output { json: args.load.json };
     let piece = piece(args, context, stream)?;
     let shape = piece.workload().map(Workload::shape);
+    // Finding them takes a while, so it is done before the load is ready.
+    let rings = if args.clear_ring { Some(reset::OwnRings::find()?) } else { None };
     let ready = Ready::now("be", &context.device().name, shape);
     if !ready.announce(output, &args.load, stop)? {
         return Ok(());
@@ -54,6 +70,9 @@ fn run(args: &BeArgs, context: &Context, stream: &Stream, stop: &Stop) -> Result
         // PANIC: `check` lets only kernels be endless, and `piece` made one.
         let workload = piece.workload().expect("an endless kernel");
         return endless::run(args, context, stream, workload, stop);
+    }
+    if let (Some(watched), Some(workload)) = (watched, piece.workload()) {
+        return reset::run(args, context, stream, workload, watched, rings.as_ref(), stop);
     }
     let mut lane = DeviceLane::new(context, stream, &piece, args.depth)?;
     let unit = if args.kind == Kind::Copy { Unit::Copies } else { Unit::Kernels };
@@ -100,6 +119,7 @@ fn piece(args: &BeArgs, context: &Context, stream: &Stream) -> Result<Piece, Fai
             let to = DeviceMemory::zeroed(context, words)?;
             return Ok(Piece::Copy { to, from: HostMemory::zeroed(context, words)? });
         }
+        Kind::Fma if args.peer.is_some() => Kernel::Resettable,
         Kind::Fma if args.endless => Kernel::Endless,
         Kind::Fma => Kernel::Fma,
         Kind::Counter => Kernel::Counter,
@@ -114,6 +134,7 @@ fn piece(args: &BeArgs, context: &Context, stream: &Stream) -> Result<Piece, Fai
         length: Duration::from_micros(length_us),
         block,
         iterations: args.load.iterations,
+        slots: args.depth,
     };
     Ok(Piece::Kernel(Workload::prepare(context, stream, &wish)?))
 }
@@ -126,6 +147,18 @@ fn check(args: &BeArgs) -> Result<(), Failure> {
     let has_accumulators = matches!(args.kind, Kind::Fma | Kind::Counter);
     if args.registers == Registers::Full && !has_accumulators {
         return Err(Failure::input("--registers full goes with --kind fma or counter only"));
+    }
+    if args.peer.is_some() && args.depth > reset::DEPTH_MAX {
+        return Err(Failure::input(format_args!(
+            "--peer reset takes a --depth of at most {}: a full ring cannot be waited for",
+            reset::DEPTH_MAX
+        )));
+    }
+    if args.peer.is_some() && args.kernel_us > reset::KERNEL_US_MAX {
+        return Err(Failure::input(format_args!(
+            "--peer reset takes a --kernel-us of at most {}: running kernels are waited for",
+            reset::KERNEL_US_MAX
+        )));
     }
     if args.kind == Kind::Copy && (args.shared_kib > 0 || args.block_us.is_some()) {
         return Err(Failure::input("--kind copy has no blocks"));
@@ -152,5 +185,8 @@ mod tests {
         assert!(!verdict("gpreempt-load be --kind copy --shared-kib 8"));
         assert!(verdict("gpreempt-load be --endless --registers full --shared-kib 8"));
         assert!(verdict("gpreempt-load be --kind counter --registers full"));
+        assert!(!verdict("gpreempt-load be --peer reset --watch flag --depth 129"));
+        assert!(!verdict("gpreempt-load be --peer reset --watch flag --kernel-us 500001"));
+        assert!(verdict("gpreempt-load be --peer reset --watch flag --depth 128 --clear-ring"));
     }
 }

@@ -274,12 +274,12 @@ impl Object<StreamKind> {
     }
 
     fn launch(&self, function: &Function, launch: &Launch<'_>) -> Result<(), CudaError> {
-        launch.assert_fits();
+        launch.assert_fits(function);
         let mut arguments = launch.arguments();
         let mut pointers = arguments.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
         // SAFETY: wants one pointer for each parameter, and reads them before it returns: every
-        // kernel has three of 64 bits (`kernels::Source`). The kernels touch one word for each
-        // thread, which was just checked; memory in use is not freed before the work is done.
+        // kernel has three of 64 bits (`kernels::Source`). The kernels touch only the words that
+        // were just checked to be there; memory in use is not freed before the work is done.
         let code = unsafe {
             (self.symbols().launch)(
                 function.raw,

@@ -20,6 +20,8 @@ pub(crate) enum Kernel {
     Counter,
     /// Waiting by the clock of the device.
     Spin,
+    /// The counter kernel with a flag that makes blocks leave before they begin.
+    Resettable,
 }
 
 /// How many registers a thread uses.
@@ -36,16 +38,17 @@ pub(crate) enum Registers {
 ///
 /// # Invariants
 /// The kernel has three parameters of 64 bits and is made for blocks of 256 threads; it touches
-/// no more than one word of `data` and one of `extra` for each thread, and one word of `extra`
-/// besides. The texts are part of the program, and a test reads them.
+/// no more than `data_words` words of `data` and one of `extra` for each thread, and one word of
+/// `extra` besides. The texts are part of the program, and a test reads them.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     name: &'static CStr,
     text: CString,
+    data_words: usize,
 }
 
 impl Kernel {
-    /// How often one run of the counter kernel adds one to a word.
+    /// How often one run of the counter kernel (and the resettable one) adds one to a word.
     pub(crate) const INCREMENTS: u32 = 8;
 
     /// Its text.
@@ -55,10 +58,20 @@ impl Kernel {
             Self::Endless => (c"endless", include_str!("kernels/endless.ptx")),
             Self::Counter => (c"counter", include_str!("kernels/counter.ptx")),
             Self::Spin => (c"spin", include_str!("kernels/spin.ptx")),
+            Self::Resettable => (c"resettable", include_str!("kernels/resettable.ptx")),
         };
         let text = expand(template, registers);
         // PANIC: the texts are part of the program and hold no zero byte.
-        Source { name, text: CString::new(text).expect("a text without zero bytes") }
+        let text = CString::new(text).expect("a text without zero bytes");
+        Source { name, text, data_words: self.data_words() }
+    }
+
+    /// How many words of `data` a thread uses.
+    pub(crate) fn data_words(self) -> usize {
+        match self {
+            Self::Fma | Self::Endless | Self::Counter | Self::Spin => 1,
+            Self::Resettable => 2,
+        }
     }
 }
 
@@ -89,6 +102,11 @@ impl Source {
     /// The text.
     pub(crate) fn text(&self) -> &CStr {
         &self.text
+    }
+
+    /// How many words of `data` a thread uses.
+    pub(crate) fn data_words(&self) -> usize {
+        self.data_words
     }
 }
 

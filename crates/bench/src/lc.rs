@@ -79,6 +79,7 @@ fn step(args: &LcArgs, context: &Context, stream: &Stream) -> Result<Step, Failu
         length: Duration::from_micros(args.kernel_us),
         block: None,
         iterations: args.load.iterations,
+        slots: 1,
     };
     Ok(Step::Kernel(Workload::prepare(context, stream, &wish)?))
 }

@@ -1,9 +1,10 @@
 //! `gpreempt-load`: loads for real GPUs, and what they measure.
 //!
-//! Best-effort work without end (`be`), and requests whose latency counts from when they were due
-//! (`lc`). It needs no CUDA toolkit: the driver's library is found when the program runs, and the
-//! driver compiles the kernels. Exit codes: 0 all is well, 1 something that was run failed or gave
-//! a wrong result, 2 the arguments were wrong, 3 there is no device to run on.
+//! Best-effort work without end (`be`), requests whose latency counts from when they were due
+//! (`lc`), and published designs to compare with (`be --peer reset`, `peer slices`). It needs no
+//! CUDA toolkit: the driver's library is found when the program runs, and the driver compiles the
+//! kernels. Exit codes: 0 all is well, 1 something that was run failed or gave a wrong result, 2
+//! the arguments were wrong, 3 there is no device to run on.
 
 mod args;
 mod be;
@@ -12,10 +13,13 @@ mod clock;
 mod cuda;
 mod devices;
 mod failure;
+mod flag;
+mod keeper;
 mod kernels;
 mod latency;
 mod lc;
 mod output;
+mod peer;
 mod ready;
 mod schedule;
 mod stop;
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
         Command::Be(args) => be::main(&args),
         Command::Lc(args) => lc::main(&args),
         Command::Devices(args) => devices::main(&args),
+        Command::Peer(args) => peer::main(&args),
+        Command::Keeper(args) => keeper::main(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

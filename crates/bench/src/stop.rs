@@ -12,6 +12,9 @@ use crate::failure::Failure;
 /// The exit code of a program that a second signal ended: 128 and SIGTERM.
 const KILLED: i32 = 143;
 
+/// How long the end of the program may take.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// Whether the load was asked to stop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop {
@@ -65,5 +68,11 @@ pub(crate) fn end_after(bound: Duration) {
 /// Ends the program with exit code 1, without waiting for the device.
 #[expect(clippy::exit, reason = "destroying objects that the device is using waits for it")]
 pub(crate) fn leave() -> ! {
+    std::thread::spawn(|| {
+        // Libraries have their say at the end of a program, and might wait for the device too.
+        std::thread::sleep(LAST_WORDS);
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    });
     std::process::exit(1)
 }

@@ -33,6 +33,8 @@ pub(crate) struct Wish {
     pub(crate) block: Option<Duration>,
     /// What a thread does, where that is not to be measured.
     pub(crate) iterations: Option<u64>,
+    /// How many launches of a resettable kernel have a record of their own.
+    pub(crate) slots: u16,
 }
 
 /// What became of the wish, for people and later runs.
@@ -85,7 +87,7 @@ impl Workload {
                 let ending = Self::compile(context, &Wish { kernel: Kernel::Fma, ..*wish })?;
                 ending.calibrate(context, stream, wish.length)?
             }
-            (None, Kernel::Fma | Kernel::Counter) => {
+            (None, Kernel::Fma | Kernel::Counter | Kernel::Resettable) => {
                 workload.calibrate(context, stream, wish.length)?
             }
         };
@@ -95,8 +97,10 @@ impl Workload {
         }
         // The measurements have left their traces, which must not count.
         workload.data.clear()?;
-        if let Memory::Device(memory) = &workload.extra {
-            memory.clear()?;
+        match &workload.extra {
+            Memory::None => {}
+            Memory::Device(memory) => memory.clear()?,
+            Memory::Host(memory) => memory.clear(),
         }
         Ok(workload)
     }
@@ -115,6 +119,10 @@ impl Workload {
             Kernel::Fma | Kernel::Spin => Memory::None,
             Kernel::Counter => Memory::Device(DeviceMemory::zeroed(context, words)?),
             Kernel::Endless => Memory::Host(HostMemory::zeroed(context, words + 1)?),
+            Kernel::Resettable => {
+                let records = record_words(wish.slots, blocks)?;
+                Memory::Host(HostMemory::zeroed(context, records + words + 1)?)
+            }
         };
         let shape = Shape {
             iterations: 0,
@@ -123,7 +131,7 @@ impl Workload {
             blocks_per_multiprocessor: at_once,
             registers: function.register_count()?,
         };
-        let data = DeviceMemory::zeroed(context, words)?;
+        let data = DeviceMemory::zeroed(context, words * wish.kernel.data_words())?;
         Ok(Self { function, data, extra, shared_bytes: wish.shared_bytes, shape })
     }
 
@@ -181,6 +189,15 @@ impl Workload {
         stream.launch(&self.function, &self.launch_of(self.shape.iterations))
     }
 
+    /// Adds the kernel to the stream, with the record of that slot. For resettable kernels.
+    pub(crate) fn launch_slot(&self, stream: &Stream, slot: usize) -> Result<(), CudaError> {
+        let mut launch = self.launch_of(self.shape.iterations);
+        if let Memory::Host(memory) = &self.extra {
+            launch.extra = Extra::HostFrom { memory, first: slot * slot_words(self.shape.blocks) };
+        }
+        stream.launch(&self.function, &launch)
+    }
+
     /// Its numbers.
     pub(crate) fn shape(&self) -> Shape {
         self.shape
@@ -191,7 +208,7 @@ impl Workload {
         self.data.read()
     }
 
-    /// The words that an endless kernel shares with the host.
+    /// The words that an endless or resettable kernel shares with the host.
     pub(crate) fn host(&self) -> Option<&HostMemory> {
         match &self.extra {
             Memory::Host(memory) => Some(memory),
@@ -227,6 +244,21 @@ fn block_count(wish: &Wish, resident: u32) -> Result<u32, Failure> {
         .ok_or_else(|| Failure::input("that many short blocks are too many for one kernel"))
 }
 
+/// The words of one record of a resettable kernel: the flag, and two for each block.
+pub(crate) fn slot_words(blocks: u32) -> usize {
+    // PANIC: a grid has at most 2^22 blocks.
+    1 + 2 * usize::try_from(blocks).expect("a small number")
+}
+
+fn record_words(slots: u16, blocks: u32) -> Result<usize, Failure> {
+    let words = usize::from(slots) * slot_words(blocks);
+    // 256 MiB of page-locked memory.
+    if words > 1 << 26 {
+        return Err(Failure::input("so many blocks in flight need too large a record"));
+    }
+    Ok(words)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +271,7 @@ mod tests {
             length: Duration::from_micros(length_us),
             block: block_us.map(Duration::from_micros),
             iterations: None,
+            slots: 1,
         }
     }
 
@@ -249,5 +282,11 @@ mod tests {
         assert_eq!(block_count(&wish(8_000, Some(3_000)), 1056).unwrap(), 3168);
         assert_eq!(block_count(&wish(10, Some(8_000)), 1056).unwrap(), 1056);
         assert!(block_count(&wish(10_000_000, Some(1)), 1056).is_err());
+    }
+    #[test]
+    fn records_have_a_flag_and_two_words_for_each_block() {
+        assert_eq!(slot_words(1056), 2113);
+        assert_eq!(record_words(8, 1056).unwrap(), 16_904);
+        assert!(record_words(128, 1 << 22).is_err());
     }
 }

@@ -1,68 +1,81 @@
 //! `gpreempt attach`: priorities for processes that already run, without a daemon.
 
+mod account;
+mod plan;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gpreempt_core::config::Config;
+use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::driver::Driver;
-use gpreempt_core::event::Event;
+use gpreempt_core::event::TaskTraits;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration as Time, Instant};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
+use gpreempt_device::nvidia::abi::control::group::SetInterleave;
+use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::act;
-use gpreempt_device::nvidia::backend::NvidiaBackend;
+use gpreempt_device::nvidia::backend::{Note, NvidiaBackend, Wishes};
 use gpreempt_device::nvidia::survey::{GpuProcess, look};
 
-use crate::args::AttachArgs;
+use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
+use crate::control::{Answer, Listener, Request};
+use crate::driver_gate;
 use crate::failure::Failure;
-use crate::output;
-use crate::suspend::writable_driver;
+use account::Account;
 
-/// How long the loop sleeps at the most, so that signals and ended processes are noticed.
+/// How long the loop sleeps at the most, so that signals and requests are noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
-    writable_driver()?;
-    let mut targets = Vec::new();
-    for &(pid, own) in &args.processes {
+    driver_gate::for_changes(args.driver)?;
+    let mut targets: Vec<(GpuProcess, TaskTraits)> = Vec::new();
+    for target in &args.processes {
+        let pid = target.pid;
         let process = look(pid).map_err(Failure::input)?;
         if let Err(problem) = &process.clients {
             return Err(Failure::input(problem));
         }
+        if targets.iter().any(|(known, _)| known.info.key == process.info.key) {
+            return Err(Failure::input(format_args!("process {pid} is named twice")));
+        }
         // PANIC: the arguments allow 0 to 15 only.
-        let priority = Priority::new(own.unwrap_or(args.priority)).expect("a priority");
-        targets.push((process, priority));
+        let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");
+        let weight = target.weight.unwrap_or(1);
+        targets.push((process, TaskTraits { priority, weight, ..TaskTraits::default() }));
     }
     if args.dry_run {
-        return output::print(&plan(&targets));
+        return plan::print(&targets, args);
     }
     let journal = Journal::open().map_err(Failure::run)?;
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal, &targets)?;
     let session = journal.begin().map_err(Failure::run)?;
-    let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
-    let mut backend = NvidiaBackend::new(session);
-    let mut tasks = Vec::new();
-    for (process, priority) in &targets {
-        tasks.push((backend.attach(process, *priority).map_err(Failure::input)?, process.info.key));
+    let keeper = Keeper::start(&session).map_err(Failure::run)?;
+    let listener = Listener::new(&session).map_err(Failure::run)?;
+    let backend = NvidiaBackend::new(session).map_err(Failure::run)?;
+    let driver = Driver::new(config(args)).map_err(Failure::run)?;
+    let account = Account::new(args.json);
+    let tasks = BTreeMap::new();
+    let mut attach = Attach { backend, driver, keeper, listener, account, tasks };
+    for (process, traits) in &targets {
+        attach.add(process, *traits, wishes(args))?;
     }
-    if let Some(others) = others(&targets) {
-        backend.attach_others(others);
-    }
-    output::print(&format!("attached {} until Ctrl-C\n", tasks.len()))?;
-    let result = run(args, &mut keeper, &mut backend, tasks);
-    backend.detach_all().map_err(Failure::run)?;
+    attach.judge_others();
+    let result = attach.run(args.time);
+    attach.backend.detach_all().map_err(Failure::run)?;
     result?;
-    output::print("everything is as it was\n")
+    attach.account.over()
 }
 
 /// Refuses to attach beside another session. Two that do not know of each other would each leave
 /// one low process runnable with the shortest slice, and those two starve each other (measured: no
 /// progress at all); and what one changes the other would take for the original.
-fn refuse_rivals(journal: &Journal, targets: &[(GpuProcess, Priority)]) -> Result<(), Failure> {
+fn refuse_rivals(journal: &Journal, targets: &[(GpuProcess, TaskTraits)]) -> Result<(), Failure> {
     for session in journal.sessions().map_err(Failure::run)? {
         for entry in session.entries().unwrap_or_default() {
             let rival = entry.process;
@@ -80,72 +93,147 @@ fn refuse_rivals(journal: &Journal, targets: &[(GpuProcess, Priority)]) -> Resul
     Ok(())
 }
 
-/// The loop: the same that the simulator runs.
-fn run(
-    args: &AttachArgs,
-    keeper: &mut Keeper,
-    backend: &mut NvidiaBackend,
-    mut tasks: Vec<(TaskId, gpreempt_device::process::ProcessKey)>,
-) -> Result<(), Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
+/// Over how long a minimum share is counted: short enough that nobody stands still for long, long
+/// enough that a turn pays.
+const SHARE_PERIOD_MS: u64 = 2_000;
+
+fn config(args: &AttachArgs) -> Config {
+    Config {
+        policy: match args.policy {
+            Policy::Strict => PolicyKind::Strict,
+            Policy::RoundRobin => PolicyKind::RoundRobin,
+            Policy::Fair => PolicyKind::Fair,
+        },
+        aging: args.min_share.map(|percent| Aging {
+            after: Time::from_millis(SHARE_PERIOD_MS * (100 - percent) / 100),
+            grant: Time::from_millis(SHARE_PERIOD_MS * percent / 100),
+        }),
+        ..Config::default()
     }
-    let mut driver = Driver::new(Config::default()).map_err(Failure::run)?;
-    let until = args.time.map(|time| std::time::Instant::now() + time);
-    while !stop.load(Ordering::Relaxed) && !tasks.is_empty() {
-        if until.is_some_and(|until| std::time::Instant::now() >= until) {
-            break;
+}
+
+fn wishes(args: &AttachArgs) -> Wishes {
+    Wishes {
+        mode: args.preempt_at.map(|place| match place {
+            PreemptAt::Instruction => PreemptionMode::Instruction,
+            PreemptAt::Block => PreemptionMode::WorkGroup,
+        }),
+        interleave: args.interleave.map(|level| match level {
+            Interleave::Low => SetInterleave::LOW,
+            Interleave::Medium => SetInterleave::MEDIUM,
+            Interleave::High => SetInterleave::HIGH,
+        }),
+    }
+}
+
+/// A running command.
+struct Attach {
+    backend: NvidiaBackend,
+    driver: Driver,
+    keeper: Keeper,
+    listener: Listener,
+    account: Account,
+    tasks: BTreeMap<TaskId, TaskTraits>,
+}
+
+impl Attach {
+    fn add(
+        &mut self,
+        process: &GpuProcess,
+        traits: TaskTraits,
+        wishes: Wishes,
+    ) -> Result<(), Failure> {
+        let task = self.backend.attach(process, traits, wishes).map_err(Failure::input)?;
+        self.tasks.insert(task, traits);
+        let contexts = self.backend.queue_count(task);
+        self.account.attached(&process.info, traits.priority, contexts)
+    }
+
+    /// The loop: the same that the simulator runs.
+    fn run(&mut self, time: Option<Duration>) -> Result<(), Failure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
         }
-        if keeper.has_died() {
-            return Err(Failure::run("the keeper was killed; everything was undone"));
-        }
-        let now = Instant::from_nanos(monotonic_ns());
-        tasks.retain(|(task, key)| {
-            let alive = key.check().is_ok();
-            if !alive {
-                // An unknown task is one that was never announced; there is nothing to forget.
-                let _ = driver.tell(now, Event::TaskVanished { task: *task });
+        let until = time.map(|time| std::time::Instant::now() + time);
+        while !stop.load(Ordering::Relaxed) && !self.tasks.is_empty() {
+            if until.is_some_and(|until| std::time::Instant::now() >= until) {
+                break;
             }
-            alive
+            if self.keeper.has_died() {
+                return Err(Failure::run("the keeper was killed; everything was undone"));
+            }
+            let now = Instant::from_nanos(monotonic_ns());
+            let wait = self.driver.step(now, &mut self.backend);
+            self.tell()?;
+            self.listen()?;
+            std::thread::sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
+        }
+        Ok(())
+    }
+
+    /// Passes on what happened.
+    fn tell(&mut self) -> Result<(), Failure> {
+        while let Some(note) = self.backend.poll_note() {
+            if let Note::Ended(task) = &note {
+                self.tasks.remove(task);
+                self.judge_others();
+            }
+            self.account.note(&note)?;
+        }
+        while let Some(decision) = self.driver.scheduler_mut().poll_decision() {
+            let process = self.backend.group_of(decision.queue).map(|(process, _)| process);
+            self.account.decision(process, &decision)?;
+        }
+        Ok(())
+    }
+
+    /// Does what was asked for from other terminals.
+    fn listen(&mut self) -> Result<(), Failure> {
+        let mut requests = Vec::new();
+        let attached: Vec<(TaskId, u32)> =
+            self.backend.attached().map(|(task, key)| (task, key.pid)).collect();
+        self.listener.serve(|request| {
+            let pid = request.pid();
+            if matches!(request, Request::Set { priority, .. } if priority > 15) {
+                return Answer::Refused("a priority is a number from 0 to 15".to_owned());
+            }
+            match attached.iter().find(|(_, attached)| *attached == pid) {
+                Some((task, _)) => {
+                    requests.push((*task, request));
+                    Answer::Done
+                }
+                None => Answer::NotMine,
+            }
         });
-        let wait = driver.step(now, backend);
-        std::thread::sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
-    }
-    Ok(())
-}
-
-/// Whom the attached processes are compared with where all of them are of one class: everybody
-/// else on the GPU, who is not touched.
-fn others(targets: &[(GpuProcess, Priority)]) -> Option<Priority> {
-    let of = |class: Class| targets.iter().any(|(_, priority)| priority.class() == class);
-    match (of(Class::Low), of(Class::High)) {
-        (true, false) => Priority::new(8),
-        (false, true) => Priority::new(7),
-        _ => None,
-    }
-}
-
-fn plan(targets: &[(GpuProcess, Priority)]) -> String {
-    let mut text = String::new();
-    for (process, priority) in targets {
-        let slice = match priority.class() {
-            Class::Low => "1 us; stopped while another low one has its turn",
-            Class::High => "1 s, or 5 ms beside another high one",
-        };
-        let (pid, name) = (process.info.key.pid, &process.info.name);
-        text.push_str(&format!("{pid} ({name}): priority {priority}, slice {slice}\n"));
-        for client in process.clients.as_deref().unwrap_or_default() {
-            for device in &client.devices {
-                let uuid = device.uuid.as_deref().unwrap_or("unknown GPU");
-                let groups = device.groups.len();
-                text.push_str(&format!(
-                    "  {uuid}: {groups} groups of client {:#x}\n",
-                    client.handle
-                ));
+        for (task, request) in requests {
+            match request {
+                Request::Set { priority, .. } => {
+                    let Some(priority) = Priority::new(priority) else { continue };
+                    let Some(traits) = self.tasks.get_mut(&task) else { continue };
+                    traits.priority = priority;
+                    self.backend.change(task, *traits);
+                }
+                Request::Detach { .. } => {
+                    self.backend.detach(task);
+                    self.tasks.remove(&task);
+                }
             }
+            self.judge_others();
+            self.account.request(&request)?;
         }
+        Ok(())
     }
-    text.push_str("nothing was changed\n");
-    text
+
+    /// Whom the attached processes are compared with where all of them are of one class: everybody
+    /// else on the GPU, who is not touched.
+    fn judge_others(&mut self) {
+        let has = |class: Class| self.tasks.values().any(|own| own.priority.class() == class);
+        let others = match (has(Class::Low), has(Class::High)) {
+            (true, false) => Priority::new(8),
+            (false, true) => Priority::new(7),
+            (true, true) | (false, false) => None,
+        };
+        self.backend.set_others(others);
+    }
 }

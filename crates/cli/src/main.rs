@@ -1,22 +1,28 @@
 //! `gpreempt`: priorities for GPU work that the hardware obeys.
 //!
-//! One file for each command; nothing here needs a GPU yet. Results go to stdout, progress and
+//! One file for each command. Results go to stdout, progress and
 //! errors to stderr. Exit codes: 0 all is well, 1 something that was run failed, 2 the input was
 //! wrong and nothing was done.
 
 mod args;
 mod attach;
 mod compare;
+mod control;
 mod demo;
+mod detach;
 mod doctor;
+mod driver_gate;
 mod failure;
 mod keeper;
 mod man;
+mod observe;
 mod output;
+mod preempt;
 mod progress;
 mod ps;
 mod report;
 mod resume;
+mod set;
 mod sim;
 mod suspend;
 mod text_table;
@@ -54,9 +60,13 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Ps(args) => ps::main(&args),
+        Command::Observe(args) => observe::main(&args),
         Command::Attach(args) => attach::main(&args),
+        Command::Set(args) => set::main(&args),
+        Command::Detach(args) => detach::main(&args),
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
+        Command::Preempt(args) => preempt::main(&args),
         Command::Keeper(args) => keeper::main(&args),
         Command::Man(args) => man::main(&args),
     };

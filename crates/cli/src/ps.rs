@@ -4,11 +4,13 @@ use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
 use gpreempt_device::nvidia::act::{switch_counts, undo};
 use gpreempt_device::nvidia::discover::{Client, Engine, Group};
+use gpreempt_device::nvidia::driver::{Driver, DriverError};
 use gpreempt_device::nvidia::survey::{GpuProcess, survey};
 use gpreempt_device::process::ProcessKey;
 use serde::Serialize;
 
 use crate::args::PsArgs;
+use crate::driver_gate;
 use crate::failure::Failure;
 use crate::{output, text_table};
 
@@ -60,10 +62,19 @@ impl State {
 }
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
+    // Without a driver nobody uses a GPU, which is an answer and no error.
+    if !matches!(Driver::find(), Err(DriverError::Absent)) {
+        driver_gate::for_reading(args.driver)?;
+    }
     clean_up();
     let processes = survey().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
     let touched = touched_processes();
-    let rows: Vec<Row> = processes.iter().map(|process| row(process, &touched)).collect();
+    let rows: Vec<Row> = processes
+        .iter()
+        .map(|process| row(process, &touched))
+        // Tools that only look, such as monitors and ourselves, have nothing that runs.
+        .filter(|row| args.all || row.groups > 0 || row.problem.is_some())
+        .collect();
     if args.json {
         return output::print_json(&rows);
     }

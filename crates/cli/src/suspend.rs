@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use gpreempt_device::journal::{Entry, Journal};
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
-use gpreempt_device::nvidia::driver::{Driver, DriverError};
 use gpreempt_device::nvidia::node::Node;
 use gpreempt_device::nvidia::{act, survey};
+use serde_json::json;
 
 use crate::args::SuspendArgs;
+use crate::driver_gate;
 use crate::failure::Failure;
 use crate::output;
 
@@ -16,7 +17,7 @@ use crate::output;
 const CHECK: Duration = Duration::from_millis(50);
 
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
-    writable_driver()?;
+    driver_gate::for_changes(args.driver)?;
     let process = survey::look(args.pid).map_err(Failure::input)?;
     if let Err(problem) = &process.clients {
         return Err(Failure::input(problem));
@@ -54,7 +55,13 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     }
     let until = args.time.map(|time| Instant::now() + time);
     let length = args.time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
-    output::print(&format!("{} ({}) is stopped {length}\n", args.pid, process.info.name))?;
+    let (pid, name) = (args.pid, &process.info.name);
+    if args.json {
+        let line = json!({ "line": "stopped", "pid": pid, "time_ns": monotonic_ns() });
+        output::print(&format!("{line}\n"))?;
+    } else {
+        output::print(&format!("{pid} ({name}) is stopped {length}\n"))?;
+    }
     // Somebody may resume it from elsewhere: then the journal no longer has it.
     let is_ours = || session.entries().is_ok_and(|entries| !entries.is_empty());
     while is_ours() && process.info.key.check().is_ok() && !keeper.has_died() {
@@ -70,18 +77,9 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
         session.forget(entry.process).map_err(Failure::run)?;
     }
     drop(keeper);
-    output::print(&format!("{} runs again\n", args.pid))
-}
-
-/// Refuses drivers our calls were never tried on.
-pub(crate) fn writable_driver() -> Result<(), Failure> {
-    let driver = Driver::find().map_err(Failure::input)?;
-    match driver.branch {
-        Some(branch) if branch.was_run() => Ok(()),
-        Some(_) => Err(Failure::input(format_args!(
-            "NVIDIA driver {} was never tried with gpreempt; only reading is allowed",
-            driver.version
-        ))),
-        None => Err(Failure::input(DriverError::Unknown(driver.version))),
+    if args.json {
+        let line = json!({ "line": "resumed", "pid": pid, "time_ns": monotonic_ns() });
+        return output::print(&format!("{line}\n"));
     }
+    output::print(&format!("{pid} runs again\n"))
 }

@@ -65,9 +65,53 @@ pub enum Act {
         client: u32,
         /// The subdevice through which they were stopped.
         subdevice: u32,
+        /// The compute group they belong to, or 0 for all of the client's on that subdevice.
+        group: u32,
         /// Which ones.
         channels: Vec<u32>,
     },
+    /// Where in a kernel the channels of an NVIDIA group may be taken off. CUDA's own choice, to
+    /// which it is put back, is between instructions.
+    NvidiaMode {
+        /// The RM client.
+        client: u32,
+        /// The subdevice.
+        subdevice: u32,
+        /// The group.
+        group: u32,
+        /// Its channels.
+        channels: Vec<u32>,
+        /// What it is now, as the driver counts.
+        set: u32,
+    },
+    /// How often an NVIDIA group's turn comes.
+    NvidiaInterleave {
+        /// The RM client.
+        client: u32,
+        /// The group.
+        group: u32,
+        /// What it was.
+        original: u32,
+        /// What it is now.
+        set: u32,
+    },
+}
+
+impl Act {
+    /// Whether undoing one of two acts undoes the other.
+    pub fn concerns_the_same(&self, other: &Self) -> bool {
+        self.subject() == other.subject()
+    }
+
+    /// The kind of thing that is changed, and which one.
+    fn subject(&self) -> (u8, u32, u32, u32) {
+        match *self {
+            Self::NvidiaSlice { client, group, .. } => (0, client, 0, group),
+            Self::NvidiaStop { client, subdevice, group, .. } => (1, client, subdevice, group),
+            Self::NvidiaMode { client, subdevice, group, .. } => (2, client, subdevice, group),
+            Self::NvidiaInterleave { client, group, .. } => (3, client, 0, group),
+        }
+    }
 }
 
 impl Journal {
@@ -259,6 +303,22 @@ mod tests {
         session.forget(entry(11).process).unwrap();
         assert_eq!(session.entries().unwrap(), [entry(12)]);
         fs::remove_dir_all(journal.root).unwrap();
+    }
+
+    #[test]
+    fn acts_on_the_same_thing_replace_each_other() {
+        let slice = |group, set_us| Act::NvidiaSlice { client: 1, group, original_us: 9, set_us };
+        assert!(slice(2, 1).concerns_the_same(&slice(2, 5)));
+        assert!(!slice(2, 1).concerns_the_same(&slice(3, 1)));
+        let stop = |group, channels: &[u32]| Act::NvidiaStop {
+            client: 1,
+            subdevice: 0,
+            group,
+            channels: channels.to_vec(),
+        };
+        assert!(!slice(2, 1).concerns_the_same(&stop(2, &[])));
+        assert!(stop(2, &[5]).concerns_the_same(&stop(2, &[5, 6])));
+        assert!(!stop(2, &[5]).concerns_the_same(&stop(3, &[5])));
     }
 
     #[test]

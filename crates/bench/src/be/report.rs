@@ -63,7 +63,7 @@ impl Final {
     }
 }
 
-fn rate(count: u64, from_ns: u64, until_ns: u64) -> f64 {
+pub(super) fn rate(count: u64, from_ns: u64, until_ns: u64) -> f64 {
     if until_ns <= from_ns {
         return 0.0;
     }

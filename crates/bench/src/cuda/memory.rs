@@ -1,6 +1,6 @@
 //! Memory of the device and of the host.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Allocation, Context, CudaError, HostKind, Object};
 
@@ -51,10 +51,15 @@ impl HostMemory {
         let object = context.current.allocate_host(words.saturating_mul(4))?;
         let address = object.device_address()?;
         let memory = Self { object, address, words };
-        for index in 0..words {
-            memory.store(index, 0);
-        }
+        memory.clear();
         Ok(memory)
+    }
+
+    /// Back to zero. For when no kernel is using it.
+    pub(crate) fn clear(&self) {
+        for index in 0..self.words {
+            self.store(index, 0);
+        }
     }
 
     /// How many words it has.
@@ -62,15 +67,20 @@ impl HostMemory {
         self.words
     }
 
+    /// A word that other threads may change too.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
+        self.object.word(index, self.words)
+    }
+
     /// What a word is now. The device may change it at any time.
     pub(crate) fn load(&self, index: usize) -> u32 {
         // ORDERING: each word stands for itself, nothing else is read because of it.
-        self.object.word(index, self.words).load(Ordering::Relaxed)
+        self.word(index).load(Ordering::Relaxed)
     }
 
     /// Changes a word; the device sees it soon.
     pub(crate) fn store(&self, index: usize, value: u32) {
         // ORDERING: each word stands for itself, nothing else is read because of it.
-        self.object.word(index, self.words).store(value, Ordering::Relaxed);
+        self.word(index).store(value, Ordering::Relaxed);
     }
 }

@@ -15,12 +15,15 @@ const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
 pub(crate) struct Module {
     object: Rc<Object<ModuleKind>>,
     name: std::ffi::CString,
+    data_words: usize,
 }
 
 /// A kernel.
 pub(crate) struct Function {
     pub(super) module: Rc<Object<ModuleKind>>,
     pub(super) raw: Opaque,
+    /// How many words of `data` a thread uses.
+    data_words: usize,
 }
 
 /// What a kernel gets as its third argument.
@@ -32,6 +35,8 @@ pub(crate) enum Extra<'a> {
     Device(&'a DeviceMemory),
     /// Memory of the host, one word more than there are threads (see `assert_fits`).
     Host(&'a HostMemory),
+    /// The same from its word `first` on; as many words must follow.
+    HostFrom { memory: &'a HostMemory, first: usize },
 }
 
 /// How a kernel is launched.
@@ -41,7 +46,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: u32,
     /// Shared memory for each block, besides what the kernel itself declares.
     pub(crate) shared_bytes: u32,
-    /// A word for each thread.
+    /// As many words for each thread as the kernel uses.
     pub(crate) data: &'a DeviceMemory,
     /// How much a thread does.
     pub(crate) amount: u64,
@@ -53,13 +58,15 @@ impl Module {
     /// Compiles a kernel text.
     pub(crate) fn load(context: &Context, source: &Source) -> Result<Self, CudaError> {
         let object = Rc::new(context.current.load_module(source.text())?);
-        Ok(Self { object, name: source.name().to_owned() })
+        let (name, data_words) = (source.name().to_owned(), source.data_words());
+        Ok(Self { object, name, data_words })
     }
 
     /// Its kernel, allowed to use that much shared memory.
     pub(crate) fn function(&self, shared_bytes: u32) -> Result<Function, CudaError> {
         let raw = self.object.function(&self.name)?;
-        let function = Function { module: Rc::clone(&self.object), raw };
+        let module = Rc::clone(&self.object);
+        let function = Function { module, raw, data_words: self.data_words };
         if shared_bytes > 0 {
             let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
             function.set_attribute(MAX_DYNAMIC_SHARED_BYTES, bytes)?;
@@ -92,20 +99,30 @@ impl Launch<'_> {
             Extra::None => 0,
             Extra::Device(memory) => memory.allocation.address,
             Extra::Host(memory) => memory.address,
+            // CAST: widens. The sum is an address inside the memory: `assert_fits` was asked.
+            Extra::HostFrom { memory, first } => memory.address + first as u64 * 4,
         };
         [self.data.allocation.address, self.amount, extra]
     }
 
-    /// Every thread has its word, and one more in host memory. A kernel that looks at fewer words
-    /// is asked for the same: no kernel can then be launched with memory too small for it.
-    pub(super) fn assert_fits(&self) {
+    /// Every thread has its words, and there is one more in host memory. A kernel that looks at
+    /// fewer words is asked for the same: no kernel can then be launched with memory too small
+    /// for it.
+    pub(super) fn assert_fits(&self, function: &Function) {
         let threads = u64::from(self.grid) * u64::from(Function::THREADS);
         let threads = usize::try_from(threads).unwrap_or(usize::MAX);
         let extra_fits = match self.extra {
             Extra::None => true,
             Extra::Device(memory) => memory.word_count() >= threads,
             Extra::Host(memory) => memory.word_count() > threads,
+            Extra::HostFrom { memory, first } => {
+                memory.word_count() > threads.saturating_add(first)
+            }
         };
-        assert!(self.data.word_count() >= threads && extra_fits, "memory too small for the grid");
+        let data_words = threads.saturating_mul(function.data_words);
+        assert!(
+            self.data.word_count() >= data_words && extra_fits,
+            "memory too small for the grid"
+        );
     }
 }

@@ -3,7 +3,8 @@ use std::process::Command;
 
 use super::*;
 
-const KERNELS: [Kernel; 4] = [Kernel::Fma, Kernel::Endless, Kernel::Counter, Kernel::Spin];
+const KERNELS: [Kernel; 5] =
+    [Kernel::Fma, Kernel::Endless, Kernel::Counter, Kernel::Spin, Kernel::Resettable];
 
 /// Every text with its name and without comments.
 fn texts() -> Vec<(String, String)> {
@@ -97,9 +98,40 @@ fn branches_lead_somewhere_and_lines_end() {
 
 #[test]
 fn the_counter_kernel_adds_as_often_as_the_check_expects() {
-    let source = Kernel::Counter.source(Registers::Few);
-    let line = format!("mov.u32 %rounds, {};", Kernel::INCREMENTS);
-    assert!(source.text().to_str().unwrap().contains(&line));
+    for kernel in [Kernel::Counter, Kernel::Resettable] {
+        let source = kernel.source(Registers::Few);
+        let line = format!("mov.u32 %rounds, {};", Kernel::INCREMENTS);
+        assert!(source.text().to_str().unwrap().contains(&line), "{kernel:?}");
+    }
+}
+
+#[test]
+fn the_resettable_kernel_asks_before_it_does_anything() {
+    let source = Kernel::Resettable.source(Registers::Few);
+    let text = source.text().to_str().unwrap();
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}"));
+    let asked = at("ld.volatile.global.u32 %flag, [%words];");
+    let decided = at("@%reset bra leave;");
+    assert!(asked < decided);
+    // Nothing of the device's memory is touched before, nor after leaving but for the record.
+    assert!(!text[..decided].contains("[%address"));
+    let left = &text[at("leave:")..];
+    assert!(!left.contains("[%address") && left.contains("[%record + 8]"));
+    // The record of a run is written after all threads have met.
+    let ended = &text[at("done:")..at("leave:")];
+    assert!(ended.find("bar.sync").unwrap() < ended.find("st.volatile").unwrap());
+}
+
+#[test]
+fn threads_use_as_many_words_as_their_memory_is_made_for() {
+    for kernel in KERNELS {
+        let source = kernel.source(Registers::Few);
+        let bytes = format!("mul.wide.u32 %offset, %index, {};", kernel.data_words() * 4);
+        let text = source.text().to_str().unwrap();
+        // The one that only waits has no memory.
+        assert!(kernel == Kernel::Spin || text.contains(&bytes), "{kernel:?}");
+        assert_eq!(source.data_words(), kernel.data_words());
+    }
 }
 
 /// With `PTXAS` set to NVIDIA's assembler: it accepts the texts, and nothing spills.

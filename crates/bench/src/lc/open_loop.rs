@@ -5,7 +5,6 @@
 //! had to wait for the one before it has waited.
 
 use crate::clock::Clock;
-use crate::cuda::CudaError;
 use crate::failure::Failure;
 use crate::latency::Latency;
 use crate::schedule::Schedule;
@@ -19,7 +18,7 @@ const LOOK_NS: u64 = 100_000_000;
 /// Serves one request, from beginning to end.
 pub(super) trait Service {
     /// Returns when it is served.
-    fn serve(&mut self) -> Result<(), CudaError>;
+    fn serve(&mut self) -> Result<(), Failure>;
 }
 
 /// How long to run.

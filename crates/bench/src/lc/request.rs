@@ -7,6 +7,7 @@ use crate::args::LcArgs;
 use crate::clock::{Clock, Monotonic};
 use crate::cuda::{Context, CudaError, DeviceMemory, Graph, HostMemory, Stream};
 use crate::failure::Failure;
+use crate::flag::Announcement;
 use crate::workload::Workload;
 
 /// What a request does several times.
@@ -23,6 +24,8 @@ pub(super) struct Request {
     gap_ns: u64,
     /// All steps as one, where that was asked for.
     graph: Option<Graph<Step>>,
+    /// Where others are told that a request is running, if they are.
+    announcement: Option<Announcement>,
 }
 
 impl Step {
@@ -59,21 +62,37 @@ impl Request {
         } else {
             None
         };
-        let mut request = Self { stream, step, steps, gap_ns: args.gap_us * 1_000, graph };
+        let announcement = args.announce.as_deref().map(Announcement::open).transpose()?;
+        let gap_ns = args.gap_us * 1_000;
+        let mut request = Self { stream, step, steps, gap_ns, graph, announcement };
         request.serve()?;
         Ok(request)
     }
 }
 
+impl Request {
+    fn announce(&self, is_running: bool) -> Result<(), Failure> {
+        let Some(announcement) = &self.announcement else { return Ok(()) };
+        announcement
+            .say(is_running)
+            .map_err(|error| Failure::run(format_args!("cannot announce a request: {error}")))
+    }
+}
+
 impl Service for Request {
-    fn serve(&mut self) -> Result<(), CudaError> {
+    fn serve(&mut self) -> Result<(), Failure> {
+        self.announce(true)?;
         if let Some(graph) = &self.graph {
             self.stream.launch_graph(graph)?;
-            return self.stream.synchronize();
+            self.stream.synchronize()?;
+            return self.announce(false);
         }
-        for _ in 0..self.steps {
+        for step in 1..=self.steps {
             self.step.submit(&self.stream)?;
             self.stream.synchronize()?;
+            if step == self.steps {
+                self.announce(false)?;
+            }
             Monotonic.spin(self.gap_ns);
         }
         Ok(())

@@ -3,10 +3,14 @@
 //! Each act borrows the process's own file for as long as the call takes and no longer. Nothing
 //! here writes the journal: whoever acts writes first ([`crate::journal`]).
 
-use super::abi::control::group::SetSlice;
-use super::abi::control::subdevice::{DisableChannels, SwitchCounts};
+use std::time::Duration;
+
+use super::abi::control::group::{Preempt, ReadInterleave, SetInterleave, SetSlice};
+use super::abi::control::subdevice::{
+    DisableChannels, PreemptionMode, SetPreemptionMode, SwitchCounts,
+};
 use super::abi::status::Status;
-use super::discover::{Client, Engine};
+use super::discover::{Client, Context, Engine};
 use super::node::{self, HeldProcess, Node};
 use super::rm::{Handle, Rm, RmError};
 use super::survey::{GpuProcess, LookError, denied_or_failed};
@@ -30,6 +34,16 @@ pub enum ActError {
     Rm(u32, RmError),
 }
 
+impl ActError {
+    /// Whether the process has ended, so that there is nothing to do and nothing to undo.
+    pub const fn is_ended(&self) -> bool {
+        matches!(
+            self,
+            Self::Look(LookError::Process(ProcessError::Gone(_) | ProcessError::Replaced(_)))
+        )
+    }
+}
+
 impl From<ProcessError> for ActError {
     fn from(error: ProcessError) -> Self {
         Self::Look(error.into())
@@ -50,11 +64,17 @@ pub fn stops(process: &GpuProcess) -> Vec<Act> {
             };
             let channels: Vec<Handle> = of(Engine::Compute).chain(of(Engine::Copy)).collect();
             if !channels.is_empty() {
-                acts.push(Act::NvidiaStop { client: client.handle, subdevice, channels });
+                acts.push(Act::NvidiaStop { client: client.handle, subdevice, group: 0, channels });
             }
         }
     }
     acts
+}
+
+/// What has to be stopped to stop one context.
+pub fn stop(client: Handle, subdevice: Handle, context: &Context<'_>) -> Act {
+    let (group, channels) = (context.compute.handle, context.channels());
+    Act::NvidiaStop { client, subdevice, group, channels }
 }
 
 /// Carries an act out, or with `undo` takes it back.
@@ -70,8 +90,22 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
                 rm.control(*client, *group, &mut SetSlice { slice_us })
             })
         }
-        Act::NvidiaStop { client, subdevice, channels } => {
+        Act::NvidiaStop { client, subdevice, channels, .. } => {
             with_client(process, *client, |rm| switch(rm, *client, *subdevice, channels, !undo))
+        }
+        Act::NvidiaMode { client, subdevice, channels, set, .. } => {
+            let mode = if undo { PreemptionMode::Instruction } else { PreemptionMode::of(*set) };
+            with_client(process, *client, |rm| {
+                channels.iter().try_for_each(|&channel| {
+                    let mut block = SetPreemptionMode::compute(channel, mode);
+                    rm.control(*client, *subdevice, &mut block)
+                })
+            })
+        }
+        Act::NvidiaInterleave { client, group, original, set } => {
+            let level = if undo { *original } else { *set };
+            let mut block = SetInterleave { level };
+            with_client(process, *client, |rm| rm.control(*client, *group, &mut block))
         }
     }
 }
@@ -84,9 +118,7 @@ pub fn undo(entry: &Entry) -> Result<(), String> {
     for act in entry.acts.iter().rev() {
         match perform(entry.process, act, true) {
             Ok(()) | Err(ActError::Changed(_)) => {}
-            Err(ActError::Look(LookError::Process(
-                ProcessError::Gone(_) | ProcessError::Replaced(_),
-            ))) => return Ok(()),
+            Err(error) if error.is_ended() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         }
     }
@@ -127,6 +159,34 @@ fn switch_some(
     rm.control(client, subdevice, &mut block.expect("a chunk fits"))
 }
 
+/// Takes a group off its device once; it comes back when its turn comes. Waits until it is off for
+/// as long as `wait` says, or not at all.
+///
+/// # Errors
+/// If the process is gone, the driver refuses, or it is not off in time.
+pub fn preempt(
+    process: ProcessKey,
+    client: Handle,
+    group: Handle,
+    wait: Option<Duration>,
+) -> Result<(), ActError> {
+    let mut block = match wait {
+        Some(wait) => Preempt::waiting(u32::try_from(wait.as_micros()).unwrap_or(u32::MAX)),
+        None => Preempt::at_once(),
+    };
+    with_client(process, client, |rm| rm.control(client, group, &mut block))
+}
+
+/// How often a group's turn comes, as the driver counts.
+///
+/// # Errors
+/// If the process is gone or the driver refuses.
+pub fn interleave(process: ProcessKey, client: Handle, group: Handle) -> Result<u32, ActError> {
+    let mut block = ReadInterleave { level: 0 };
+    with_client(process, client, |rm| rm.control(client, group, &mut block))?;
+    Ok(block.level)
+}
+
 /// How often a process was taken off its GPUs in the middle of a kernel.
 ///
 /// # Errors
@@ -143,11 +203,11 @@ pub fn switch_counts(
 }
 
 /// Calls `act` with the file of the process that owns the client.
-fn with_client(
+pub(super) fn with_client<T>(
     process: ProcessKey,
     client: Handle,
-    act: impl FnOnce(&Rm) -> Result<(), RmError>,
-) -> Result<(), ActError> {
+    act: impl FnOnce(&Rm) -> Result<T, RmError>,
+) -> Result<T, ActError> {
     let pid = process.pid;
     process.check()?;
     let failed = |error| ActError::Look(denied_or_failed(pid, error));
@@ -172,4 +232,35 @@ fn with_client(
         }
     }
     Err(ActError::Changed(pid))
+}
+
+/// Empties the rings of channels: what was submitted and not yet fetched is taken out, and the
+/// channels may run again. Work in the middle of a kernel goes on.
+///
+/// What their owner remembers of its rings does not change, so its next submission may bring the
+/// work back. This is the second step of a published design that is kept to be compared with; it
+/// is for a process's own channels, whose end ends what is done here too.
+///
+/// # Errors
+/// If the process is gone or the driver refuses. The channels are let on again in any case.
+pub fn clear_ring(
+    process: ProcessKey,
+    client: Handle,
+    subdevice: Handle,
+    channels: &[Handle],
+) -> Result<(), ActError> {
+    with_client(process, client, |rm| {
+        let mut result = Ok(());
+        for chunk in channels.chunks(DisableChannels::CHANNELS_MAX) {
+            let named: Vec<(Handle, Handle)> =
+                chunk.iter().map(|&channel| (client, channel)).collect();
+            // PANIC: chunks are at most as long as a call takes.
+            let mut off = DisableChannels::off_and_clear(&named).expect("a chunk fits");
+            let cleared = rm.control(client, subdevice, &mut off);
+            // Also after a refusal: some of them may be off.
+            let on = switch_some(rm, client, subdevice, chunk, false);
+            result = result.and(cleared).and(on);
+        }
+        result
+    })
 }

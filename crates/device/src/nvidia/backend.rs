@@ -1,210 +1,200 @@
 //! NVIDIA devices as the scheduler's loop sees them.
 //!
-//! A queue is a compute group. Stopping it stops the copy groups of the same client and device with
-//! it. Control calls take up to a millisecond, so each device has a worker thread that makes them,
-//! one after the other; what comes of them arrives as events. Before a worker changes anything it
-//! writes the journal.
+//! A queue is a context: its compute group, and the copy groups that are stopped with it. Control
+//! calls take up to a millisecond, so each device has a worker thread that makes them, one after
+//! the other; what comes of them arrives as events. Before a worker changes anything it writes the
+//! journal. A scout notices contexts that appear later; they get the class of their process.
+
+mod doubt;
+mod report;
+mod target;
+mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
-use gpreempt_core::event::{Event, Fault, TaskTraits};
+use gpreempt_core::event::{Event, TaskTraits};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
-use super::abi::status::Status;
-use super::act::{self, ActError};
-use super::discover::Engine;
+use super::abi::control::subdevice::PreemptionMode;
 use super::ledger::Ledger;
-use super::rm::{Handle, RmError};
+use super::node::HeldProcess;
+use super::scout::{Scout, Sighting};
 use super::survey::GpuProcess;
-use crate::journal::{Act, Session};
+use crate::journal::Session;
 use crate::process::ProcessKey;
+pub use report::Note;
+use report::Report;
+use target::{Target, targets};
+use worker::{Job, Worker};
 
-/// What a stop and a resume cost, and how long a ring must be quiet: measured on an H200.
+/// What a stop and a resume cost, and how long a ring must be quiet: measured on an H200. The quiet
+/// time is longer than a switch, because what was fetched may still wait for one.
 const CAPABILITIES: Capabilities = Capabilities {
     mechanism: Mechanism::Slice,
     level: Level::Switch,
     preempt_cost: Duration::from_micros(800),
     resume_cost: Duration::from_micros(500),
-    quiet: Duration::from_micros(300),
+    quiet: Duration::from_millis(2),
     hold: false,
     hardware_priority: false,
 };
 
+/// What can be wished for a process beside its priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Where in a kernel it may be taken off.
+    pub mode: Option<PreemptionMode>,
+    /// How often its turn comes, as the driver counts.
+    pub interleave: Option<u32>,
+}
+
 /// Devices, and the processes that were attached.
 #[derive(Debug)]
 pub struct NvidiaBackend {
-    workers: Vec<Worker>,
-    devices: Vec<String>,
+    devices: Vec<Device>,
+    tasks: BTreeMap<TaskId, Attached>,
     queues: BTreeMap<QueueId, Target>,
+    others: Option<TaskId>,
     events: VecDeque<Event>,
-    finished: Receiver<Event>,
-    reports: Sender<Event>,
+    notes: VecDeque<Note>,
+    incoming: Receiver<Report>,
+    reports: Sender<Report>,
     ledger: Ledger,
+    scout: Scout,
     next_queue: u64,
     next_task: u64,
 }
 
-/// What a queue is in reality.
-#[derive(Clone, Debug)]
-enum Target {
-    /// A compute group and what is stopped with it.
-    Group {
-        process: ProcessKey,
-        device: usize,
-        client: Handle,
-        group: Handle,
-        original_us: u64,
-        stop: Act,
-    },
-    /// Everybody we were not asked to touch. There is nothing to do for it.
-    Others,
-}
-
-/// A thread that makes the control calls of one device.
 #[derive(Debug)]
-struct Worker {
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+struct Device {
+    uuid: String,
+    worker: Worker,
 }
 
-/// One call and whom to tell.
+/// A process with a priority.
 #[derive(Debug)]
-struct Job {
-    process: ProcessKey,
-    act: Act,
-    undo: bool,
-    /// What somebody waits for, if anybody does.
-    awaited: Option<Awaited>,
-}
-
-/// A completion the scheduler waits for.
-#[derive(Clone, Copy, Debug)]
-enum Awaited {
-    Preempt(QueueId),
-    Resume(QueueId),
-}
-
-impl Awaited {
-    fn event(self, result: Result<(), Fault>) -> Event {
-        match (self, result) {
-            (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },
-            (Self::Preempt(queue), Err(fault)) => Event::PreemptFailed { queue, fault },
-            (Self::Resume(queue), Ok(())) => Event::Resumed { queue },
-            (Self::Resume(queue), Err(fault)) => Event::ResumeFailed { queue, fault },
-        }
-    }
+struct Attached {
+    key: ProcessKey,
+    held: HeldProcess,
+    wishes: Wishes,
 }
 
 impl NvidiaBackend {
     /// A backend that writes down what it does in that session.
-    pub fn new(session: Session) -> Self {
-        let (reports, finished) = channel();
-        Self {
-            workers: Vec::new(),
-            devices: Vec::new(),
-            queues: BTreeMap::new(),
-            events: VecDeque::new(),
-            finished,
-            reports,
-            ledger: Ledger::new(session),
-            next_queue: 1,
-            next_task: 1,
-        }
-    }
-
-    /// Attaches a process with a priority.
     ///
     /// # Errors
-    /// If it cannot be looked into, or has nothing that could be scheduled.
-    pub fn attach(&mut self, process: &GpuProcess, priority: Priority) -> Result<TaskId, String> {
+    /// If there are no more descriptors or threads.
+    pub fn new(session: Session) -> io::Result<Self> {
+        let (reports, incoming) = channel();
+        let sightings = reports.clone();
+        let scout = Scout::start(true, move |sighting| {
+            let report = match sighting {
+                Sighting::Changed(process) => Report::Changed(process),
+                Sighting::Appeared(process) => Report::Appeared(process),
+            };
+            sightings.send(report).is_ok()
+        })?;
+        Ok(Self {
+            devices: Vec::new(),
+            tasks: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            others: None,
+            events: VecDeque::new(),
+            notes: VecDeque::new(),
+            incoming,
+            reports,
+            ledger: Ledger::new(session),
+            scout,
+            next_queue: 1,
+            next_task: 1,
+        })
+    }
+
+    /// Attaches a process. If it has nothing on a GPU yet, what it makes later is scheduled.
+    ///
+    /// # Errors
+    /// If it cannot be looked into or has ended.
+    pub fn attach(
+        &mut self,
+        process: &GpuProcess,
+        traits: TaskTraits,
+        wishes: Wishes,
+    ) -> Result<TaskId, String> {
         let clients = process.clients.as_ref().map_err(ToString::to_string)?;
-        let stops = act::stops(process);
+        let key = process.info.key;
+        let held = HeldProcess::open(key.pid).map_err(|error| format!("process {key}: {error}"))?;
+        key.check().map_err(|error| error.to_string())?;
         let task = TaskId(self.next_task);
-        let mut queues = Vec::new();
-        for client in clients {
-            for device in &client.devices {
-                let Some(uuid) = device.uuid.as_deref() else { continue };
-                let stop = stops.iter().find(|act| {
-                    matches!(act, Act::NvidiaStop { client: c, subdevice, .. }
-                        if *c == client.handle && Some(*subdevice) == device.subdevice)
-                });
-                let compute = device.groups.iter().filter(|group| group.engine == Engine::Compute);
-                for (group, stop) in compute.zip(stop.into_iter().cycle()) {
-                    let Some(original_us) = group.slice_us else { continue };
-                    queues.push(Target::Group {
-                        process: process.info.key,
-                        device: self.device(uuid),
-                        client: client.handle,
-                        group: group.handle,
-                        original_us,
-                        stop: stop.clone(),
-                    });
-                }
-            }
-        }
-        if queues.is_empty() {
-            let pid = process.info.key.pid;
-            return Err(format!("process {pid} has no GPU work that could be scheduled yet"));
-        }
         self.next_task += 1;
-        let traits = TaskTraits { priority, ..TaskTraits::default() };
+        self.tasks.insert(task, Attached { key, held, wishes });
         self.events.push_back(Event::TaskAppeared { task, traits });
-        for target in queues {
-            self.add_queue(task, target);
-        }
+        self.regroup(task, process);
+        self.scout.watch(key, clients.clone());
         Ok(task)
     }
 
-    /// Stands for everybody on every device that was not attached.
-    pub fn attach_others(&mut self, priority: Priority) {
+    /// Gives an attached process other traits.
+    pub fn change(&mut self, task: TaskId, traits: TaskTraits) {
+        self.events.push_back(Event::TaskChanged { task, traits });
+    }
+
+    /// Puts a process back as it was and forgets it.
+    pub fn detach(&mut self, task: TaskId) {
+        let Some(attached) = self.tasks.remove(&task) else { return };
+        self.scout.forget(attached.key);
+        self.events.push_back(Event::TaskVanished { task });
+        self.queues.retain(|_, target| !target.is_of(task));
+        // Each worker may still have something to do to it, so each undoes what there is then.
+        for device in &self.devices {
+            device.worker.give(Job::Undo(attached.key));
+        }
+    }
+
+    /// The attached processes.
+    pub fn attached(&self) -> impl Iterator<Item = (TaskId, ProcessKey)> + '_ {
+        self.tasks.iter().map(|(task, attached)| (*task, attached.key))
+    }
+
+    /// How many contexts of a task are known.
+    pub fn queue_count(&self, task: TaskId) -> usize {
+        self.queues.values().filter(|target| target.is_of(task)).count()
+    }
+
+    /// Stands for everybody on every device who was not attached, or no longer does. They are
+    /// taken to be busy and are never touched.
+    pub fn set_others(&mut self, priority: Option<Priority>) {
+        if let Some(task) = self.others.take() {
+            self.events.push_back(Event::TaskVanished { task });
+            self.queues.retain(|_, target| !target.is_of(task));
+        }
+        let Some(priority) = priority else { return };
         let task = TaskId(self.next_task);
         self.next_task += 1;
+        self.others = Some(task);
         let traits = TaskTraits { priority, ..TaskTraits::default() };
         self.events.push_back(Event::TaskAppeared { task, traits });
         for device in 0..self.devices.len() {
-            let queue = QueueId(self.next_queue);
-            self.next_queue += 1;
-            self.queues.insert(queue, Target::Others);
-            let device = device_id(device);
-            self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
+            self.add_queue(task, device, Target::Others(task));
         }
     }
 
-    fn device(&mut self, uuid: &str) -> usize {
-        if let Some(known) = self.devices.iter().position(|device| device == uuid) {
-            return known;
-        }
-        let index = self.devices.len();
-        self.devices.push(uuid.to_owned());
-        self.workers.push(Worker::start(self.ledger.clone(), self.reports.clone()));
-        let (device, capabilities) = (device_id(index), CAPABILITIES);
-        self.events.push_back(Event::DeviceAppeared { device, capabilities });
-        index
+    /// Something worth telling a person.
+    pub fn poll_note(&mut self) -> Option<Note> {
+        self.take_reports();
+        self.notes.pop_front()
     }
 
-    fn add_queue(&mut self, task: TaskId, target: Target) {
-        let queue = QueueId(self.next_queue);
-        self.next_queue += 1;
-        let Target::Group { device, .. } = &target else { return };
-        let device = device_id(*device);
-        self.queues.insert(queue, target);
-        self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
-    }
-
-    /// The process and the group a queue stands for.
-    pub fn group_of(&self, queue: QueueId) -> Option<(ProcessKey, Handle)> {
-        match self.queues.get(&queue)? {
-            Target::Group { process, group, .. } => Some((*process, *group)),
-            Target::Others => None,
-        }
+    /// The process and the compute group a queue stands for.
+    pub fn group_of(&self, queue: QueueId) -> Option<(ProcessKey, u32)> {
+        self.queues.get(&queue)?.group()
     }
 
     /// Ends the workers and puts everything back as it was.
@@ -212,108 +202,166 @@ impl NvidiaBackend {
     /// # Errors
     /// What could not be put back.
     pub fn detach_all(mut self) -> Result<(), String> {
-        for worker in &mut self.workers {
-            worker.stop();
+        for device in &mut self.devices {
+            device.worker.stop();
         }
         self.ledger.undo_all()
+    }
+
+    fn device(&mut self, uuid: &str) -> usize {
+        if let Some(known) = self.devices.iter().position(|device| device.uuid == uuid) {
+            return known;
+        }
+        let index = self.devices.len();
+        let worker = Worker::start(uuid.to_owned(), self.ledger.clone(), self.reports.clone());
+        self.devices.push(Device { uuid: uuid.to_owned(), worker });
+        let (device, capabilities) = (device_id(index), CAPABILITIES);
+        self.events.push_back(Event::DeviceAppeared { device, capabilities });
+        if let Some(task) = self.others {
+            self.add_queue(task, index, Target::Others(task));
+        }
+        index
+    }
+
+    fn add_queue(&mut self, task: TaskId, device: usize, target: Target) -> QueueId {
+        let queue = QueueId(self.next_queue);
+        self.next_queue += 1;
+        self.queues.insert(queue, target);
+        let device = device_id(device);
+        self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
+        queue
+    }
+
+    /// Takes in what a process has on its GPUs now. Returns how many contexts appeared and
+    /// vanished.
+    fn regroup(&mut self, task: TaskId, process: &GpuProcess) -> (usize, usize) {
+        let mut found = targets(task, process);
+        let gone: Vec<QueueId> = self
+            .queues
+            .iter()
+            .filter(|(_, known)| known.is_of(task))
+            .filter(|(_, known)| !found.iter().any(|(_, fresh)| fresh.is_same_as(known)))
+            .map(|(queue, _)| *queue)
+            .collect();
+        for queue in &gone {
+            self.queues.remove(queue);
+            self.events.push_back(Event::QueueVanished { queue: *queue });
+        }
+        found.retain(|(_, fresh)| {
+            let known = self.queues.values_mut().find(|known| known.is_same_as(fresh));
+            let Some(known) = known else { return true };
+            for (device, job) in known.catch_up(fresh) {
+                self.devices[device].worker.give(job);
+            }
+            false
+        });
+        let appeared = found.len();
+        for (uuid, mut target) in found {
+            let device = self.device(&uuid);
+            target.set_device(device);
+            let wishes = self.tasks.get(&task).map(|attached| attached.wishes);
+            let jobs = target.first_jobs(wishes.unwrap_or_default());
+            let rings = target.rings_job(QueueId(self.next_queue));
+            self.add_queue(task, device, target);
+            for job in jobs.into_iter().chain(rings) {
+                self.devices[device].worker.give(job);
+            }
+        }
+        (appeared, gone.len())
+    }
+
+    fn take_reports(&mut self) {
+        while let Ok(report) = self.incoming.try_recv() {
+            match report {
+                Report::Event(event) => self.events.push_back(event),
+                Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
+                Report::Stopped(queue, counts) => {
+                    if let Some(target) = self.queues.get_mut(&queue) {
+                        target.take_stop(counts);
+                    }
+                }
+                Report::Checked(queue, counts) => {
+                    if let Some(target) = self.queues.get_mut(&queue) {
+                        target.take_check(counts);
+                    }
+                }
+                Report::Rings(queue, rings) => {
+                    if let Some(target) = self.queues.get_mut(&queue) {
+                        target.set_rings(*rings);
+                    }
+                }
+                Report::Changed(process) => self.take_change(&process),
+                Report::Appeared(process) => {
+                    let key = process.info.key;
+                    if !self.tasks.values().any(|attached| attached.key == key) {
+                        self.notes.push_back(Note::Appeared(process));
+                    }
+                }
+            }
+        }
+        let ended: Vec<TaskId> = self
+            .tasks
+            .iter()
+            .filter(|(_, attached)| attached.held.has_ended())
+            .map(|(task, _)| *task)
+            .collect();
+        for task in ended {
+            self.detach(task);
+            self.notes.push_back(Note::Ended(task));
+        }
+    }
+
+    fn take_change(&mut self, process: &GpuProcess) {
+        let key = process.info.key;
+        let task = self.tasks.iter().find(|(_, attached)| attached.key == key);
+        let Some((&task, _)) = task else { return };
+        let (appeared, vanished) = self.regroup(task, process);
+        if appeared + vanished > 0 {
+            self.notes.push_back(Note::Regrouped { task, appeared, vanished });
+        }
     }
 }
 
 impl Backend for NvidiaBackend {
     fn submit(&mut self, command: Command) {
         let queue = command.queue();
-        let Some(target) = self.queues.get(&queue) else { return };
-        let Target::Group { process, device, client, group, original_us, stop } = target else {
-            // Nobody asked us to touch the others; what is not done is done at once.
-            match command {
-                Command::Preempt { .. } => self.events.push_back(Event::Preempted { queue }),
-                Command::Resume { .. } => self.events.push_back(Event::Resumed { queue }),
-                Command::SetSlice { .. }
-                | Command::PermitHold { .. }
+        // Nobody asked us to touch the others, and of what went away nothing can run any more:
+        // what is not done is done at once.
+        let (job, at_once) = match (command, self.queues.get_mut(&queue)) {
+            (Command::Preempt { .. }, target) => {
+                (target.and_then(|target| target.stop(queue)), Some(Event::Preempted { queue }))
+            }
+            (Command::Resume { .. }, target) => {
+                (target.and_then(|target| target.resume(queue)), Some(Event::Resumed { queue }))
+            }
+            (Command::SetSlice { slice, .. }, target) => {
+                let slice_us = slice.map(|slice| slice.as_micros().max(1));
+                (target.and_then(|target| target.set_slice(slice_us)), None)
+            }
+            (
+                Command::PermitHold { .. }
                 | Command::ForbidHold { .. }
-                | Command::SetHardwarePriority { .. } => {}
-            }
-            return;
+                | Command::SetHardwarePriority { .. },
+                _,
+            ) => (None, None),
         };
-        let slice = |set_us: u64| Act::NvidiaSlice {
-            client: *client,
-            group: *group,
-            original_us: *original_us,
-            set_us,
-        };
-        let job = |act: Act, undo: bool, awaited: Option<Awaited>| Job {
-            process: *process,
-            act,
-            undo,
-            awaited,
-        };
-        let job = match command {
-            Command::Preempt { .. } => job(stop.clone(), false, Some(Awaited::Preempt(queue))),
-            Command::Resume { .. } => job(stop.clone(), true, Some(Awaited::Resume(queue))),
-            Command::SetSlice { slice: Some(wanted), .. } => {
-                job(slice(wanted.as_micros().max(1)), false, None)
-            }
-            Command::SetSlice { slice: None, .. } => job(slice(*original_us), true, None),
-            Command::PermitHold { .. }
-            | Command::ForbidHold { .. }
-            | Command::SetHardwarePriority { .. } => return,
-        };
-        self.workers[*device].give(job);
+        match job {
+            Some((device, job)) => self.devices[device].worker.give(job),
+            None => self.events.extend(at_once),
+        }
     }
 
-    /// Whether a group has work cannot be told yet, so everybody is taken to be busy: priorities
-    /// hold, and nobody is left out, at the price of turns for those who do not need them.
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        let busy = RingView { put: 1, get: 0, running: None };
-        self.queues.contains_key(&queue).then_some(busy)
+        let target = self.queues.get_mut(&queue)?;
+        if let Some((device, job)) = target.check(queue) {
+            self.devices[device].worker.give(job);
+        }
+        target.observe()
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front().or_else(|| self.finished.try_recv().ok())
-    }
-}
-
-impl Worker {
-    fn start(ledger: Ledger, reports: Sender<Event>) -> Self {
-        let (jobs, incoming) = channel::<Job>();
-        let thread = std::thread::spawn(move || {
-            while let Ok(job) = incoming.recv() {
-                let result = ledger.perform(job.process, &job.act, job.undo);
-                let result = result.map_err(|error| fault_of(&error));
-                if let Some(awaited) = job.awaited
-                    && reports.send(awaited.event(result)).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        Self { jobs: Some(jobs), thread: Some(thread) }
-    }
-
-    fn give(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // A worker ends only when this side does.
-            let _ = jobs.send(job);
-        }
-    }
-
-    fn stop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn fault_of(error: &ActError) -> Fault {
-    match error {
-        ActError::Look(_) | ActError::Changed(_) => Fault::Gone,
-        ActError::Journal(_) => Fault::Refused(u32::MAX),
-        ActError::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
-            Fault::TimedOut
-        }
-        ActError::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
-        ActError::Rm(_, RmError::Os(_)) => Fault::Refused(u32::MAX),
+        self.take_reports();
+        self.events.pop_front()
     }
 }
 

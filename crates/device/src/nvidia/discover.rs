@@ -24,6 +24,9 @@ const OBJECTS_MAX: u32 = 0x1_0000;
 /// The search ends when that many names in a row are unused.
 const UNUSED_MAX: u32 = 0x200;
 
+/// In how many pieces of memory the rings are looked for.
+const PAGES_MAX: usize = 8;
+
 /// One RM client of a process that uses a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -59,6 +62,43 @@ pub struct Group {
     pub channels: Vec<Handle>,
     /// Its slice in microseconds, if the driver says.
     pub slice_us: Option<u64>,
+    /// What its channels look like, if they are of a generation we know.
+    pub generation: Option<Generation>,
+    /// Memory in which the rings of a compute group may be, likeliest first: libcuda takes it right
+    /// after it made the group's context share.
+    pub pages: Vec<Handle>,
+}
+
+/// A compute group with the copy groups that belong to the same context.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// What runs kernels.
+    pub compute: &'a Group,
+    /// What copies for it.
+    pub copies: &'a [Group],
+}
+
+impl Context<'_> {
+    /// All channels, those that run kernels first: what feeds on the other is taken off first.
+    pub fn channels(&self) -> Vec<Handle> {
+        let groups = std::iter::once(self.compute).chain(self.copies);
+        groups.flat_map(|group| group.channels.iter().copied()).collect()
+    }
+}
+
+impl Device {
+    /// The contexts of this device. libcuda makes the groups of one context in a row, the one that
+    /// runs kernels first.
+    pub fn contexts(&self) -> impl Iterator<Item = Context<'_>> {
+        let is_compute = |group: &Group| group.engine == Engine::Compute;
+        self.groups.iter().enumerate().filter(move |(_, group)| is_compute(group)).map(
+            move |(at, compute)| {
+                let rest = &self.groups[at + 1..];
+                let end = rest.iter().position(is_compute).unwrap_or(rest.len());
+                Context { compute, copies: &rest[..end] }
+            },
+        )
+    }
 }
 
 /// What a group's channels do.
@@ -95,7 +135,7 @@ fn explore(rm: &Rm, client: Handle) -> Option<Client> {
     Some(found)
 }
 
-fn uuid(rm: &Rm, client: Handle, subdevice: Handle) -> Option<String> {
+pub(super) fn uuid(rm: &Rm, client: Handle, subdevice: Handle) -> Option<String> {
     let mut block = DeviceUuid::ask();
     rm.control(client, subdevice, &mut block).ok()?;
     block.uuid().map(format_uuid)
@@ -153,12 +193,22 @@ fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client>
             uuid: None,
             groups: of_class(|class| class == class::GROUP, device)
                 .map(|group| {
-                    let shares = of_class(|class| class == class::CONTEXT_SHARE, group).count();
+                    let share = of_class(|class| class == class::CONTEXT_SHARE, group).next();
+                    let channels: Vec<Handle> = of_class(is_channel, group).collect();
+                    let class = channels.first().and_then(|channel| objects.get(channel));
+                    let pages = share.map(|share| {
+                        of_class(|class| class == class::MEMORY_LOCAL, device)
+                            .filter(|&memory| memory > share)
+                            .take(PAGES_MAX)
+                            .collect()
+                    });
                     Group {
                         handle: group,
-                        engine: if shares > 0 { Engine::Compute } else { Engine::Copy },
-                        channels: of_class(is_channel, group).collect(),
+                        engine: if share.is_some() { Engine::Compute } else { Engine::Copy },
+                        generation: class.and_then(|object| Generation::of_channel(object.class)),
+                        channels,
                         slice_us: None,
+                        pages: pages.unwrap_or_default(),
                     }
                 })
                 .collect(),
@@ -183,7 +233,9 @@ mod tests {
         add(1, class::DEVICE, CLIENT);
         add(2, class::SUBDEVICE, OBJECTS_FROM + 1);
         add(0x10, class::GROUP, OBJECTS_FROM + 1);
+        add(0x0f, class::MEMORY_LOCAL, OBJECTS_FROM + 1);
         add(0x11, class::CONTEXT_SHARE, OBJECTS_FROM + 0x10);
+        add(0x12, class::MEMORY_LOCAL, OBJECTS_FROM + 1);
         for channel in 0..8 {
             add(0x20 + channel, 0xc86f, OBJECTS_FROM + 0x10);
         }
@@ -197,12 +249,35 @@ mod tests {
     #[test]
     fn a_process_is_arranged_as_a_tree() {
         let client = arrange(CLIENT, &cuda_process()).unwrap();
-        assert_eq!(client.objects, 17);
+        assert_eq!(client.objects, 19);
         let [device] = &client.devices[..] else { panic!("one device") };
         assert_eq!(device.subdevice, Some(OBJECTS_FROM + 2));
         let kinds: Vec<(Engine, usize)> =
             device.groups.iter().map(|group| (group.engine, group.channels.len())).collect();
         assert_eq!(kinds, [(Engine::Compute, 8), (Engine::Copy, 4)]);
+        assert_eq!(device.groups[0].generation, Some(Generation::Hopper));
+        assert_eq!(device.groups[0].pages, [OBJECTS_FROM + 0x12]);
+        assert!(device.groups[1].pages.is_empty());
+    }
+
+    #[test]
+    fn copy_groups_belong_to_the_compute_group_before_them() {
+        let mut objects = cuda_process();
+        let mut add = |offset: u32, class: u32, parent: u32| {
+            let (handle, parent) = (OBJECTS_FROM + offset, OBJECTS_FROM + parent);
+            objects.insert(handle, Object { class, parent });
+        };
+        add(0x60, class::GROUP, 1);
+        add(0x61, class::CONTEXT_SHARE, 0x60);
+        add(0x62, 0xc86f, 0x60);
+        add(0x70, class::GROUP, 1);
+        add(0x71, 0xc86f, 0x70);
+        let client = arrange(CLIENT, &objects).unwrap();
+        let contexts: Vec<usize> =
+            client.devices[0].contexts().map(|context| context.channels().len()).collect();
+        assert_eq!(contexts, [12, 2]);
+        let second = client.devices[0].contexts().nth(1).unwrap();
+        assert_eq!(second.channels(), [OBJECTS_FROM + 0x62, OBJECTS_FROM + 0x71]);
     }
 
     #[test]

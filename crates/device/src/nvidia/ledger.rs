@@ -34,12 +34,30 @@ impl Ledger {
             act::perform(process, act, true)?;
             return inner.cross_out(process, act);
         }
-        inner.write_down(process, act)?;
+        let before = inner.write_down(process, act)?;
         let result = act::perform(process, act, false);
         if result.is_err() {
-            inner.cross_out(process, act)?;
+            // What was in force before still is.
+            match before {
+                Some(before) => drop(inner.write_down(process, &before)?),
+                None => inner.cross_out(process, act)?,
+            }
         }
         result
+    }
+
+    /// Puts one process back as it was.
+    ///
+    /// # Errors
+    /// If it is there and cannot be put back; then the journal still says what was done.
+    pub fn undo_process(&self, process: ProcessKey) -> Result<(), String> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = inner.entries.iter().position(|entry| entry.process == process) else {
+            return Ok(());
+        };
+        act::undo(&inner.entries[at])?;
+        inner.entries.swap_remove(at);
+        inner.session.forget(process).map_err(|error| error.to_string())
     }
 
     /// Puts every process back as it was.
@@ -62,7 +80,8 @@ impl Ledger {
 }
 
 impl Inner {
-    fn write_down(&mut self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+    /// Writes an act down. Returns the one it replaces.
+    fn write_down(&mut self, process: ProcessKey, act: &Act) -> Result<Option<Act>, ActError> {
         let entry = match self.entries.iter_mut().find(|entry| entry.process == process) {
             Some(entry) => entry,
             None => {
@@ -71,9 +90,18 @@ impl Inner {
                 self.entries.last_mut().expect("just pushed")
             }
         };
-        entry.acts.retain(|known| !concerns_the_same(known, act));
+        let known = entry.acts.iter().position(|known| known.concerns_the_same(act));
+        let before = known.map(|at| entry.acts.remove(at));
         entry.acts.push(act.clone());
-        self.session.write(entry).map_err(|error| ActError::Journal(error.to_string()))
+        match self.session.write(entry) {
+            Ok(()) => Ok(before),
+            Err(error) => {
+                // Nothing was done, so nothing is different.
+                entry.acts.pop();
+                entry.acts.extend(before);
+                Err(ActError::Journal(error.to_string()))
+            }
+        }
     }
 
     fn cross_out(&mut self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
@@ -81,29 +109,13 @@ impl Inner {
             return Ok(());
         };
         let entry = &mut self.entries[at];
-        entry.acts.retain(|known| !concerns_the_same(known, act));
+        entry.acts.retain(|known| !known.concerns_the_same(act));
         let written = if entry.acts.is_empty() {
             self.session.forget(process)
         } else {
             self.session.write(entry)
         };
         written.map_err(|error| ActError::Journal(error.to_string()))
-    }
-}
-
-/// Whether undoing one of two acts undoes the other.
-fn concerns_the_same(left: &Act, right: &Act) -> bool {
-    match (left, right) {
-        (
-            Act::NvidiaSlice { client: a, group: b, .. },
-            Act::NvidiaSlice { client: c, group: d, .. },
-        ) => (a, b) == (c, d),
-        (
-            Act::NvidiaStop { client: a, subdevice: b, .. },
-            Act::NvidiaStop { client: c, subdevice: d, .. },
-        ) => (a, b) == (c, d),
-        (Act::NvidiaSlice { .. }, Act::NvidiaStop { .. })
-        | (Act::NvidiaStop { .. }, Act::NvidiaSlice { .. }) => false,
     }
 }
 
@@ -126,14 +138,5 @@ mod tests {
         assert_eq!(Session::at(folder).entries().unwrap(), []);
         assert_eq!(ledger.undo_all(), Ok(()));
         std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn acts_on_the_same_thing_replace_each_other() {
-        let slice = |group, set_us| Act::NvidiaSlice { client: 1, group, original_us: 9, set_us };
-        assert!(concerns_the_same(&slice(2, 1), &slice(2, 5)));
-        assert!(!concerns_the_same(&slice(2, 1), &slice(3, 1)));
-        let stop = Act::NvidiaStop { client: 1, subdevice: 2, channels: vec![] };
-        assert!(!concerns_the_same(&slice(2, 1), &stop));
     }
 }

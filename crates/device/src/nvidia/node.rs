@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// The major number of all nodes but those of unified memory.
@@ -86,6 +87,12 @@ impl HeldProcess {
         Ok(Self { pidfd: pidfd_open(pid, PidfdFlags::empty())? })
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+    }
+
     /// A second descriptor of one of its open files. While it is open, what the process has on
     /// the device stays even if the process ends: close it as soon as possible.
     ///
@@ -127,6 +134,20 @@ mod tests {
         assert_eq!(text, "x");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         assert!(process.borrow_fd(-1).is_err());
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_noticed_before_anybody_waits_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = HeldProcess::open(child.id()).unwrap();
+        assert!(!process.has_ended());
+        child.kill().unwrap();
+        let noticed = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            process.has_ended()
+        });
+        child.wait().unwrap();
+        assert!(noticed);
     }
 
     #[test]

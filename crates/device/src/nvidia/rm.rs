@@ -4,15 +4,18 @@
 //! holds the file may. Two kinds of failure are kept apart: the kernel's, and the driver's own.
 #![expect(unsafe_code, reason = "control blocks are passed by address")]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use zerocopy::FromZeros;
 
+use super::abi::alloc::RmAlloc;
 use super::abi::class;
 use super::abi::control::RmControl;
 use super::abi::control::root::HandleInfo;
-use super::abi::escape::{self, Alloc, Control};
+use super::abi::escape::{
+    self, Alloc, Control, DeviceInfo, DeviceInfos, Duplicate, Free, MapMemory, RegisterFile, Share,
+};
 use super::abi::status::Status;
 use crate::ioctl::exchange;
 
@@ -86,6 +89,127 @@ impl Rm {
         // SAFETY: `Alloc` is the block of this number and holds no address.
         unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
         Ok(block.status == Status::OBJECT_NOT_FOUND)
+    }
+
+    /// Makes a client of our own: it lives as long as this file.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn new_client(&self) -> Result<Handle, RmError> {
+        let mut block = Alloc::new_zeroed();
+        block.class = class::CLIENT;
+        // SAFETY: `Alloc` is the block of this number and holds no address.
+        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)?;
+        Ok(block.object)
+    }
+
+    /// Makes an object in a client of our own.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn alloc<A: RmAlloc>(
+        &self,
+        client: Handle,
+        parent: Handle,
+        object: Handle,
+        parameters: &mut A,
+    ) -> Result<(), RmError> {
+        let mut block = Alloc::new_zeroed();
+        (block.client, block.parent, block.object) = (client, parent, object);
+        block.class = A::CLASS;
+        block.parameters = std::ptr::from_mut(parameters).addr() as u64;
+        // SAFETY: `Alloc` is the block of this number; its address is that of `parameters`, which
+        // is exclusively ours until the call returns; the driver uses it as `A` describes, which
+        // is what implementing `RmAlloc` vouches for.
+        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Gives an object of ours back.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn free(&self, client: Handle, parent: Handle, object: Handle) -> Result<(), RmError> {
+        let mut block = Free { client, parent, object, status: Status::OK };
+        // SAFETY: `Free` is the block of this number and holds no address.
+        unsafe { exchange(&self.file, escape::FREE, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Allows every client to duplicate an object, or no longer.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn share(&self, client: Handle, object: Handle, allow: bool) -> Result<(), RmError> {
+        let mut block = Share::new_zeroed();
+        (block.client, block.object) = (client, object);
+        (block.rights, block.kind) = (Share::DUPLICATE, Share::EVERYBODY);
+        block.action = if allow { Share::ADD } else { Share::REMOVE };
+        // SAFETY: `Share` is the block of this number and holds no address.
+        unsafe { exchange(&self.file, escape::SHARE, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Makes an object of another client visible in one of ours: `to` and `from` are a client and
+    /// an object in it, the first with its parent between them.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn duplicate(
+        &self,
+        to: (Handle, Handle, Handle),
+        from: (Handle, Handle),
+    ) -> Result<(), RmError> {
+        let mut block = Duplicate::new_zeroed();
+        (block.client, block.parent, block.object) = to;
+        (block.client_source, block.object_source) = from;
+        // SAFETY: `Duplicate` is the block of this number and holds no address.
+        unsafe { exchange(&self.file, escape::DUPLICATE, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Prepares `node`, a fresh `/dev/nvidiaN`, for `mmap(2)` of the beginning of an object. Only
+    /// for clients of our own: for others the driver refuses, and complains afterwards.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn prepare_map(
+        &self,
+        client: Handle,
+        device: Handle,
+        memory: Handle,
+        length: u64,
+        node: BorrowedFd<'_>,
+    ) -> Result<(), RmError> {
+        let mut block = MapMemory::new_zeroed();
+        (block.client, block.device, block.memory) = (client, device, memory);
+        (block.length, block.flags) = (length, MapMemory::READ_ONLY);
+        block.file = node.as_raw_fd();
+        // SAFETY: `MapMemory` is the block of this number; the address in it is the driver's own.
+        unsafe { exchange(&self.file, escape::MAP_MEMORY, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Ties a `/dev/nvidiaN` to this file.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn register(&self, node: BorrowedFd<'_>) -> Result<(), RmError> {
+        let mut block = RegisterFile { control_file: self.file.as_raw_fd() };
+        // SAFETY: `RegisterFile` is the block of this number and holds no address.
+        unsafe { exchange(node, escape::REGISTER_FILE, &mut block) }.map_err(RmError::Os)
+    }
+
+    /// The devices the driver has.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, RmError> {
+        let mut block = DeviceInfos::new_zeroed();
+        // SAFETY: `DeviceInfos` is the block of this number; the addresses in it are not followed.
+        unsafe { exchange(&self.file, escape::DEVICE_INFO, &mut block) }.map_err(RmError::Os)?;
+        Ok(block.into_iter().filter(|device| device.is_valid != 0).collect())
     }
 
     /// The class of an object, if there is one of that name in a client that is there.

@@ -36,7 +36,7 @@ struct FakeService {
 }
 
 impl Service for FakeService {
-    fn serve(&mut self) -> Result<(), CudaError> {
+    fn serve(&mut self) -> Result<(), Failure> {
         self.clock.spin((self.slow)(self.served) * MS);
         self.served += 1;
         Ok(())

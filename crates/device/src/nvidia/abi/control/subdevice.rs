@@ -89,6 +89,12 @@ impl DisableChannels {
         Self::new(1, channels)
     }
 
+    /// The same, and empties their rings: the hardware forgets what was submitted and not yet
+    /// fetched. The submitter's own copy of the ring's end stays what it was.
+    pub fn off_and_clear(channels: &[(u32, u32)]) -> Option<Self> {
+        Self::new(1, channels).map(|block| Self { rewind: 1, ..block })
+    }
+
     /// Lets channels (client and handle of each) on again, or nothing if there are too many.
     pub fn on(channels: &[(u32, u32)]) -> Option<Self> {
         Self::new(0, channels)
@@ -134,14 +140,30 @@ pub enum PreemptionMode {
     Instruction = 2,
 }
 
+impl PreemptionMode {
+    /// The mode of that number; what is no mode is the finest one, which is CUDA's own choice.
+    pub const fn of(number: u32) -> Self {
+        match number {
+            0 => Self::Kernel,
+            1 => Self::WorkGroup,
+            _ => Self::Instruction,
+        }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        // CAST: the enumeration's numbers are the driver's.
+        self as u32
+    }
+}
+
 impl SetPreemptionMode {
     /// `compute_mode` means something.
     const COMPUTE: u32 = 1;
 
     /// Sets the mode of compute work on `channel`, and leaves that of graphics alone.
     pub fn compute(channel: u32, mode: PreemptionMode) -> Self {
-        // CAST: the enumeration's numbers are the driver's.
-        let compute_mode = mode as u32;
+        let compute_mode = mode.number();
         Self { flags: Self::COMPUTE, channel, compute_mode, ..Self::new_zeroed() }
     }
 }
@@ -227,6 +249,19 @@ mod tests {
         assert_eq!((block.clients[63], block.channels[63]), (0xc1d0_0000, 0x5c00_003f));
         let block = DisableChannels::on(&channels[..1]).unwrap();
         assert_eq!((block.disable, block.count, block.channels[1]), (0, 1, 0));
+    }
+
+    #[test]
+    fn only_clearing_takes_pending_work_out_of_the_ring() {
+        let channels = [(0xc1d0_0000, 0x5c00_0020)];
+        let flags = |block: Option<DisableChannels>| {
+            let block = block.unwrap();
+            (block.disable, block.rewind, block.only_scheduling, block.channels[0])
+        };
+        assert_eq!(flags(DisableChannels::off_and_clear(&channels)), (1, 1, 0, 0x5c00_0020));
+        assert_eq!(flags(DisableChannels::off(&channels)), (1, 0, 0, 0x5c00_0020));
+        assert_eq!(flags(DisableChannels::on(&channels)), (0, 0, 0, 0x5c00_0020));
+        assert!(DisableChannels::off_and_clear(&[(1, 2); 65]).is_none());
     }
 
     #[test]

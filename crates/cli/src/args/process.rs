@@ -1,0 +1,251 @@
+//! What can be typed about processes that use a GPU.
+
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+/// Give running processes a priority, until this command ends.
+///
+/// Low priorities (0 to 7) make way for everybody else on their GPU as soon as there is something
+/// else to run, in the middle of a kernel; several of them take turns. High priorities (8 to 15)
+/// keep the GPU once they have it. When this command ends, however it ends, all is as it was.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct AttachArgs {
+    /// Processes, each with a priority of its own or that of -p, and a weight for --policy fair
+    #[arg(required = true, value_name = "PID[:PRIORITY[:WEIGHT]]", value_parser = parse_target)]
+    pub(crate) processes: Vec<Target>,
+    /// The priority, 0 (lowest) to 15 (highest)
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub(crate) priority: u8,
+    /// Say what would be changed, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// For how long, such as 10s or 2m; without it, until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    pub(crate) time: Option<Duration>,
+    /// Who comes first among the low ones, and among the high ones
+    #[arg(long, value_enum, default_value = "strict")]
+    pub(crate) policy: Policy,
+    /// Keep this part of the time for those who would otherwise get nothing, in percent (1 to 50)
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=50))]
+    pub(crate) min_share: Option<u64>,
+    /// Where in a kernel it may be taken off: between instructions (CUDA's own choice), or only
+    /// between blocks, which is cheaper where blocks are short and much worse where they are long
+    #[arg(long, value_enum)]
+    pub(crate) preempt_at: Option<PreemptAt>,
+    /// How often its turn comes among processes with equal slices (needs root)
+    #[arg(long, value_enum)]
+    pub(crate) interleave: Option<Interleave>,
+    /// Print lines of JSON: what was attached, every decision with its reason, every problem
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) driver: ChangeArgs,
+}
+
+/// A process, and what it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) pid: u32,
+    pub(crate) priority: Option<u8>,
+    pub(crate) weight: Option<u32>,
+}
+
+/// Who comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// The highest priority
+    Strict,
+    /// The highest priority; equals take turns
+    RoundRobin,
+    /// Everybody in proportion to its weight, whatever the priorities
+    Fair,
+}
+
+/// Where in a kernel a process may be taken off its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PreemptAt {
+    /// Anywhere
+    Instruction,
+    /// When a block ends
+    Block,
+}
+
+/// How often a process's turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interleave {
+    /// As others
+    Low,
+    /// More often
+    Medium,
+    /// Most often
+    High,
+}
+
+/// Change the priority of a process that a running `gpreempt attach` has attached.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct SetArgs {
+    /// The process
+    pub(crate) pid: u32,
+    /// The priority, 0 (lowest) to 15 (highest)
+    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub(crate) priority: u8,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Put an attached process back as it was; the others stay attached.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct DetachArgs {
+    /// The process
+    pub(crate) pid: u32,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Watch what a process submits, from outside, and say what a priority would gain.
+///
+/// Reads the rings of the process for a while and changes nothing: how often it submits, how long
+/// its gaps are, how much work waits, and how often it would lose the GPU to others.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ObserveArgs {
+    /// The process
+    pub(crate) pid: u32,
+    /// For how long, such as 500ms or 10s
+    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    pub(crate) time: Duration,
+    /// How often to look, in microseconds (20 to 10000)
+    #[arg(long, value_name = "US", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(20..=10_000))]
+    pub(crate) every_us: u64,
+    /// Read through /proc/PID/mem instead of mapping the rings
+    #[arg(long)]
+    pub(crate) by_memory: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) driver: ReadArgs,
+}
+
+/// Take a process off its GPUs once; it comes back when its turn comes.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct PreemptArgs {
+    /// The process
+    pub(crate) pid: u32,
+    /// Wait until it is off, for at most this long (1ms to 1s)
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) wait: Option<Duration>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) driver: ChangeArgs,
+}
+
+/// Take a process off its GPUs, in the middle of its kernels, until this command ends.
+///
+/// The process itself goes on; its GPU work waits and loses nothing. It runs again when the time is
+/// up, when this command is stopped with Ctrl-C, and when it is killed in any other way. A stopped
+/// process keeps its GPU memory. Do not stop one rank of a collective alone: its peers wait for it
+/// and may give up.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct SuspendArgs {
+    /// The process
+    pub(crate) pid: u32,
+    /// For how long, such as 500ms, 10s or 2m; without it, until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    pub(crate) time: Option<Duration>,
+    /// Print lines of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) driver: ChangeArgs,
+}
+
+/// Let suspended processes run again.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct ResumeArgs {
+    /// The process
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) pid: Option<u32>,
+    /// Undo everything gpreempt has done to any process, whoever asked for it
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which drivers may be told something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
+pub(crate) struct ChangeArgs {
+    /// Change things although nobody ever tried this branch of the driver with gpreempt
+    #[arg(long)]
+    pub(crate) allow_untested_driver: bool,
+}
+
+/// Which drivers may be asked something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
+pub(crate) struct ReadArgs {
+    /// Read although the driver is unknown; what is shown may be wrong
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A process, and maybe its priority and weight.
+fn parse_target(text: &str) -> Result<Target, String> {
+    let mut parts = text.split(':');
+    let pid = parts.next().unwrap_or_default();
+    let pid = pid.parse().map_err(|_| format!("`{pid}` is no process number"))?;
+    let priority = parts.next().map(|level| {
+        let level: Option<u8> = level.parse().ok().filter(|level| *level <= 15);
+        level.ok_or_else(|| "a priority is a number from 0 to 15".to_owned())
+    });
+    let weight = parts.next().map(|weight| {
+        let weight: Option<u32> = weight.parse().ok().filter(|weight| (1..=1000).contains(weight));
+        weight.ok_or_else(|| "a weight is a number from 1 to 1000".to_owned())
+    });
+    if parts.next().is_some() {
+        return Err("write PID, PID:PRIORITY or PID:PRIORITY:WEIGHT".to_owned());
+    }
+    Ok(Target { pid, priority: priority.transpose()?, weight: weight.transpose()? })
+}
+
+/// A whole number with a unit.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
+    units
+        .into_iter()
+        .find_map(|(unit, ms)| text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(ms))
+        .filter(|ms| (1..=86_400_000).contains(ms))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "write a time from 1ms to 1440m, such as 500ms, 10s or 2m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let ms = |text| parse_time(text).ok().map(|time| time.as_millis());
+        assert_eq!([ms("500ms"), ms("10s"), ms("2m")], [Some(500), Some(10_000), Some(120_000)]);
+        for text in ["10", "s", "-1s", "0s", "9999999m", "1.5s", "99999999999999999999s"] {
+            assert_eq!(ms(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn targets_may_have_a_priority_of_their_own() {
+        let target = |priority, weight| Ok(Target { pid: 42, priority, weight });
+        assert_eq!(parse_target("42"), target(None, None));
+        assert_eq!(parse_target("42:12"), target(Some(12), None));
+        assert_eq!(parse_target("42:12:7"), target(Some(12), Some(7)));
+        for text in ["", "x", "42:16", "42:", ":3", "-1", "42:3:0", "42:3:4:5", "42::4"] {
+            assert!(parse_target(text).is_err(), "{text}");
+        }
+    }
+}

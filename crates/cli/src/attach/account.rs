@@ -1,0 +1,111 @@
+//! What a running attach says: sentences for people, lines of JSON for programs.
+
+use std::io::Write;
+
+use gpreempt_core::decision::Decision;
+use gpreempt_core::priority::Priority;
+use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::nvidia::backend::Note;
+use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use serde_json::{Value, json};
+
+use crate::control::Request;
+use crate::failure::Failure;
+use crate::output;
+
+/// How often the same problem is said.
+const PROBLEMS_MAX: usize = 100;
+
+/// Where it is said, and what was said already.
+pub(crate) struct Account {
+    json: bool,
+    problems: Vec<String>,
+}
+
+impl Account {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, problems: Vec::new() }
+    }
+
+    pub(crate) fn attached(
+        &self,
+        process: &ProcessInfo,
+        priority: Priority,
+        contexts: usize,
+    ) -> Result<(), Failure> {
+        let (pid, name) = (process.key.pid, &process.name);
+        let line = json!({ "line": "attached", "pid": pid, "name": name,
+                           "priority": priority.level(), "contexts": contexts });
+        let later = if contexts == 0 { "; it has nothing on a GPU yet" } else { "" };
+        self.say(line, || format!("attached {pid} ({name}) with priority {priority}{later}"))
+    }
+
+    pub(crate) fn note(&mut self, note: &Note) -> Result<(), Failure> {
+        match note {
+            Note::Problem(problem) => self.problem(problem),
+            Note::Appeared(process) => {
+                let (pid, name) = (process.info.key.pid, &process.info.name);
+                let line = json!({ "line": "appeared", "pid": pid, "name": name });
+                self.say(line, || format!("{pid} ({name}) began to use a GPU; it is not attached"))
+            }
+            Note::Ended(task) => {
+                let line = json!({ "line": "ended", "task": task.0 });
+                self.say(line, || "an attached process ended".to_owned())
+            }
+            Note::Regrouped { task, appeared, vanished } => {
+                let line = json!({ "line": "regrouped", "task": task.0,
+                                   "appeared": appeared, "vanished": vanished });
+                self.say(line, || {
+                    format!("an attached process has {appeared} new contexts and lost {vanished}")
+                })
+            }
+        }
+    }
+
+    pub(crate) fn decision(
+        &self,
+        process: Option<ProcessKey>,
+        decision: &Decision,
+    ) -> Result<(), Failure> {
+        if !self.json {
+            return Ok(());
+        }
+        let line = json!({ "line": "decision", "at_ns": decision.at.as_nanos(),
+                           "pid": process.map(|process| process.pid),
+                           "reason": decision.reason.to_string() });
+        self.say(line, String::new)
+    }
+
+    pub(crate) fn request(&self, request: &Request) -> Result<(), Failure> {
+        let line = json!({ "line": "request", "request": request });
+        self.say(line, || match request {
+            Request::Set { pid, priority } => format!("{pid} has priority {priority} now"),
+            Request::Detach { pid } => format!("{pid} was detached"),
+        })
+    }
+
+    pub(crate) fn over(&self) -> Result<(), Failure> {
+        self.say(json!({ "line": "over" }), || "everything is as it was".to_owned())
+    }
+
+    /// Problems are said once each, and not without end.
+    fn problem(&mut self, problem: &str) -> Result<(), Failure> {
+        if self.problems.len() >= PROBLEMS_MAX || self.problems.iter().any(|said| said == problem) {
+            return Ok(());
+        }
+        self.problems.push(problem.to_owned());
+        if self.json {
+            return self.say(json!({ "line": "problem", "problem": problem }), String::new);
+        }
+        let _ = writeln!(std::io::stderr(), "gpreempt: {problem}");
+        Ok(())
+    }
+
+    fn say(&self, mut line: Value, sentence: impl FnOnce() -> String) -> Result<(), Failure> {
+        if !self.json {
+            return output::print(&format!("{}\n", sentence()));
+        }
+        line["time_ns"] = monotonic_ns().into();
+        output::print(&format!("{line}\n"))
+    }
+}

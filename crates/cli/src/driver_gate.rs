@@ -1,0 +1,79 @@
+//! Which drivers we talk to.
+
+use gpreempt_device::nvidia::driver::{Driver, DriverError};
+
+use crate::args::{ChangeArgs, ReadArgs};
+use crate::failure::Failure;
+
+/// Lets those through that may be told something: drivers our calls were tried on, and on request
+/// those whose headers we know.
+pub(crate) fn for_changes(args: ChangeArgs) -> Result<(), Failure> {
+    let driver = Driver::find().map_err(Failure::input)?;
+    judge_change(&driver, args)
+}
+
+/// Lets those through that may be asked something: drivers whose headers we know, and on request
+/// any.
+pub(crate) fn for_reading(args: ReadArgs) -> Result<(), Failure> {
+    let driver = Driver::find().map_err(Failure::input)?;
+    judge_reading(&driver, args)
+}
+
+fn judge_change(driver: &Driver, args: ChangeArgs) -> Result<(), Failure> {
+    match driver.branch {
+        Some(branch) if branch.was_run() || args.allow_untested_driver => Ok(()),
+        Some(_) => Err(Failure::input(format_args!(
+            "NVIDIA driver {} was never tried with gpreempt, so nothing was changed; \
+             if you want to be the first, add --allow-untested-driver",
+            driver.version
+        ))),
+        None => Err(Failure::input(DriverError::Unknown(driver.version.clone()))),
+    }
+}
+
+fn judge_reading(driver: &Driver, args: ReadArgs) -> Result<(), Failure> {
+    if driver.branch.is_some() || args.force {
+        return Ok(());
+    }
+    Err(Failure::input(format_args!(
+        "{}, or add --force to look anyway; nothing will be changed",
+        DriverError::Unknown(driver.version.clone())
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_device::nvidia::abi::branch::Branch;
+
+    fn driver(version: &str) -> Driver {
+        Driver { version: version.to_owned(), branch: Branch::of(version) }
+    }
+
+    fn message(result: Result<(), Failure>) -> String {
+        match result {
+            Ok(()) => "ok".to_owned(),
+            Err(Failure::Input(message)) => message,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn changes_need_a_driver_that_was_tried() {
+        let plain = ChangeArgs::default();
+        let bold = ChangeArgs { allow_untested_driver: true };
+        assert_eq!(message(judge_change(&driver("580.159.04"), plain)), "ok");
+        assert!(message(judge_change(&driver("570.1.1"), plain)).contains("never tried"));
+        assert_eq!(message(judge_change(&driver("570.1.1"), bold)), "ok");
+        let unknown = message(judge_change(&driver("610.2"), bold));
+        assert!(unknown.contains("610.2") && unknown.contains("update"), "{unknown}");
+    }
+
+    #[test]
+    fn reading_an_unknown_driver_has_to_be_forced() {
+        assert_eq!(message(judge_reading(&driver("595.45"), ReadArgs::default())), "ok");
+        let refused = message(judge_reading(&driver("610.2"), ReadArgs::default()));
+        assert!(refused.contains("610.2") && refused.contains("--force"), "{refused}");
+        assert_eq!(message(judge_reading(&driver("610.2"), ReadArgs { force: true })), "ok");
+    }
+}

@@ -1,0 +1,257 @@
+//! What a queue is in reality.
+
+use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::ring::RingView;
+
+use std::time::Instant;
+
+use super::Wishes;
+use super::doubt::{Counts, Doubt};
+use super::worker::{Awaited, ContextName, Job};
+use crate::journal::Act;
+use crate::nvidia::act;
+use crate::nvidia::discover::Group;
+use crate::nvidia::ring::Rings;
+use crate::nvidia::rm::Handle;
+use crate::nvidia::survey::GpuProcess;
+use crate::process::ProcessKey;
+
+/// A context, or what stands for others.
+#[derive(Debug)]
+pub(super) enum Target {
+    Context(Box<ContextTarget>),
+    /// Everybody we were not asked to touch. There is nothing to do for it.
+    Others(TaskId),
+}
+
+/// One context of a process.
+#[derive(Debug)]
+pub(super) struct ContextTarget {
+    task: TaskId,
+    process: ProcessKey,
+    device: usize,
+    client: Handle,
+    subdevice: Handle,
+    /// The compute group and the copy groups of the context.
+    groups: Vec<Group>,
+    original_us: u64,
+    set_us: Option<u64>,
+    /// Every slice that we ever set: what a look may find that is not the program's own.
+    ours_us: Vec<u64>,
+    stop: Act,
+    is_off: bool,
+    rings: Option<Rings>,
+    /// What the rings showed last.
+    ring: RingView,
+    doubt: Doubt,
+}
+
+/// What a process has that can be scheduled, each with the GPU it is on.
+pub(super) fn targets(task: TaskId, process: &GpuProcess) -> Vec<(String, Target)> {
+    let mut found = Vec::new();
+    for client in process.clients.as_deref().unwrap_or_default() {
+        for device in &client.devices {
+            let (Some(uuid), Some(subdevice)) = (&device.uuid, device.subdevice) else { continue };
+            for context in device.contexts() {
+                let Some(original_us) = context.compute.slice_us else { continue };
+                let groups = std::iter::once(context.compute).chain(context.copies).cloned();
+                let target = ContextTarget {
+                    task,
+                    process: process.info.key,
+                    device: 0,
+                    client: client.handle,
+                    subdevice,
+                    groups: groups.collect(),
+                    original_us,
+                    set_us: None,
+                    ours_us: Vec::new(),
+                    stop: act::stop(client.handle, subdevice, &context),
+                    is_off: false,
+                    rings: None,
+                    ring: RingView::default(),
+                    doubt: Doubt::default(),
+                };
+                found.push((uuid.clone(), Target::Context(Box::new(target))));
+            }
+        }
+    }
+    found
+}
+
+impl Target {
+    pub(super) fn is_of(&self, wanted: TaskId) -> bool {
+        match self {
+            Self::Context(context) => context.task == wanted,
+            Self::Others(task) => *task == wanted,
+        }
+    }
+
+    /// Whether both are the same context, at two times.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.identity().is_some() && self.identity() == other.identity()
+    }
+
+    fn identity(&self) -> Option<(ProcessKey, Handle, Handle)> {
+        let Self::Context(context) = self else { return None };
+        Some((context.process, context.client, context.groups.first()?.handle))
+    }
+
+    pub(super) fn group(&self) -> Option<(ProcessKey, Handle)> {
+        self.identity().map(|(process, _, group)| (process, group))
+    }
+
+    pub(super) fn set_device(&mut self, device: usize) {
+        if let Self::Context(context) = self {
+            context.device = device;
+        }
+    }
+
+    pub(super) fn set_rings(&mut self, rings: Rings) {
+        if let Self::Context(context) = self {
+            context.rings = Some(rings);
+        }
+    }
+
+    /// What its rings show. Where they cannot be read it is taken to be busy: priorities hold and
+    /// nobody is left out, at the price of turns for those who do not need them.
+    pub(super) fn observe(&mut self) -> Option<RingView> {
+        let busy = RingView { put: 1, get: 0, running: None };
+        let Self::Context(context) = self else { return Some(busy) };
+        let Some(rings) = &mut context.rings else { return Some(busy) };
+        context.ring = rings.read()?.ring;
+        Some(context.doubt.judge(context.ring, context.is_off))
+    }
+
+    /// The order to stop it.
+    pub(super) fn stop(&mut self, queue: QueueId) -> Option<(usize, Job)> {
+        let Self::Context(context) = self else { return None };
+        context.is_off = true;
+        let (process, act) = (context.process, context.stop.clone());
+        let baseline = context.doubt.baseline();
+        let context_name = context.name(queue);
+        Some((context.device, Job::Stop { process, act, context: context_name, baseline }))
+    }
+
+    /// It was stopped.
+    pub(super) fn take_stop(&mut self, counts: Option<(Counts, Counts)>) {
+        if let Self::Context(context) = self {
+            context.doubt.stopped(context.ring, counts);
+        }
+    }
+
+    /// It was looked at again.
+    pub(super) fn take_check(&mut self, counts: Option<Counts>) {
+        if let Self::Context(context) = self {
+            context.doubt.checked(counts);
+        }
+    }
+
+    /// The order to look at it again, if it is time for that.
+    pub(super) fn check(&mut self, queue: QueueId) -> Option<(usize, Job)> {
+        let Self::Context(context) = self else { return None };
+        if context.is_off || !context.doubt.wants_check(Instant::now()) {
+            return None;
+        }
+        let (process, context_name) = (context.process, context.name(queue));
+        Some((context.device, Job::Check { process, context: context_name }))
+    }
+
+    /// The order to let it go on.
+    pub(super) fn resume(&mut self, queue: QueueId) -> Option<(usize, Job)> {
+        let Self::Context(context) = self else { return None };
+        context.is_off = false;
+        let (process, act) = (context.process, context.stop.clone());
+        let awaited = Some(Awaited::Resume(queue));
+        Some((context.device, Job::Act { process, act, undo: true, awaited }))
+    }
+
+    /// The order to give it a slice, or the one it came with.
+    pub(super) fn set_slice(&mut self, slice_us: Option<u64>) -> Option<(usize, Job)> {
+        let Self::Context(context) = self else { return None };
+        context.set_us = slice_us;
+        if let Some(slice_us) = slice_us
+            && !context.ours_us.contains(&slice_us)
+        {
+            context.ours_us.push(slice_us);
+        }
+        let (process, act, undo) = (context.process, context.slice(), slice_us.is_none());
+        Some((context.device, Job::Act { process, act, undo, awaited: None }))
+    }
+
+    /// Takes in what a later look found of the same context. Returns what has to be done so that
+    /// what was decided for it is true of all of it.
+    pub(super) fn catch_up(&mut self, fresh: &Self) -> Vec<(usize, Job)> {
+        let (Self::Context(context), Self::Context(fresh)) = (self, fresh) else {
+            return Vec::new();
+        };
+        let mut jobs = Vec::new();
+        let mut change = |act: Act| {
+            let process = context.process;
+            jobs.push((context.device, Job::Act { process, act, undo: false, awaited: None }));
+        };
+        if let Some(found_us) = fresh.groups.first().and_then(|group| group.slice_us)
+            && context.set_us.is_some_and(|set_us| set_us != found_us)
+        {
+            // The program has set a slice itself: that is what it gets back.
+            if !context.ours_us.contains(&found_us) {
+                context.original_us = found_us;
+            }
+            change(context.slice());
+        }
+        if context.stop != fresh.stop {
+            context.stop = fresh.stop.clone();
+            if context.is_off {
+                change(fresh.stop.clone());
+            }
+        }
+        context.groups.clone_from(&fresh.groups);
+        jobs
+    }
+
+    /// What is done once when it appears.
+    pub(super) fn first_jobs(&self, wishes: Wishes) -> Vec<Job> {
+        let Self::Context(context) = self else { return Vec::new() };
+        let (process, client) = (context.process, context.client);
+        let Some(compute) = context.groups.first() else { return Vec::new() };
+        let mode = wishes.mode.map(|mode| Act::NvidiaMode {
+            client,
+            subdevice: context.subdevice,
+            group: compute.handle,
+            channels: compute.channels.clone(),
+            set: mode.number(),
+        });
+        let interleave = wishes.interleave.map(|set| {
+            let group = compute.handle;
+            // Without an answer the driver's default is taken to be the original.
+            let original = act::interleave(process, client, group).unwrap_or(0);
+            Act::NvidiaInterleave { client, group, original, set }
+        });
+        mode.into_iter()
+            .chain(interleave)
+            .map(|act| Job::Act { process, act, undo: false, awaited: None })
+            .collect()
+    }
+
+    /// The order to find its rings.
+    pub(super) fn rings_job(&self, queue: QueueId) -> Option<Job> {
+        let Self::Context(context) = self else { return None };
+        let (process, client) = (context.process, context.client);
+        Some(Job::OpenRings { queue, process, client, groups: context.groups.clone() })
+    }
+}
+
+impl ContextTarget {
+    fn name(&self, queue: QueueId) -> ContextName {
+        let group = self.groups.first().map_or(0, |group| group.handle);
+        ContextName { queue, client: self.client, subdevice: self.subdevice, group }
+    }
+
+    fn slice(&self) -> Act {
+        Act::NvidiaSlice {
+            client: self.client,
+            group: self.groups.first().map_or(0, |group| group.handle),
+            original_us: self.original_us,
+            set_us: self.set_us.unwrap_or(self.original_us),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A thread that makes the control calls of one device, one after the other.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use gpreempt_core::event::{Event, Fault};
+use gpreempt_core::id::QueueId;
+
+use super::doubt::Counts;
+use super::report::Report;
+use crate::journal::Act;
+use crate::nvidia::abi::status::Status;
+use crate::nvidia::act::{self, ActError};
+use crate::nvidia::discover::{Context, Group};
+use crate::nvidia::ledger::Ledger;
+use crate::nvidia::own::{OwnClient, OwnError};
+use crate::nvidia::ring::{RingError, Rings};
+use crate::nvidia::rm::{Handle, RmError};
+use crate::process::ProcessKey;
+
+/// One thing to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// A change, or with `undo` its end, and whom to tell.
+    Act { process: ProcessKey, act: Act, undo: bool, awaited: Option<Awaited> },
+    /// A stop, with a look at whether it interrupts something.
+    Stop { process: ProcessKey, act: Act, context: ContextName, baseline: Option<Counts> },
+    /// Another look at whether a context was on the device since.
+    Check { process: ProcessKey, context: ContextName },
+    /// Everything in a process as it was.
+    Undo(ProcessKey),
+    /// The rings of a queue.
+    OpenRings { queue: QueueId, process: ProcessKey, client: Handle, groups: Vec<Group> },
+}
+
+/// How a context is called, by us and by the driver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ContextName {
+    pub(super) queue: QueueId,
+    pub(super) client: Handle,
+    pub(super) subdevice: Handle,
+    pub(super) group: Handle,
+}
+
+impl ContextName {
+    fn counts(&self, process: ProcessKey) -> Option<Counts> {
+        let counts = act::switch_counts(process, self.client, self.subdevice, self.group).ok()?;
+        Some(Counts::of(&counts))
+    }
+}
+
+/// A completion the scheduler waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Awaited {
+    Preempt(QueueId),
+    Resume(QueueId),
+}
+
+impl Awaited {
+    fn event(self, result: Result<(), Fault>) -> Event {
+        match (self, result) {
+            (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },
+            (Self::Preempt(queue), Err(fault)) => Event::PreemptFailed { queue, fault },
+            (Self::Resume(queue), Ok(())) => Event::Resumed { queue },
+            (Self::Resume(queue), Err(fault)) => Event::ResumeFailed { queue, fault },
+        }
+    }
+}
+
+/// The thread, as long as it runs.
+#[derive(Debug)]
+pub(super) struct Worker {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a worker for the device with that UUID.
+    pub(super) fn start(uuid: String, ledger: Ledger, reports: Sender<Report>) -> Self {
+        let (jobs, incoming) = channel::<Job>();
+        let thread = std::thread::spawn(move || {
+            let mut hands = Hands { uuid, ledger, own: None };
+            while let Ok(job) = incoming.recv() {
+                // Nobody listens any more: whoever started us is about to end us.
+                if hands.take(job, &reports).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { jobs: Some(jobs), thread: Some(thread) }
+    }
+
+    /// Gives it something to do.
+    pub(super) fn give(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // A worker ends only when this side does.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Waits until all is done and ends it.
+    pub(super) fn stop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct Hands {
+    uuid: String,
+    ledger: Ledger,
+    own: Option<Arc<Mutex<OwnClient>>>,
+}
+
+/// The other side is gone.
+struct Alone;
+
+impl Hands {
+    fn take(&mut self, job: Job, reports: &Sender<Report>) -> Result<(), Alone> {
+        let report = match job {
+            Job::Act { process, act, undo, awaited } => {
+                let result = self.perform(process, &act, undo, reports)?;
+                match awaited {
+                    Some(awaited) => Report::Event(awaited.event(result)),
+                    None => return Ok(()),
+                }
+            }
+            Job::Stop { process, act, context, baseline } => {
+                let before = baseline.or_else(|| context.counts(process));
+                let result = self.perform(process, &act, false, reports)?;
+                let counts = before.zip(context.counts(process));
+                let counts = counts.filter(|_| result.is_ok());
+                reports.send(Report::Stopped(context.queue, counts)).map_err(|_| Alone)?;
+                Report::Event(Awaited::Preempt(context.queue).event(result))
+            }
+            Job::Check { process, context } => {
+                Report::Checked(context.queue, context.counts(process))
+            }
+            Job::Undo(process) => match self.ledger.undo_process(process) {
+                Ok(()) => return Ok(()),
+                Err(problem) => Report::Problem(problem),
+            },
+            Job::OpenRings { queue, process, client, groups } => {
+                match self.rings(process, client, &groups) {
+                    Ok(rings) => Report::Rings(queue, Box::new(rings)),
+                    Err(RingError::Act(error)) if is_gone(&error) => return Ok(()),
+                    Err(error) => Report::Problem(format!(
+                        "process {process}: {error}; it is taken to be busy all the time"
+                    )),
+                }
+            }
+        };
+        reports.send(report).map_err(|_| Alone)
+    }
+
+    /// Does something and tells about problems; whether it was done is for the scheduler.
+    fn perform(
+        &self,
+        process: ProcessKey,
+        act: &Act,
+        undo: bool,
+        reports: &Sender<Report>,
+    ) -> Result<Result<(), Fault>, Alone> {
+        let result = self.ledger.perform(process, act, undo);
+        if let Err(error) = &result
+            && !is_gone(error)
+        {
+            reports.send(Report::Problem(error.to_string())).map_err(|_| Alone)?;
+        }
+        Ok(result.map_err(|error| fault_of(&error)))
+    }
+
+    fn rings(
+        &mut self,
+        process: ProcessKey,
+        client: Handle,
+        groups: &[Group],
+    ) -> Result<Rings, RingError> {
+        let Some((compute, copies)) = groups.split_first() else {
+            return Err(RingError::NotFound);
+        };
+        let context = Context { compute, copies };
+        match self.own() {
+            Ok(own) => Rings::open(process, client, &context, &own),
+            // Where we may not have a client there is still the process's memory.
+            Err(_) => Rings::open_by_memory(process, &context),
+        }
+    }
+
+    fn own(&mut self) -> Result<Arc<Mutex<OwnClient>>, OwnError> {
+        if let Some(own) = &self.own {
+            return Ok(Arc::clone(own));
+        }
+        let own = Arc::new(Mutex::new(OwnClient::open(&self.uuid)?));
+        self.own = Some(Arc::clone(&own));
+        Ok(own)
+    }
+}
+
+/// Whether the thing that was to be changed is simply not there any more.
+fn is_gone(error: &ActError) -> bool {
+    matches!(error, ActError::Changed(_)) || error.is_ended()
+}
+
+fn fault_of(error: &ActError) -> Fault {
+    match error {
+        ActError::Look(_) | ActError::Changed(_) => Fault::Gone,
+        ActError::Journal(_) => Fault::Refused(u32::MAX),
+        ActError::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
+            Fault::TimedOut
+        }
+        ActError::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
+        ActError::Rm(_, RmError::Os(_)) => Fault::Refused(u32::MAX),
+    }
+}

@@ -1,0 +1,262 @@
+//! The rings of a context, read from outside while its program runs.
+//!
+//! libcuda keeps the indices of all rings of a context in one piece of device memory. It is
+//! duplicated into a client of ours and mapped for reading ([`super::own`]): one load of eight
+//! bytes (about 1.1 us on an H200) shows both indices of a ring. Where that is refused, the same
+//! words are read through `/proc/PID/mem` ([`memory`]; about 6.6 us).
+
+mod memory;
+mod slot;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpreempt_core::ring::RingView;
+
+use super::abi::class::Generation;
+use super::act::{self, ActError};
+use super::discover::Context;
+use super::map::ReadMap;
+use super::own::{OwnClient, OwnError};
+use super::rm::Handle;
+use crate::process::ProcessKey;
+use memory::ProcessMemory;
+use slot::Slot;
+
+/// Where the first ring's indices begin.
+const FIRST: usize = 0x2000;
+/// How far apart they are.
+const STRIDE: usize = 0x3000;
+/// How many entries a ring has.
+const ENTRIES: u32 = 1024;
+/// The size of the piece of memory: no more rings than fit are read.
+const PIECE: usize = 0x20_0000;
+/// A ring that moved in this many readings counts as hot and is read every time.
+const HOT_READINGS: u32 = 400;
+/// How many of the others are read each time, in turn.
+const COLD_READS: usize = 4;
+
+/// Why rings cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// The device does not show how far it has fetched.
+    #[error("this generation of GPUs does not show how far it has fetched")]
+    Hidden,
+    /// Nothing looked like rings.
+    #[error("the rings were not found; this version of libcuda may keep them elsewhere")]
+    NotFound,
+    /// The process is gone or closed to us.
+    #[error(transparent)]
+    Act(#[from] ActError),
+    /// The driver refused.
+    #[error(transparent)]
+    Own(#[from] OwnError),
+    /// The process's memory is closed to us.
+    #[error("the memory of process {0} cannot be read: {1}")]
+    Memory(u32, std::io::Error),
+}
+
+/// The rings of one context.
+#[derive(Debug)]
+pub struct Rings {
+    source: Source,
+    get_at: usize,
+    slots: Vec<Slot>,
+    reading: u32,
+    next_cold: usize,
+}
+
+/// How the words are reached.
+#[derive(Debug)]
+enum Source {
+    /// The mapping is taken out before the object is given back.
+    Mapped {
+        map: Option<ReadMap>,
+        own: Arc<Mutex<OwnClient>>,
+        object: Handle,
+    },
+    Memory(ProcessMemory),
+}
+
+/// What one reading showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// All rings together.
+    pub ring: RingView,
+    /// Whether the program submitted something since the reading before.
+    pub submitted: bool,
+    /// How many rings were looked at.
+    pub reads: usize,
+}
+
+impl Rings {
+    /// Finds the rings of a context and begins to watch them.
+    ///
+    /// # Errors
+    /// If they cannot be found or read in either way.
+    pub fn open(
+        process: ProcessKey,
+        client: Handle,
+        context: &Context<'_>,
+        own: &Arc<Mutex<OwnClient>>,
+    ) -> Result<Self, RingError> {
+        let get_at = get_offset(context)?;
+        let count = slot_count(context);
+        let compute = context.compute.channels.len();
+        let mapped = act::with_client(process, client, |rm| {
+            let mut ours = own.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(context.compute.pages.iter().find_map(|&page| {
+                let length = (FIRST + count * STRIDE).next_multiple_of(0x1_0000);
+                let (object, map) = ours.map(rm, client, page, length).ok()?;
+                if is_plausible(&|offset| map.load(offset), get_at, compute) {
+                    return Some((object, map));
+                }
+                drop(map);
+                ours.forget(object);
+                None
+            }))
+        })?;
+        let source = match mapped {
+            Some((object, map)) => Source::Mapped { map: Some(map), own: Arc::clone(own), object },
+            None => return Self::open_by_memory(process, context),
+        };
+        Ok(Self::new(source, get_at, count))
+    }
+
+    /// The same through `/proc/PID/mem`, which needs nothing of the driver.
+    ///
+    /// # Errors
+    /// If they cannot be found or read.
+    pub fn open_by_memory(process: ProcessKey, context: &Context<'_>) -> Result<Self, RingError> {
+        let (get_at, compute) = (get_offset(context)?, context.compute.channels.len());
+        let found = ProcessMemory::open(process.pid, |load| is_plausible(load, get_at, compute))
+            .map_err(|error| RingError::Memory(process.pid, error))?;
+        let memory = found.ok_or(RingError::NotFound)?;
+        process.check().map_err(ActError::from)?;
+        Ok(Self::new(Source::Memory(memory), get_at, slot_count(context)))
+    }
+
+    fn new(source: Source, get_at: usize, count: usize) -> Self {
+        let slots = vec![Slot::default(); count];
+        let mut rings = Self { source, get_at, slots, reading: 0, next_cold: 0 };
+        for index in 0..count {
+            rings.read_slot(index);
+        }
+        rings
+    }
+
+    /// How the words are reached, in a word.
+    pub const fn way(&self) -> &'static str {
+        match self.source {
+            Source::Mapped { .. } => "mapped",
+            Source::Memory(_) => "memory",
+        }
+    }
+
+    /// Reads the rings that are in use and some of the others. None if nothing could be read.
+    pub fn read(&mut self) -> Option<Reading> {
+        self.reading = self.reading.wrapping_add(1);
+        let last = self.last_moved();
+        let is_hot = |rings: &Self, index: usize| {
+            Some(index) == last || rings.slots[index].is_hot(rings.reading, HOT_READINGS)
+        };
+        let hot: Vec<usize> = (0..self.slots.len()).filter(|&index| is_hot(self, index)).collect();
+        let cold: Vec<usize> = (0..self.slots.len())
+            .map(|step| (self.next_cold + step) % self.slots.len())
+            .filter(|index| !hot.contains(index))
+            .take(COLD_READS)
+            .collect();
+        if let Some(last) = cold.last() {
+            self.next_cold = (last + 1) % self.slots.len();
+        }
+        let (mut submitted, mut reads) = (false, 0);
+        for &index in hot.iter().chain(&cold) {
+            if let Some(moved) = self.read_slot(index) {
+                submitted |= moved;
+                reads += 1;
+            }
+        }
+        (reads > 0).then(|| Reading { ring: self.total(), submitted, reads })
+    }
+
+    fn read_slot(&mut self, index: usize) -> Option<bool> {
+        let word = load(&self.source, FIRST + index * STRIDE + self.get_at)?;
+        let (get, put) = indices(word)?;
+        self.slots.get_mut(index)?.take(self.reading, get, put)
+    }
+
+    fn last_moved(&self) -> Option<usize> {
+        let of = |index: usize| self.slots[index].age(self.reading);
+        (0..self.slots.len()).filter(|&index| of(index).is_some()).min_by_key(|&index| of(index))
+    }
+
+    fn total(&self) -> RingView {
+        let mut ring = RingView::default();
+        for slot in &self.slots {
+            ring.put += slot.put();
+            ring.get += slot.get();
+        }
+        ring
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Self::Mapped { map, own, object } = self {
+            *map = None;
+            own.lock().unwrap_or_else(PoisonError::into_inner).forget(*object);
+        }
+    }
+}
+
+fn load(source: &Source, offset: usize) -> Option<u64> {
+    match source {
+        Source::Mapped { map, .. } => map.as_ref()?.load(offset),
+        Source::Memory(memory) => memory.load(offset),
+    }
+}
+
+fn get_offset(context: &Context<'_>) -> Result<usize, RingError> {
+    context.compute.generation.and_then(Generation::ring_get_offset).ok_or(RingError::Hidden)
+}
+
+/// The rings that run kernels come first, then those that copy.
+fn slot_count(context: &Context<'_>) -> usize {
+    context.channels().len().min((PIECE - FIRST) / STRIDE)
+}
+
+/// Get and put, if the word can be a pair of them.
+fn indices(word: u64) -> Option<(u32, u32)> {
+    // CAST: the two halves of the word.
+    let (get, put) = ((word & 0xffff_ffff) as u32, (word >> 32) as u32);
+    (get < ENTRIES && put < ENTRIES).then_some((get, put))
+}
+
+/// Whether a piece of memory holds rings: every index is one, and something was submitted.
+fn is_plausible(load: &dyn Fn(usize) -> Option<u64>, get_at: usize, rings: usize) -> bool {
+    let pairs: Option<Vec<(u32, u32)>> =
+        (0..rings).map(|index| indices(load(FIRST + index * STRIDE + get_at)?)).collect();
+    pairs.is_some_and(|pairs| pairs.iter().any(|(_, put)| *put > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(get: u32, put: u32) -> u64 {
+        u64::from(put) << 32 | u64::from(get)
+    }
+
+    #[test]
+    fn memory_that_holds_something_else_is_not_taken_for_rings() {
+        let at = |index: usize| FIRST + index * STRIDE + 0x88;
+        let plausible = |words: &[u64]| {
+            let load = |offset| (0..words.len()).find(|&i| at(i) == offset).map(|i| words[i]);
+            is_plausible(&load, 0x88, 3)
+        };
+        assert!(plausible(&[word(3, 3), word(0, 0), word(1023, 5)]));
+        assert!(!plausible(&[word(0, 0), word(0, 0), word(0, 0)]));
+        assert!(!plausible(&[word(3, 3), word(0, 1024), word(0, 0)]));
+        assert!(!plausible(&[u64::MAX, word(1, 1), word(1, 1)]));
+        assert!(!plausible(&[word(3, 3), word(0, 0)]));
+    }
+}

@@ -1,0 +1,342 @@
+//! Notices what changes: new processes, and new groups and channels of those that are watched.
+//!
+//! Nobody tells us when a program makes a channel, so it is looked at again and again: soon after
+//! somebody opened a device node (inotify says so), and ever more rarely while nothing changes.
+//! Programs in containers may open nodes of their own, which inotify does not see; for them there
+//! are only the rare looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+
+use super::discover::Client;
+use super::node::{self, Node};
+use super::survey::{GpuProcess, look};
+use crate::process::{ProcessInfo, ProcessKey, all_pids};
+
+/// What a scout has seen.
+#[derive(Debug)]
+pub enum Sighting {
+    /// A process that is watched has something else on its GPUs than before.
+    Changed(Box<GpuProcess>),
+    /// A process began to use a GPU.
+    Appeared(Box<GpuProcess>),
+}
+
+/// A thread that looks around.
+#[derive(Debug)]
+pub struct Scout {
+    orders: Option<Sender<Order>>,
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Watch(ProcessKey, Vec<Client>),
+    Forget(ProcessKey),
+}
+
+impl Scout {
+    /// Starts looking. With `newcomers`, processes that begin to use a GPU are reported too.
+    ///
+    /// # Errors
+    /// If there are no more descriptors or threads.
+    pub fn start(
+        newcomers: bool,
+        report: impl FnMut(Sighting) -> bool + Send + 'static,
+    ) -> io::Result<Self> {
+        let (orders, incoming) = channel();
+        let (waiting, wake) = rustix::pipe::pipe_with(
+            rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
+        )?;
+        let mut rounds = Rounds {
+            incoming,
+            waiting,
+            nodes: watch_nodes(),
+            watched: BTreeMap::new(),
+            known: newcomers.then(known_processes),
+            all: Backoff::new(Instant::now()),
+            report,
+        };
+        let thread = std::thread::Builder::new()
+            .name("scout".into())
+            .spawn(move || while rounds.go().is_some() {})?;
+        Ok(Self { orders: Some(orders), wake, thread: Some(thread) })
+    }
+
+    /// Watches a process, of which this is known.
+    pub fn watch(&self, process: ProcessKey, clients: Vec<Client>) {
+        self.order(Order::Watch(process, clients));
+    }
+
+    /// No longer watches a process.
+    pub fn forget(&self, process: ProcessKey) {
+        self.order(Order::Forget(process));
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // It ends only when this side does; a full pipe wakes it as well as an empty one.
+            let _ = orders.send(order);
+            let _ = rustix::io::write(&self.wake, &[1]);
+        }
+    }
+}
+
+impl Drop for Scout {
+    fn drop(&mut self) {
+        self.orders = None;
+        let _ = rustix::io::write(&self.wake, &[1]);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct Rounds<R> {
+    incoming: Receiver<Order>,
+    waiting: OwnedFd,
+    nodes: Option<OwnedFd>,
+    watched: BTreeMap<ProcessKey, Watch>,
+    /// Processes that use a GPU and are no news, if anybody wants to hear of newcomers.
+    known: Option<BTreeSet<ProcessKey>>,
+    all: Backoff,
+    report: R,
+}
+
+impl<R: FnMut(Sighting) -> bool> Rounds<R> {
+    /// Waits until there is something to look at, and looks. None when it is over.
+    fn go(&mut self) -> Option<()> {
+        let opened = self.wait();
+        loop {
+            match self.incoming.try_recv() {
+                Ok(Order::Watch(process, clients)) => {
+                    self.watched.insert(process, Watch::new(clients, Instant::now()));
+                }
+                Ok(Order::Forget(process)) => drop(self.watched.remove(&process)),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return None,
+            }
+        }
+        let now = Instant::now();
+        if opened {
+            self.all.hurry(now);
+            self.watched.values_mut().for_each(|watch| watch.backoff.hurry(now));
+        }
+        self.look_at_watched(now)?;
+        self.look_for_newcomers(now)
+    }
+
+    fn wait(&self) -> bool {
+        let now = Instant::now();
+        let all = self.known.is_some().then_some(&self.all);
+        let due = self.watched.values().map(|watch| &watch.backoff).chain(all);
+        let sleep = due.map(|backoff| backoff.at.saturating_duration_since(now)).min();
+        let timeout = sleep.map(|sleep| Timespec {
+            tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(sleep.subsec_nanos()),
+        });
+        let mut fds = vec![PollFd::new(&self.waiting, PollFlags::IN)];
+        fds.extend(self.nodes.iter().map(|nodes| PollFd::new(nodes, PollFlags::IN)));
+        let _ = poll(&mut fds, timeout.as_ref());
+        let opened = fds.get(1).is_some_and(|nodes| !nodes.revents().is_empty());
+        for fd in std::iter::once(&self.waiting).chain(&self.nodes) {
+            while matches!(rustix::io::read(fd, &mut [0; 4096]), Ok(1..)) {}
+        }
+        opened
+    }
+
+    fn look_at_watched(&mut self, now: Instant) -> Option<()> {
+        for (process, watch) in &mut self.watched {
+            if watch.backoff.at > now {
+                continue;
+            }
+            watch.backoff.looked(now);
+            // A process that ended, or does not let us in any more, is not for us to report.
+            let Ok(found) = look(process.pid) else { continue };
+            let Ok(clients) = &found.clients else { continue };
+            if found.info.key == *process && watch.take(clients, now) {
+                (self.report)(Sighting::Changed(Box::new(found))).then_some(())?;
+            }
+        }
+        Some(())
+    }
+
+    fn look_for_newcomers(&mut self, now: Instant) -> Option<()> {
+        if self.all.at > now {
+            return Some(());
+        }
+        self.all.looked(now);
+        let Some(known) = &mut self.known else { return Some(()) };
+        let present = users();
+        known.retain(|process| present.contains(process));
+        for process in present {
+            if known.contains(&process) {
+                continue;
+            }
+            // Until it has something on a GPU it is not worth a word; then it is news once.
+            let Ok(found) = look(process.pid) else { continue };
+            let is_user = found.clients.as_ref().is_ok_and(|clients| has_groups(clients));
+            if is_user || found.clients.is_err() {
+                known.insert(process);
+                (self.report)(Sighting::Appeared(Box::new(found))).then_some(())?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// One process, as it was seen.
+#[derive(Debug)]
+struct Watch {
+    /// What was reported.
+    known: Vec<Client>,
+    /// What was seen last and is something else.
+    fresh: Option<Vec<Client>>,
+    backoff: Backoff,
+}
+
+impl Watch {
+    fn new(known: Vec<Client>, now: Instant) -> Self {
+        Self { known, fresh: None, backoff: Backoff::new(now) }
+    }
+
+    /// Takes in what was seen. Says whether it is news: a program that is just making a context is
+    /// half-way through it, so what is new has to look the same twice.
+    fn take(&mut self, clients: &[Client], now: Instant) -> bool {
+        if clients == self.known {
+            self.fresh = None;
+            return false;
+        }
+        self.backoff.hurry(now);
+        let is_steady = self.fresh.as_deref() == Some(clients);
+        self.fresh = Some(clients.to_vec());
+        if is_steady {
+            self.known = clients.to_vec();
+            self.fresh = None;
+        }
+        is_steady
+    }
+}
+
+fn has_groups(clients: &[Client]) -> bool {
+    clients.iter().flat_map(|client| &client.devices).any(|device| !device.groups.is_empty())
+}
+
+/// Everybody with an open control node, but us.
+fn users() -> BTreeSet<ProcessKey> {
+    let own = std::process::id();
+    let holds_control = |pid: &u32| {
+        node::held_by(*pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Control))
+    };
+    let pids = all_pids().unwrap_or_default().into_iter();
+    pids.filter(|&pid| pid != own)
+        .filter(holds_control)
+        .filter_map(|pid| ProcessInfo::read(pid).ok().map(|info| info.key))
+        .collect()
+}
+
+fn known_processes() -> BTreeSet<ProcessKey> {
+    users()
+        .into_iter()
+        .filter(|process| {
+            let found = look(process.pid);
+            found.is_ok_and(|found| found.clients.is_ok_and(|clients| has_groups(&clients)))
+        })
+        .collect()
+}
+
+/// A descriptor that is readable when somebody opens or closes a device node, if there are any.
+fn watch_nodes() -> Option<OwnedFd> {
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let watch = inotify::init(flags).ok()?;
+    let wanted = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE;
+    let mut watches = 0;
+    for entry in std::fs::read_dir("/dev").ok()?.filter_map(Result::ok) {
+        let is_node = entry.file_name().to_str().is_some_and(|name| name.starts_with("nvidia"));
+        if is_node && inotify::add_watch(&watch, entry.path(), wanted).is_ok() {
+            watches += 1;
+        }
+    }
+    (watches > 0).then_some(watch)
+}
+
+/// When to look again: soon at first, then ever more rarely.
+#[derive(Debug)]
+struct Backoff {
+    at: Instant,
+    wait: Duration,
+}
+
+impl Backoff {
+    const WAIT_MIN: Duration = Duration::from_millis(50);
+    const WAIT_MAX: Duration = Duration::from_secs(5);
+
+    fn new(now: Instant) -> Self {
+        Self { at: now + Self::WAIT_MIN, wait: Self::WAIT_MIN }
+    }
+
+    /// Something may have changed. However often that is said, looks are `WAIT_MIN` apart.
+    fn hurry(&mut self, now: Instant) {
+        self.wait = Self::WAIT_MIN;
+        self.at = self.at.min(now + Self::WAIT_MIN);
+    }
+
+    fn looked(&mut self, now: Instant) {
+        self.at = now + self.wait;
+        self.wait = (self.wait * 2).min(Self::WAIT_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_become_rarer_until_something_happens() {
+        let begin = Instant::now();
+        let mut backoff = Backoff::new(begin);
+        let mut waits = Vec::new();
+        for _ in 0..9 {
+            let now = backoff.at;
+            backoff.looked(now);
+            waits.push((backoff.at - now).as_millis());
+        }
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        let now = backoff.at - Duration::from_millis(4000);
+        backoff.hurry(now);
+        assert_eq!(backoff.at, now + Backoff::WAIT_MIN);
+        backoff.hurry(now + Duration::from_millis(10));
+        assert_eq!(backoff.at, now + Backoff::WAIT_MIN, "hurrying does not postpone");
+    }
+
+    #[test]
+    fn what_is_new_has_to_look_the_same_twice() {
+        let now = Instant::now();
+        let state = |objects| vec![Client { handle: 1, devices: Vec::new(), objects }];
+        let mut watch = Watch::new(state(1), now);
+        assert!(!watch.take(&state(1), now));
+        assert!(!watch.take(&state(2), now));
+        assert!(!watch.take(&state(3), now));
+        assert!(watch.take(&state(3), now));
+        assert!(!watch.take(&state(3), now));
+        assert!(!watch.take(&state(2), now));
+        assert!(!watch.take(&state(3), now), "what was known is no news");
+    }
+
+    #[test]
+    fn a_scout_starts_and_ends_where_there_is_no_gpu() {
+        let scout = Scout::start(true, |_| true).unwrap();
+        scout.watch(ProcessKey { pid: u32::MAX, start_ticks: 1 }, Vec::new());
+        scout.forget(ProcessKey { pid: u32::MAX, start_ticks: 1 });
+        drop(scout);
+    }
+}
