@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::driver::Driver;
-use gpreempt_core::event::TaskTraits;
+use gpreempt_core::event::{Event, TaskTraits};
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::{Duration as Time, Instant};
+use gpreempt_device::act;
+use gpreempt_device::controller::{Controller, Note, Numbering, Waker};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
+use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::abi::control::group::SetInterleave;
 use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
-use gpreempt_device::nvidia::act;
-use gpreempt_device::nvidia::backend::{Note, NvidiaBackend, Wishes};
+use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
 use gpreempt_device::nvidia::survey::{GpuProcess, look};
 
 use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
@@ -57,17 +59,19 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     let session = journal.begin().map_err(Failure::run)?;
     let keeper = Keeper::start(&session).map_err(Failure::run)?;
     let listener = Listener::new(&session).map_err(Failure::run)?;
-    let backend = NvidiaBackend::new(session).map_err(Failure::run)?;
+    let waker = Waker::new().map_err(Failure::run)?;
+    let backend = NvidiaBackend::new(Ledger::new(session), Numbering::of(0), waker.clone());
+    let backend = backend.map_err(Failure::run)?;
     let driver = Driver::new(config(args)).map_err(Failure::run)?;
     let account = Account::new(args.json);
     let tasks = BTreeMap::new();
-    let mut attach = Attach { backend, driver, keeper, listener, account, tasks };
+    let mut attach = Attach { backend, driver, keeper, listener, account, tasks, waker };
     for (process, traits) in &targets {
         attach.add(process, *traits, wishes(args))?;
     }
     attach.judge_others();
     let result = attach.run(args.time);
-    attach.backend.detach_all().map_err(Failure::run)?;
+    attach.backend.release_all().map_err(Failure::run)?;
     result?;
     attach.account.over()
 }
@@ -133,7 +137,15 @@ struct Attach {
     keeper: Keeper,
     listener: Listener,
     account: Account,
-    tasks: BTreeMap<TaskId, TaskTraits>,
+    tasks: BTreeMap<TaskId, Attached>,
+    waker: Waker,
+}
+
+/// An attached process.
+#[derive(Clone, Copy)]
+struct Attached {
+    pid: u32,
+    traits: TaskTraits,
 }
 
 impl Attach {
@@ -143,10 +155,17 @@ impl Attach {
         traits: TaskTraits,
         wishes: Wishes,
     ) -> Result<(), Failure> {
-        let task = self.backend.attach(process, traits, wishes).map_err(Failure::input)?;
-        self.tasks.insert(task, traits);
-        let contexts = self.backend.queue_count(task);
+        let task = TaskId(1 + u64::try_from(self.tasks.len()).map_err(Failure::run)?);
+        self.tell_scheduler(Event::TaskAppeared { task, traits })?;
+        self.backend.adopt_seen(task, process, wishes).map_err(Failure::input)?;
+        self.tasks.insert(task, Attached { pid: process.info.key.pid, traits });
+        let contexts = self.backend.queues_of(task).len();
         self.account.attached(&process.info, traits.priority, contexts)
+    }
+
+    fn tell_scheduler(&mut self, event: Event) -> Result<(), Failure> {
+        let now = Instant::from_nanos(monotonic_ns());
+        self.driver.tell(now, event).map_err(Failure::run)
     }
 
     /// The loop: the same that the simulator runs.
@@ -167,17 +186,26 @@ impl Attach {
             let wait = self.driver.step(now, &mut self.backend);
             self.tell()?;
             self.listen()?;
-            std::thread::sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
+            self.sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
         }
         Ok(())
+    }
+
+    /// Sleeps until it is time or a worker is done.
+    fn sleep(&self, time: Duration) {
+        let nanos = i64::from(time.subsec_nanos());
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: nanos };
+        let mut fds = [rustix::event::PollFd::new(&self.waker, rustix::event::PollFlags::IN)];
+        // A signal wakes us as well, which is what it is for.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        self.waker.clear();
     }
 
     /// Passes on what happened.
     fn tell(&mut self) -> Result<(), Failure> {
         while let Some(note) = self.backend.poll_note() {
             if let Note::Ended(task) = &note {
-                self.tasks.remove(task);
-                self.judge_others();
+                self.forget(*task)?;
             }
             self.account.note(&note)?;
         }
@@ -192,7 +220,7 @@ impl Attach {
     fn listen(&mut self) -> Result<(), Failure> {
         let mut requests = Vec::new();
         let attached: Vec<(TaskId, u32)> =
-            self.backend.attached().map(|(task, key)| (task, key.pid)).collect();
+            self.tasks.iter().map(|(task, attached)| (*task, attached.pid)).collect();
         self.listener.serve(|request| {
             let pid = request.pid();
             if matches!(request, Request::Set { priority, .. } if priority > 15) {
@@ -210,17 +238,25 @@ impl Attach {
             match request {
                 Request::Set { priority, .. } => {
                     let Some(priority) = Priority::new(priority) else { continue };
-                    let Some(traits) = self.tasks.get_mut(&task) else { continue };
-                    traits.priority = priority;
-                    self.backend.change(task, *traits);
+                    let Some(attached) = self.tasks.get_mut(&task) else { continue };
+                    attached.traits.priority = priority;
+                    let traits = attached.traits;
+                    self.tell_scheduler(Event::TaskChanged { task, traits })?;
+                    self.judge_others();
                 }
-                Request::Detach { .. } => {
-                    self.backend.detach(task);
-                    self.tasks.remove(&task);
-                }
+                Request::Detach { .. } => self.forget(task)?,
             }
-            self.judge_others();
             self.account.request(&request)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a process back as it was.
+    fn forget(&mut self, task: TaskId) -> Result<(), Failure> {
+        if self.tasks.remove(&task).is_some() {
+            self.tell_scheduler(Event::TaskVanished { task })?;
+            self.backend.release(task);
+            self.judge_others();
         }
         Ok(())
     }
@@ -228,7 +264,8 @@ impl Attach {
     /// Whom the attached processes are compared with where all of them are of one class: everybody
     /// else on the GPU, who is not touched.
     fn judge_others(&mut self) {
-        let has = |class: Class| self.tasks.values().any(|own| own.priority.class() == class);
+        let has =
+            |class: Class| self.tasks.values().any(|own| own.traits.priority.class() == class);
         let others = match (has(Class::Low), has(Class::High)) {
             (true, false) => Priority::new(8),
             (false, true) => Priority::new(7),

@@ -1,7 +1,7 @@
 //! The keeper, where it has no program of its own.
 
+use gpreempt_device::act;
 use gpreempt_device::keeper;
-use gpreempt_device::nvidia::act;
 
 use crate::args::KeeperArgs;
 use crate::failure::Failure;

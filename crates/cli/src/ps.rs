@@ -1,8 +1,9 @@
 //! `gpreempt ps`: who uses the GPUs.
 
+use gpreempt_device::act::undo;
 use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
-use gpreempt_device::nvidia::act::{switch_counts, undo};
+use gpreempt_device::nvidia::act::switch_counts;
 use gpreempt_device::nvidia::discover::{Client, Engine, Group};
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
 use gpreempt_device::nvidia::survey::{GpuProcess, survey};

@@ -1,8 +1,8 @@
 //! `gpreempt resume`: everything as it was.
 
+use gpreempt_device::act;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper;
-use gpreempt_device::nvidia::act;
 use serde_json::json;
 
 use crate::args::ResumeArgs;

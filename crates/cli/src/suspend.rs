@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use gpreempt_device::act;
 use gpreempt_device::journal::{Entry, Journal};
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
+use gpreempt_device::nvidia::act::stops;
 use gpreempt_device::nvidia::node::Node;
-use gpreempt_device::nvidia::{act, survey};
+use gpreempt_device::nvidia::survey;
 use serde_json::json;
 
 use crate::args::SuspendArgs;
@@ -28,7 +30,7 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
             "process {pid} drives a display; stopping it would freeze the screen"
         )));
     }
-    let acts = act::stops(&process);
+    let acts = stops(&process);
     if acts.is_empty() {
         let pid = args.pid;
         return Err(Failure::input(format_args!("process {pid} has no GPU work to stop yet")));

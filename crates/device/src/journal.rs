@@ -84,6 +84,26 @@ pub enum Act {
         /// What it is now, as the driver counts.
         set: u32,
     },
+    /// A queue of the emulated GPU that no longer runs.
+    EmulatedStop {
+        /// Where the emulator listens.
+        socket: PathBuf,
+        /// Which emulator it is: another one on the same socket has other queues.
+        instance: u64,
+        /// Which queue.
+        queue: u64,
+    },
+    /// The slice of a queue of the emulated GPU, which is put back to the device's own.
+    EmulatedSlice {
+        /// Where the emulator listens.
+        socket: PathBuf,
+        /// Which emulator it is.
+        instance: u64,
+        /// Which queue.
+        queue: u64,
+        /// What it is now, in nanoseconds.
+        set_ns: u64,
+    },
     /// How often an NVIDIA group's turn comes.
     NvidiaInterleave {
         /// The RM client.
@@ -104,12 +124,18 @@ impl Act {
     }
 
     /// The kind of thing that is changed, and which one.
-    fn subject(&self) -> (u8, u32, u32, u32) {
+    fn subject(&self) -> (u8, u64, u32, u64) {
         match *self {
-            Self::NvidiaSlice { client, group, .. } => (0, client, 0, group),
-            Self::NvidiaStop { client, subdevice, group, .. } => (1, client, subdevice, group),
-            Self::NvidiaMode { client, subdevice, group, .. } => (2, client, subdevice, group),
-            Self::NvidiaInterleave { client, group, .. } => (3, client, 0, group),
+            Self::NvidiaSlice { client, group, .. } => (0, client.into(), 0, group.into()),
+            Self::NvidiaStop { client, subdevice, group, .. } => {
+                (1, client.into(), subdevice, group.into())
+            }
+            Self::NvidiaMode { client, subdevice, group, .. } => {
+                (2, client.into(), subdevice, group.into())
+            }
+            Self::NvidiaInterleave { client, group, .. } => (3, client.into(), 0, group.into()),
+            Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
+            Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
         }
     }
 }

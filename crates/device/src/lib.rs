@@ -5,8 +5,11 @@
 //! itself, except to undo: whatever is changed in somebody else's process is written down before
 //! ([`journal`]) and undone when its time is up or whoever asked for it is gone ([`keeper`]).
 
+pub mod act;
+pub mod controller;
 mod ioctl;
 pub mod journal;
 pub mod keeper;
+pub mod ledger;
 pub mod nvidia;
 pub mod process;

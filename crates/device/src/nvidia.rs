@@ -5,7 +5,6 @@ pub mod act;
 pub mod backend;
 pub mod discover;
 pub mod driver;
-pub mod ledger;
 mod map;
 pub mod node;
 pub mod own;

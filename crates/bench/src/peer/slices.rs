@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use gpreempt_device::act;
 use gpreempt_device::journal::{Act, Journal};
 use gpreempt_device::keeper::{self, Keeper};
-use gpreempt_device::nvidia::act;
+use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::discover::Engine;
-use gpreempt_device::nvidia::ledger::Ledger;
 use gpreempt_device::nvidia::survey::look;
 use gpreempt_device::process::ProcessKey;
 use serde::Serialize;

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use gpreempt_core::decision::Decision;
 use gpreempt_core::priority::Priority;
+use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::nvidia::backend::Note;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use serde_json::{Value, json};
 
@@ -44,7 +44,8 @@ impl Account {
         match note {
             Note::Problem(problem) => self.problem(problem),
             Note::Appeared(process) => {
-                let (pid, name) = (process.info.key.pid, &process.info.name);
+                let pid = process.pid;
+                let name = ProcessInfo::read(pid).map(|info| info.name).unwrap_or_default();
                 let line = json!({ "line": "appeared", "pid": pid, "name": name });
                 self.say(line, || format!("{pid} ({name}) began to use a GPU; it is not attached"))
             }

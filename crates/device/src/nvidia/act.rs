@@ -13,42 +13,10 @@ use super::abi::status::Status;
 use super::discover::{Client, Context, Engine};
 use super::node::{self, HeldProcess, Node};
 use super::rm::{Handle, Rm, RmError};
-use super::survey::{GpuProcess, LookError, denied_or_failed};
-use crate::journal::{Act, Entry};
-use crate::process::{ProcessError, ProcessKey};
-
-/// Why something was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum ActError {
-    /// The process cannot be reached.
-    #[error(transparent)]
-    Look(#[from] LookError),
-    /// The process has no such client any more.
-    #[error("process {0} no longer has what was to be changed; it may have reset its GPU")]
-    Changed(u32),
-    /// It could not be written down, so it was not done.
-    #[error("the journal cannot be written ({0}), so nothing was changed")]
-    Journal(String),
-    /// The driver said no.
-    #[error("process {0}: {1}")]
-    Rm(u32, RmError),
-}
-
-impl ActError {
-    /// Whether the process has ended, so that there is nothing to do and nothing to undo.
-    pub const fn is_ended(&self) -> bool {
-        matches!(
-            self,
-            Self::Look(LookError::Process(ProcessError::Gone(_) | ProcessError::Replaced(_)))
-        )
-    }
-}
-
-impl From<ProcessError> for ActError {
-    fn from(error: ProcessError) -> Self {
-        Self::Look(error.into())
-    }
-}
+use super::survey::{GpuProcess, denied_or_failed};
+use crate::act::ActError;
+use crate::journal::Act;
+use crate::process::ProcessKey;
 
 /// What has to be stopped to stop a process: for each client and device one act.
 pub fn stops(process: &GpuProcess) -> Vec<Act> {
@@ -77,7 +45,7 @@ pub fn stop(client: Handle, subdevice: Handle, context: &Context<'_>) -> Act {
     Act::NvidiaStop { client, subdevice, group, channels }
 }
 
-/// Carries an act out, or with `undo` takes it back.
+/// Carries an act on an NVIDIA device out, or with `undo` takes it back.
 ///
 /// # Errors
 /// If the process is gone or the driver refuses. Of an act in several calls, the calls before the
@@ -107,22 +75,9 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
             let mut block = SetInterleave { level };
             with_client(process, *client, |rm| rm.control(*client, *group, &mut block))
         }
+        // Somebody else's to do.
+        Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } => Err(ActError::Changed(process.pid)),
     }
-}
-
-/// Puts a process back as it was. A process that is gone needs nothing.
-///
-/// # Errors
-/// If it is there and cannot be put back.
-pub fn undo(entry: &Entry) -> Result<(), String> {
-    for act in entry.acts.iter().rev() {
-        match perform(entry.process, act, true) {
-            Ok(()) | Err(ActError::Changed(_)) => {}
-            Err(error) if error.is_ended() => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    Ok(())
 }
 
 /// Stops channels or lets them go on, 64 in a call.

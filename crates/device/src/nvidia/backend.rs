@@ -12,26 +12,26 @@ mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
 use gpreempt_core::event::{Event, TaskTraits};
-use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
 use super::abi::control::subdevice::PreemptionMode;
-use super::ledger::Ledger;
 use super::node::HeldProcess;
 use super::scout::{Scout, Sighting};
+use super::survey;
 use super::survey::GpuProcess;
-use crate::journal::Session;
+use crate::controller::{Controller, DeviceName, Note, Numbering, Waker};
+use crate::ledger::Ledger;
 use crate::process::ProcessKey;
-pub use report::Note;
-use report::Report;
+use report::{Report, Reporter};
 use target::{Target, targets};
 use worker::{Job, Worker};
 
@@ -66,11 +66,13 @@ pub struct NvidiaBackend {
     events: VecDeque<Event>,
     notes: VecDeque<Note>,
     incoming: Receiver<Report>,
-    reports: Sender<Report>,
+    reports: Reporter,
     ledger: Ledger,
     scout: Scout,
-    next_queue: u64,
-    next_task: u64,
+    numbering: Numbering,
+    next_others: u64,
+    /// What was seen of processes that appeared and nobody has adopted yet.
+    appeared: BTreeMap<ProcessKey, GpuProcess>,
 }
 
 #[derive(Debug)]
@@ -88,12 +90,14 @@ struct Attached {
 }
 
 impl NvidiaBackend {
-    /// A backend that writes down what it does in that session.
+    /// A backend that writes down what it does in that ledger, and wakes its loop when something
+    /// has happened.
     ///
     /// # Errors
     /// If there are no more descriptors or threads.
-    pub fn new(session: Session) -> io::Result<Self> {
+    pub fn new(ledger: Ledger, numbering: Numbering, waker: Waker) -> io::Result<Self> {
         let (reports, incoming) = channel();
+        let reports = Reporter::new(reports, waker);
         let sightings = reports.clone();
         let scout = Scout::start(true, move |sighting| {
             let report = match sighting {
@@ -111,61 +115,37 @@ impl NvidiaBackend {
             notes: VecDeque::new(),
             incoming,
             reports,
-            ledger: Ledger::new(session),
+            ledger,
             scout,
-            next_queue: 1,
-            next_task: 1,
+            numbering,
+            next_others: u64::MAX,
+            appeared: BTreeMap::new(),
         })
     }
 
-    /// Attaches a process. If it has nothing on a GPU yet, what it makes later is scheduled.
+    /// Takes a process in that was looked at already. If it has nothing on a GPU yet, what it makes
+    /// later is scheduled.
     ///
     /// # Errors
     /// If it cannot be looked into or has ended.
-    pub fn attach(
+    pub fn adopt_seen(
         &mut self,
+        task: TaskId,
         process: &GpuProcess,
-        traits: TaskTraits,
         wishes: Wishes,
-    ) -> Result<TaskId, String> {
+    ) -> Result<(), String> {
         let clients = process.clients.as_ref().map_err(ToString::to_string)?;
-        let key = process.info.key;
+        self.hold(task, process.info.key, wishes)?;
+        self.regroup(task, process);
+        self.scout.watch(process.info.key, clients.clone());
+        Ok(())
+    }
+
+    fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), String> {
         let held = HeldProcess::open(key.pid).map_err(|error| format!("process {key}: {error}"))?;
         key.check().map_err(|error| error.to_string())?;
-        let task = TaskId(self.next_task);
-        self.next_task += 1;
         self.tasks.insert(task, Attached { key, held, wishes });
-        self.events.push_back(Event::TaskAppeared { task, traits });
-        self.regroup(task, process);
-        self.scout.watch(key, clients.clone());
-        Ok(task)
-    }
-
-    /// Gives an attached process other traits.
-    pub fn change(&mut self, task: TaskId, traits: TaskTraits) {
-        self.events.push_back(Event::TaskChanged { task, traits });
-    }
-
-    /// Puts a process back as it was and forgets it.
-    pub fn detach(&mut self, task: TaskId) {
-        let Some(attached) = self.tasks.remove(&task) else { return };
-        self.scout.forget(attached.key);
-        self.events.push_back(Event::TaskVanished { task });
-        self.queues.retain(|_, target| !target.is_of(task));
-        // Each worker may still have something to do to it, so each undoes what there is then.
-        for device in &self.devices {
-            device.worker.give(Job::Undo(attached.key));
-        }
-    }
-
-    /// The attached processes.
-    pub fn attached(&self) -> impl Iterator<Item = (TaskId, ProcessKey)> + '_ {
-        self.tasks.iter().map(|(task, attached)| (*task, attached.key))
-    }
-
-    /// How many contexts of a task are known.
-    pub fn queue_count(&self, task: TaskId) -> usize {
-        self.queues.values().filter(|target| target.is_of(task)).count()
+        Ok(())
     }
 
     /// Stands for everybody on every device who was not attached, or no longer does. They are
@@ -176,8 +156,8 @@ impl NvidiaBackend {
             self.queues.retain(|_, target| !target.is_of(task));
         }
         let Some(priority) = priority else { return };
-        let task = TaskId(self.next_task);
-        self.next_task += 1;
+        let task = TaskId(self.next_others);
+        self.next_others -= 1;
         self.others = Some(task);
         let traits = TaskTraits { priority, ..TaskTraits::default() };
         self.events.push_back(Event::TaskAppeared { task, traits });
@@ -186,26 +166,9 @@ impl NvidiaBackend {
         }
     }
 
-    /// Something worth telling a person.
-    pub fn poll_note(&mut self) -> Option<Note> {
-        self.take_reports();
-        self.notes.pop_front()
-    }
-
     /// The process and the compute group a queue stands for.
     pub fn group_of(&self, queue: QueueId) -> Option<(ProcessKey, u32)> {
         self.queues.get(&queue)?.group()
-    }
-
-    /// Ends the workers and puts everything back as it was.
-    ///
-    /// # Errors
-    /// What could not be put back.
-    pub fn detach_all(mut self) -> Result<(), String> {
-        for device in &mut self.devices {
-            device.worker.stop();
-        }
-        self.ledger.undo_all()
     }
 
     fn device(&mut self, uuid: &str) -> usize {
@@ -215,7 +178,7 @@ impl NvidiaBackend {
         let index = self.devices.len();
         let worker = Worker::start(uuid.to_owned(), self.ledger.clone(), self.reports.clone());
         self.devices.push(Device { uuid: uuid.to_owned(), worker });
-        let (device, capabilities) = (device_id(index), CAPABILITIES);
+        let (device, capabilities) = (self.numbering.device(index), CAPABILITIES);
         self.events.push_back(Event::DeviceAppeared { device, capabilities });
         if let Some(task) = self.others {
             self.add_queue(task, index, Target::Others(task));
@@ -224,10 +187,9 @@ impl NvidiaBackend {
     }
 
     fn add_queue(&mut self, task: TaskId, device: usize, target: Target) -> QueueId {
-        let queue = QueueId(self.next_queue);
-        self.next_queue += 1;
+        let queue = self.numbering.queue();
         self.queues.insert(queue, target);
-        let device = device_id(device);
+        let device = self.numbering.device(device);
         self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
         queue
     }
@@ -261,8 +223,8 @@ impl NvidiaBackend {
             target.set_device(device);
             let wishes = self.tasks.get(&task).map(|attached| attached.wishes);
             let jobs = target.first_jobs(wishes.unwrap_or_default());
-            let rings = target.rings_job(QueueId(self.next_queue));
-            self.add_queue(task, device, target);
+            let queue = self.add_queue(task, device, target);
+            let rings = self.queues.get(&queue).and_then(|target| target.rings_job(queue));
             for job in jobs.into_iter().chain(rings) {
                 self.devices[device].worker.give(job);
             }
@@ -294,7 +256,9 @@ impl NvidiaBackend {
                 Report::Appeared(process) => {
                     let key = process.info.key;
                     if !self.tasks.values().any(|attached| attached.key == key) {
-                        self.notes.push_back(Note::Appeared(process));
+                        self.appeared.retain(|key, _| key.check().is_ok());
+                        self.appeared.insert(key, *process);
+                        self.notes.push_back(Note::Appeared(key));
                     }
                 }
             }
@@ -306,7 +270,7 @@ impl NvidiaBackend {
             .map(|(task, _)| *task)
             .collect();
         for task in ended {
-            self.detach(task);
+            self.release(task);
             self.notes.push_back(Note::Ended(task));
         }
     }
@@ -365,6 +329,63 @@ impl Backend for NvidiaBackend {
     }
 }
 
-fn device_id(index: usize) -> DeviceId {
-    DeviceId(u32::try_from(index).unwrap_or(u32::MAX))
+impl Controller for NvidiaBackend {
+    fn kind(&self) -> &'static str {
+        "nvidia"
+    }
+
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+        if let Some(seen) = self.appeared.remove(&process) {
+            return self.adopt_seen(task, &seen, Wishes::default());
+        }
+        self.hold(task, process, Wishes::default())?;
+        // To look takes milliseconds, so the scout does it, who has seen nothing yet.
+        self.scout.watch(process, Vec::new());
+        Ok(())
+    }
+
+    fn release(&mut self, task: TaskId) {
+        let Some(attached) = self.tasks.remove(&task) else { return };
+        self.scout.forget(attached.key);
+        self.queues.retain(|_, target| !target.is_of(task));
+        // Each worker may still have something to do to it, so each undoes what there is then.
+        for device in &self.devices {
+            device.worker.give(Job::Undo(attached.key));
+        }
+    }
+
+    fn users(&mut self) -> Vec<ProcessKey> {
+        let found = survey::survey().unwrap_or_default();
+        let mut users = Vec::new();
+        for process in found.into_iter().filter(GpuProcess::has_groups) {
+            users.push(process.info.key);
+            self.appeared.insert(process.info.key, process);
+        }
+        users
+    }
+
+    fn devices(&self) -> Vec<DeviceName> {
+        let name = |(index, device): (usize, &Device)| DeviceName {
+            id: self.numbering.device(index),
+            uuid: device.uuid.clone(),
+        };
+        self.devices.iter().enumerate().map(name).collect()
+    }
+
+    fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
+        let own = self.queues.iter().filter(|(_, target)| target.is_of(task));
+        own.map(|(queue, _)| *queue).collect()
+    }
+
+    fn poll_note(&mut self) -> Option<Note> {
+        self.take_reports();
+        self.notes.pop_front()
+    }
+
+    fn release_all(&mut self) -> Result<(), String> {
+        for device in &mut self.devices {
+            device.worker.stop();
+        }
+        self.ledger.undo_all()
+    }
 }

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpreempt_core::ring::RingView;
 
 use super::abi::class::Generation;
-use super::act::{self, ActError};
+use super::act;
 use super::discover::Context;
 use super::map::ReadMap;
 use super::own::{OwnClient, OwnError};
 use super::rm::Handle;
+use crate::act::ActError;
 use crate::process::ProcessKey;
 use memory::ProcessMemory;
 use slot::Slot;

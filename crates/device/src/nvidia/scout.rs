@@ -184,8 +184,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
             }
             // Until it has something on a GPU it is not worth a word; then it is news once.
             let Ok(found) = look(process.pid) else { continue };
-            let is_user = found.clients.as_ref().is_ok_and(|clients| has_groups(clients));
-            if is_user || found.clients.is_err() {
+            if found.has_groups() || found.clients.is_err() {
                 known.insert(process);
                 (self.report)(Sighting::Appeared(Box::new(found))).then_some(())?;
             }
@@ -227,10 +226,6 @@ impl Watch {
     }
 }
 
-fn has_groups(clients: &[Client]) -> bool {
-    clients.iter().flat_map(|client| &client.devices).any(|device| !device.groups.is_empty())
-}
-
 /// Everybody with an open control node, but us.
 fn users() -> BTreeSet<ProcessKey> {
     let own = std::process::id();
@@ -247,10 +242,7 @@ fn users() -> BTreeSet<ProcessKey> {
 fn known_processes() -> BTreeSet<ProcessKey> {
     users()
         .into_iter()
-        .filter(|process| {
-            let found = look(process.pid);
-            found.is_ok_and(|found| found.clients.is_ok_and(|clients| has_groups(&clients)))
-        })
+        .filter(|process| look(process.pid).is_ok_and(|found| found.has_groups()))
         .collect()
 }
 

@@ -19,6 +19,14 @@ pub struct GpuProcess {
     pub clients: Result<Vec<Client>, LookError>,
 }
 
+impl GpuProcess {
+    /// Whether it has anything that runs on a GPU.
+    pub fn has_groups(&self) -> bool {
+        let clients = self.clients.as_deref().unwrap_or_default();
+        clients.iter().flat_map(|client| &client.devices).any(|device| !device.groups.is_empty())
+    }
+}
+
 /// Why a process cannot be looked into.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {

@@ -1,9 +1,12 @@
-//! What the backend's threads tell it, and what it tells whoever runs it.
+//! What the backend's threads tell it.
+
+use std::sync::mpsc::Sender;
 
 use gpreempt_core::event::Event;
-use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
+use crate::controller::Waker;
 use crate::nvidia::ring::Rings;
 use crate::nvidia::survey::GpuProcess;
 
@@ -26,22 +29,24 @@ pub(super) enum Report {
     Appeared(Box<GpuProcess>),
 }
 
-/// To whoever runs the loop.
-#[derive(Debug)]
-pub enum Note {
-    /// Something did not work, in a sentence. The loop goes on.
-    Problem(String),
-    /// A process that nobody attached began to use a GPU.
-    Appeared(Box<GpuProcess>),
-    /// An attached process ended.
-    Ended(TaskId),
-    /// An attached process has other groups than before: so many appeared and vanished.
-    Regrouped {
-        /// Which task.
-        task: TaskId,
-        /// How many appeared.
-        appeared: usize,
-        /// How many vanished.
-        vanished: usize,
-    },
+/// Where reports go. Whoever runs the loop is woken by them.
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    reports: Sender<Report>,
+    waker: Waker,
+}
+
+/// The other side is gone.
+pub(super) struct Alone;
+
+impl Reporter {
+    pub(super) fn new(reports: Sender<Report>, waker: Waker) -> Self {
+        Self { reports, waker }
+    }
+
+    pub(super) fn send(&self, report: Report) -> Result<(), Alone> {
+        self.reports.send(report).map_err(|_| Alone)?;
+        self.waker.wake();
+        Ok(())
+    }
 }

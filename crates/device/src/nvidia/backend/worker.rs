@@ -8,12 +8,13 @@ use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
-use super::report::Report;
+use super::report::{Alone, Report, Reporter};
+use crate::act::ActError;
 use crate::journal::Act;
+use crate::ledger::Ledger;
 use crate::nvidia::abi::status::Status;
-use crate::nvidia::act::{self, ActError};
+use crate::nvidia::act;
 use crate::nvidia::discover::{Context, Group};
-use crate::nvidia::ledger::Ledger;
 use crate::nvidia::own::{OwnClient, OwnError};
 use crate::nvidia::ring::{RingError, Rings};
 use crate::nvidia::rm::{Handle, RmError};
@@ -77,7 +78,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts a worker for the device with that UUID.
-    pub(super) fn start(uuid: String, ledger: Ledger, reports: Sender<Report>) -> Self {
+    pub(super) fn start(uuid: String, ledger: Ledger, reports: Reporter) -> Self {
         let (jobs, incoming) = channel::<Job>();
         let thread = std::thread::spawn(move || {
             let mut hands = Hands { uuid, ledger, own: None };
@@ -115,11 +116,8 @@ struct Hands {
     own: Option<Arc<Mutex<OwnClient>>>,
 }
 
-/// The other side is gone.
-struct Alone;
-
 impl Hands {
-    fn take(&mut self, job: Job, reports: &Sender<Report>) -> Result<(), Alone> {
+    fn take(&mut self, job: Job, reports: &Reporter) -> Result<(), Alone> {
         let report = match job {
             Job::Act { process, act, undo, awaited } => {
                 let result = self.perform(process, &act, undo, reports)?;
@@ -133,7 +131,7 @@ impl Hands {
                 let result = self.perform(process, &act, false, reports)?;
                 let counts = before.zip(context.counts(process));
                 let counts = counts.filter(|_| result.is_ok());
-                reports.send(Report::Stopped(context.queue, counts)).map_err(|_| Alone)?;
+                reports.send(Report::Stopped(context.queue, counts))?;
                 Report::Event(Awaited::Preempt(context.queue).event(result))
             }
             Job::Check { process, context } => {
@@ -153,7 +151,7 @@ impl Hands {
                 }
             }
         };
-        reports.send(report).map_err(|_| Alone)
+        reports.send(report)
     }
 
     /// Does something and tells about problems; whether it was done is for the scheduler.
@@ -162,13 +160,13 @@ impl Hands {
         process: ProcessKey,
         act: &Act,
         undo: bool,
-        reports: &Sender<Report>,
+        reports: &Reporter,
     ) -> Result<Result<(), Fault>, Alone> {
         let result = self.ledger.perform(process, act, undo);
         if let Err(error) = &result
             && !is_gone(error)
         {
-            reports.send(Report::Problem(error.to_string())).map_err(|_| Alone)?;
+            reports.send(Report::Problem(error.to_string()))?;
         }
         Ok(result.map_err(|error| fault_of(&error)))
     }
@@ -208,7 +206,7 @@ fn is_gone(error: &ActError) -> bool {
 fn fault_of(error: &ActError) -> Fault {
     match error {
         ActError::Look(_) | ActError::Changed(_) => Fault::Gone,
-        ActError::Journal(_) => Fault::Refused(u32::MAX),
+        ActError::Journal(_) | ActError::Emulated(..) => Fault::Refused(u32::MAX),
         ActError::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
             Fault::TimedOut
         }

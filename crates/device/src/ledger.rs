@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::act::{self, ActError};
+use crate::act::{self, ActError};
 use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
 

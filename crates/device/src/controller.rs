@@ -1,0 +1,171 @@
+//! A backend that takes processes in and puts them back as they were.
+//!
+//! Several of them run side by side under one scheduler, so each counts its devices and queues from
+//! a number of its own.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use gpreempt_core::backend::Backend;
+use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::process::ProcessKey;
+
+/// Devices of one kind, and the processes on them that were adopted.
+///
+/// Tasks are announced to the scheduler by whoever adopts them; their queues by the controller.
+pub trait Controller: Backend + Debug {
+    /// What kind of devices these are, in a word.
+    fn kind(&self) -> &'static str;
+
+    /// Takes a process in. What it has on these devices now and later becomes queues of `task`.
+    ///
+    /// # Errors
+    /// If it cannot be looked into or has ended.
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String>;
+
+    /// Puts a process back as it was and forgets it. Its task has to be gone for the scheduler.
+    fn release(&mut self, task: TaskId);
+
+    /// Processes that use these devices now. Later ones come as notes.
+    fn users(&mut self) -> Vec<ProcessKey>;
+
+    /// The devices it knows.
+    fn devices(&self) -> Vec<DeviceName>;
+
+    /// The queues of a task.
+    fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
+
+    /// Something that is not for the scheduler.
+    fn poll_note(&mut self) -> Option<Note>;
+
+    /// Ends what runs in the background and puts everything back as it was.
+    ///
+    /// # Errors
+    /// What could not be put back.
+    fn release_all(&mut self) -> Result<(), String>;
+}
+
+/// What a device is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceName {
+    /// By the scheduler.
+    pub id: DeviceId,
+    /// By its vendor's tools.
+    pub uuid: String,
+}
+
+/// To whoever runs the loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Something did not work, in a sentence. The loop goes on.
+    Problem(String),
+    /// A process that nobody adopted began to use a device.
+    Appeared(ProcessKey),
+    /// An adopted process ended, or left all of these devices for good.
+    Ended(TaskId),
+    /// An adopted process has other queues than before.
+    Regrouped {
+        /// Which task.
+        task: TaskId,
+        /// How many appeared.
+        appeared: usize,
+        /// How many vanished.
+        vanished: usize,
+    },
+}
+
+/// Names of devices and queues, counted from a number that nobody else counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbering {
+    devices_from: u32,
+    next_queue: u64,
+}
+
+impl Numbering {
+    /// The numbering of the controller with that index.
+    pub const fn of(controller: u16) -> Self {
+        // CAST: widens.
+        let index = controller as u32;
+        Self { devices_from: index << 8, next_queue: ((index as u64) << 40) + 1 }
+    }
+
+    /// The name of this controller's device with that index.
+    pub fn device(&self, index: usize) -> DeviceId {
+        DeviceId(self.devices_from + u32::try_from(index).unwrap_or(u32::MAX >> 8))
+    }
+
+    /// A name that no queue had before.
+    pub const fn queue(&mut self) -> QueueId {
+        let queue = QueueId(self.next_queue);
+        self.next_queue += 1;
+        queue
+    }
+}
+
+/// Wakes whoever runs the loop. A clone wakes the same one.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    event: Arc<OwnedFd>,
+}
+
+impl Waker {
+    /// A waker of a loop that waits for its descriptor to be readable.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { event: Arc::new(eventfd(0, flags)?) })
+    }
+
+    /// Makes the descriptor readable.
+    pub fn wake(&self) {
+        // It fails only when it was woken 2^64 - 2 times already, which is awake enough.
+        let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes note that it was woken.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&*self.event, &mut [0_u8; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    #[test]
+    fn controllers_do_not_share_names() {
+        let (mut first, mut second) = (Numbering::of(0), Numbering::of(1));
+        assert_ne!(first.queue(), first.queue());
+        assert_ne!(first.queue(), second.queue());
+        assert_ne!(first.device(0), second.device(0));
+        assert_ne!(first.device(255), second.device(0));
+    }
+
+    #[test]
+    fn a_waker_is_readable_until_it_is_cleared() {
+        let waker = Waker::new().unwrap();
+        let is_ready = || {
+            let mut fds = [PollFd::new(&waker, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+        };
+        assert!(!is_ready());
+        waker.clone().wake();
+        waker.wake();
+        assert!(is_ready());
+        waker.clear();
+        assert!(!is_ready());
+    }
+}
