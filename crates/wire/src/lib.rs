@@ -32,6 +32,7 @@ pub mod server;
 pub mod snapshot;
 mod socket;
 pub mod socket_path;
+pub mod state;
 pub mod text;
 pub mod token_bucket;
 pub mod traits;
