@@ -22,12 +22,12 @@ from harness import Bench, kernel_log
 from peers import test_peers, test_starving
 from priorities import test_kill, test_priority
 from shares import test_idle_neighbour, test_single_kernels, test_three_classes, test_turns
-from surroundings import (test_containers, test_later_contexts, test_listing, test_mps,
-                          test_observe, test_users)
+from surroundings import (test_containers, test_later_contexts, test_listing, test_memory,
+                          test_mps, test_observe, test_refusals, test_users)
 
 TESTS = (test_priority, test_kill, test_turns, test_single_kernels, test_idle_neighbour,
          test_three_classes, test_listing, test_observe, test_later_contexts, test_containers,
-         test_users, test_peers, test_starving, test_mps)
+         test_users, test_refusals, test_memory, test_peers, test_starving, test_mps)
 
 
 def main():

@@ -149,6 +149,50 @@ def test_users(bench):
         bench.end(load)
 
 
+def test_refusals(bench):
+    """What cannot be done is refused with a sentence, and nothing is changed."""
+    be = bench.start("be", "--seconds", "30", "--kernel-us", "1000")
+    other = subprocess.Popen(["sleep", "60"])
+    zombie = bench.start("be", "--seconds", "30", "--kernel-us", "1000")
+    bench.children.append(other)
+    zombie.kill()
+    time.sleep(1)
+    slices = bench.ps()[be.pid]["slices_us"]
+    cases = (("a process without a GPU", other.pid, "does not use"),
+             ("a process that is not there", 4194303, "there is no process"),
+             ("a zombie", zombie.pid, "has ended"))
+    for name, pid, sentence in cases:
+        refused = bench.gpreempt("attach", f"{be.pid}:2", f"{pid}:2")
+        bench.check(f"{name} is refused", refused.returncode == 2 and sentence in refused.stderr,
+                    refused.stderr.strip())
+    untouched = bench.ps()[be.pid]
+    bench.check("and its neighbour in the command is untouched",
+                untouched["slices_us"] == slices and untouched["state"] == "untouched",
+                f"{untouched['slices_us']}")
+    bench.end(be)
+
+
+def test_memory(bench):
+    """The memory of an attached process that is killed is free at once."""
+    used = lambda: int(subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+        capture_output=True, text=True).stdout.split()[0])
+    first = bench.start("be", "--seconds", "30", "--kernel-us", "8000")
+    before = used()
+    second = bench.start("be", "--seconds", "30", "--kernel-us", "8000")
+    both = used()
+    attach = bench.attach(f"{first.pid}:2", f"{second.pid}:2")
+    time.sleep(1)
+    second.kill()
+    second.wait(10)
+    time.sleep(1)
+    after = used()
+    bench.check("memory of a killed attached process is free", after <= before + 4,
+                f"{before} MiB with one, {both} with two, {after} when one was killed")
+    bench.end(attach, signal.SIGINT)
+    bench.end(first)
+
+
 def test_mps(bench):
     """What an MPS server changes."""
     folder = os.path.join(bench.scratch, "mps")

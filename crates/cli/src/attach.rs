@@ -22,6 +22,7 @@ use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::abi::control::group::SetInterleave;
 use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
+use gpreempt_device::nvidia::node::Node;
 use gpreempt_device::nvidia::survey::{GpuProcess, look};
 
 use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
@@ -44,6 +45,11 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
         }
         if targets.iter().any(|(known, _)| known.info.key == process.info.key) {
             return Err(Failure::input(format_args!("process {pid} is named twice")));
+        }
+        if process.nodes.iter().any(|held| held.node == Node::Modeset) {
+            return Err(Failure::input(format_args!(
+                "process {pid} drives a display; with a priority it could freeze the screen"
+            )));
         }
         // PANIC: the arguments allow 0 to 15 only.
         let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");

@@ -3,8 +3,8 @@
 use std::fs;
 
 use gpreempt_device::nvidia::driver::Driver;
-use gpreempt_device::nvidia::node::{Node, held_by};
-use gpreempt_device::process::{ProcessInfo, all_pids};
+use gpreempt_device::nvidia::surroundings::look_around;
+use gpreempt_device::process::ProcessInfo;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -117,24 +117,8 @@ fn gpus() -> Vec<Finding> {
     found
 }
 
-/// Other ways of sharing that change what we can do.
+/// What else has a say.
 fn sharing() -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let names = all_pids().unwrap_or_default().into_iter().filter_map(|pid| {
-        let info = ProcessInfo::read(pid).ok()?;
-        Some((pid, info.name))
-    });
-    for (pid, name) in names {
-        if name.starts_with("nvidia-cuda-mps") {
-            findings.push(finding(
-                false,
-                format!("an MPS server runs ({name}, {pid}): its clients move together"),
-            ));
-        }
-        let displays = held_by(pid).is_ok_and(|held| held.iter().any(|h| h.node == Node::Modeset));
-        if displays {
-            findings.push(finding(true, format!("{name} ({pid}) drives a display: never stopped")));
-        }
-    }
-    findings
+    let found = look_around().into_iter();
+    found.map(|surrounding| finding(!surrounding.is_limit(), surrounding.sentence())).collect()
 }

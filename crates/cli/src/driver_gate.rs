@@ -1,6 +1,9 @@
 //! Which drivers we talk to.
 
+use std::io::Write;
+
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
+use gpreempt_device::nvidia::surroundings::{Surrounding, look_around};
 
 use crate::args::{ChangeArgs, ReadArgs};
 use crate::failure::Failure;
@@ -9,7 +12,24 @@ use crate::failure::Failure;
 /// those whose headers we know.
 pub(crate) fn for_changes(args: ChangeArgs) -> Result<(), Failure> {
     let driver = Driver::find().map_err(Failure::input)?;
-    judge_change(&driver, args)
+    judge_change(&driver, args)?;
+    for surrounding in look_around() {
+        match &surrounding {
+            Surrounding::InSandbox => return Err(Failure::input(surrounding.sentence())),
+            Surrounding::Mig { .. } if !args.allow_untested_driver => {
+                return Err(Failure::input(surrounding.sentence()));
+            }
+            Surrounding::MpsServer { .. } => warn(&surrounding.sentence()),
+            Surrounding::Mig { .. } | Surrounding::Display { .. } | Surrounding::Sandbox { .. } => {
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Says something that does not stop us.
+fn warn(sentence: &str) {
+    let _ = writeln!(std::io::stderr(), "gpreempt: note: {sentence}");
 }
 
 /// Lets those through that may be asked something: drivers whose headers we know, and on request

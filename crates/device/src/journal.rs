@@ -141,12 +141,15 @@ impl Act {
 }
 
 impl Journal {
-    /// `/run/gpreempt` for root, `$XDG_RUNTIME_DIR/gpreempt` for others.
+    /// `/run/gpreempt` for root, `$XDG_RUNTIME_DIR/gpreempt` for others, unless `$GPREEMPT_STATE`
+    /// names another place.
     ///
     /// # Errors
     /// If there is no such place.
     pub fn open() -> io::Result<Self> {
-        let root = if rustix::process::geteuid().is_root() {
+        let root = if let Some(place) = std::env::var_os("GPREEMPT_STATE") {
+            PathBuf::from(place)
+        } else if rustix::process::geteuid().is_root() {
             PathBuf::from("/run/gpreempt")
         } else {
             let place = std::env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| {

@@ -11,4 +11,5 @@ pub mod own;
 pub mod ring;
 pub mod rm;
 pub mod scout;
+pub mod surroundings;
 pub mod survey;

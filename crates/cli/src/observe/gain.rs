@@ -11,7 +11,8 @@ use super::pattern::Summary;
 const WAIT_DEFAULT_US: f64 = 2_300.0;
 /// Waiting for a neighbour with the shortest slice: a switch there and one back.
 const WAIT_SHORT_US: f64 = 300.0;
-/// Part of the time that work waits beyond which a program keeps the GPU busy by itself.
+/// A program keeps the GPU busy by itself if work waits for more than this part of the time, and
+/// less than this part of what it submits finds an empty ring; one that waits for others refills.
 const BUSY_SHARE: f64 = 0.5;
 
 /// Estimates, beside one neighbour that always has work.
@@ -31,7 +32,7 @@ impl Gain {
         Self {
             wait_default_us: refills * WAIT_DEFAULT_US,
             wait_attached_us: refills * WAIT_SHORT_US,
-            is_saturating: summary.pending_share > BUSY_SHARE,
+            is_saturating: summary.pending_share > BUSY_SHARE && summary.refill_share < BUSY_SHARE,
         }
     }
 
@@ -63,5 +64,7 @@ mod tests {
         assert!(gain.text().contains("46.0 ms") && gain.text().contains("6.0 ms"));
         let busy = Summary { pending_share: 0.9, ..Summary::default() };
         assert!(Gain::of(&busy).is_saturating);
+        let kept_waiting = Summary { refill_share: 1.0, ..busy };
+        assert!(!Gain::of(&kept_waiting).is_saturating);
     }
 }

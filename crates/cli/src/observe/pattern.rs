@@ -27,6 +27,7 @@ pub(crate) struct Pattern {
     bursts_us: Vec<u64>,
     burst: Option<Burst>,
     refills: u64,
+    fills: u64,
     was_empty: bool,
 }
 
@@ -55,6 +56,8 @@ pub(crate) struct Summary {
     /// Times that something was submitted into an empty ring, in each burst: each of them is a
     /// moment at which the GPU can go to somebody else.
     pub(crate) refills_per_burst: f64,
+    /// Part of the submissions that found an empty ring.
+    pub(crate) refill_share: f64,
     /// How long one submission takes, where there is always one waiting.
     pub(crate) work_us: Option<f64>,
 }
@@ -83,6 +86,7 @@ impl Pattern {
             if let Some(before) = self.submitted_at.replace(at) {
                 self.intervals_us.push(micros(at - before));
             }
+            self.fills += 1;
             self.refills += u64::from(self.was_empty);
         }
         self.was_empty = pending == 0;
@@ -130,6 +134,7 @@ impl Pattern {
             burst_us: Percentiles::of(self.bursts_us),
             bursts_per_s: float(bursts) / seconds,
             refills_per_burst: ratio(self.refills, bursts),
+            refill_share: ratio(self.refills, self.fills),
             work_us,
         }
     }

@@ -5,6 +5,7 @@ mod bad_input;
 mod compare;
 mod demo;
 mod man;
+mod processes;
 mod sim;
 
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ impl Folder {
         Command::new(env!("CARGO_BIN_EXE_gpreempt"))
             .args(arguments)
             .current_dir(&self.0)
+            .env("GPREEMPT_STATE", self.0.join("state"))
             .output()
             .unwrap()
     }

@@ -104,6 +104,12 @@ pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> LookError {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return LookError::Failed(pid, error);
     }
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+    let (theirs, ours) = (namespace(&pid.to_string()), namespace("self"));
+    if theirs.is_some() && theirs != ours {
+        let advice = "it runs in another user namespace; become root on the host".to_owned();
+        return LookError::Denied { pid, advice };
+    }
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     LookError::Denied { pid, advice: advice(scope.as_deref().map(str::trim)).to_owned() }
 }
