@@ -1,17 +1,9 @@
 use super::Folder;
 
-/// Whether commands about real GPUs can be tried with a driver that is not there.
-fn has_driver() -> bool {
-    let has = std::path::Path::new("/sys/module/nvidia").exists();
-    if has {
-        println!("SKIPPED: this machine has a driver; hw/hardware_test.py tests it");
-    }
-    has
-}
-
 #[test]
 fn without_a_driver_every_command_about_processes_says_so() {
-    if has_driver() {
+    if std::path::Path::new("/sys/module/nvidia").exists() {
+        println!("SKIPPED: this machine has a driver; hw/hardware_test.py tests it");
         return;
     }
     let folder = Folder::new("processes-none");
