@@ -21,13 +21,20 @@ import time
 from harness import Bench, kernel_log
 from peers import test_peers, test_starving
 from priorities import test_kill, test_priority
+from service import soak, test_service
 from shares import test_idle_neighbour, test_single_kernels, test_three_classes, test_turns
 from surroundings import (test_containers, test_later_contexts, test_listing, test_memory,
                           test_mps, test_observe, test_refusals, test_users)
 
 TESTS = (test_priority, test_kill, test_turns, test_single_kernels, test_idle_neighbour,
          test_three_classes, test_listing, test_observe, test_later_contexts, test_containers,
-         test_users, test_refusals, test_memory, test_peers, test_starving, test_mps)
+         test_users, test_refusals, test_memory, test_service, test_peers, test_starving, test_mps)
+
+
+def selected(arguments):
+    """What of the command line decides what is run."""
+    soak_too = ["--soak", str(arguments.soak)] if arguments.soak else []
+    return soak_too + (["--only", arguments.only] if arguments.only else [])
 
 
 def main():
@@ -35,6 +42,7 @@ def main():
     parser.add_argument("--bin", default="target/release")
     parser.add_argument("--out", default="hardware.json")
     parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--soak", type=int, metavar="SECONDS", help="nothing but a long run")
     parser.add_argument("--only", default="", help="tests whose name contains this")
     arguments = parser.parse_args()
     if not os.path.exists("/dev/nvidiactl"):
@@ -43,8 +51,10 @@ def main():
     bench = Bench(arguments.bin)
     before = kernel_log()
     try:
+        if arguments.soak:
+            soak(bench, arguments.soak)
         for test in TESTS:
-            if arguments.only in test.__name__:
+            if not arguments.soak and arguments.only in test.__name__:
                 test(bench)
     finally:
         bench.end_all()
@@ -56,7 +66,7 @@ def main():
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": arguments.commit,
-        "command": "python3 hw/hardware_test.py",
+        "command": " ".join(["python3", "hw/hardware_test.py", *selected(arguments)]),
         "devices": devices.strip().splitlines(),
         "checks": bench.checks,
         "rows": bench.rows,

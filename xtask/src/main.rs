@@ -9,10 +9,13 @@ mod args;
 mod callgrind;
 mod ci;
 mod cost;
+mod dist;
 mod hw;
 mod packages;
 mod process;
 mod seeds;
+mod shell;
+mod slurm;
 mod step;
 mod test;
 mod tidy;
@@ -34,7 +37,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "test",
         arguments: "[--quick]",
-        about: "every test there is; --quick leaves out the seeds and the instruction counts",
+        about: "every test there is; --quick leaves out those that take long",
         run: test::main,
     },
     Command {
@@ -66,6 +69,18 @@ const COMMANDS: &[Command] = &[
         arguments: "[--check] [--json] [--require]",
         about: "instructions per scheduler event; --check holds them to their limits",
         run: cost::main,
+    },
+    Command {
+        name: "dist",
+        arguments: "[--check]",
+        about: "a tarball and a Debian package; --check unpacks them and runs what is inside",
+        run: dist::main,
+    },
+    Command {
+        name: "slurm",
+        arguments: "",
+        about: "a real Slurm cluster of one node whose jobs compete for an emulated GPU",
+        run: slurm::main,
     },
     Command { name: "help", arguments: "", about: "this list", run: help },
 ];

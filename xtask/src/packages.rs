@@ -19,8 +19,12 @@ pub(crate) struct Package {
 pub(crate) const VALGRIND: Package =
     Package { name: "valgrind", program: "valgrind", needed_by: "the instruction-count test" };
 
-/// Everything the tests need beyond cargo.
-pub(crate) const ALL: &[Package] = &[VALGRIND];
+/// Reads shell scripts.
+pub(crate) const SHELLCHECK: Package =
+    Package { name: "shellcheck", program: "shellcheck", needed_by: "the test of shell scripts" };
+
+/// Everything the tests need beyond cargo, except for Slurm, which its test installs itself.
+pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK];
 
 impl Package {
     /// Whether it is installed.
@@ -142,23 +146,24 @@ mod tests {
         }
     }
 
+    const WANTED: &[Package] = &[VALGRIND];
     const INSTALL: &str = "apt-get install --yes --no-install-recommends valgrind";
 
     #[test]
     fn nothing_is_done_when_nothing_is_missing() {
         let mut host = FakeHost::new(&["apt-get", "valgrind"]);
-        assert_eq!(install(ALL, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
         assert_eq!(host.log, Vec::<String>::new());
     }
 
     #[test]
     fn lists_are_fetched_only_when_they_are_needed() {
         let mut host = FakeHost::new(&["apt-get"]);
-        assert_eq!(install(ALL, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
         assert_eq!(host.log, [INSTALL, "apt-get update", INSTALL]);
 
         let mut host = FakeHost { lists_are_fresh: true, ..FakeHost::new(&["apt-get"]) };
-        assert_eq!(install(ALL, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
         assert_eq!(host.log, [INSTALL]);
     }
 
@@ -168,11 +173,11 @@ mod tests {
                     to run this: apt-get install valgrind";
         let user = FakeHost { is_root: false, ..FakeHost::new(&["apt-get"]) };
         for mut host in [user, FakeHost::new(&[])] {
-            assert_eq!(install(ALL, &mut host), [line]);
+            assert_eq!(install(WANTED, &mut host), [line]);
             assert_eq!(host.log, Vec::<String>::new());
         }
         let mut offline = FakeHost { is_online: false, ..FakeHost::new(&["apt-get"]) };
-        assert_eq!(install(ALL, &mut offline), [line]);
+        assert_eq!(install(WANTED, &mut offline), [line]);
         assert_eq!(offline.log, [INSTALL, "apt-get update"]);
     }
 }

@@ -2,9 +2,12 @@
 
 use crate::args::Syntax;
 use crate::cost;
+use crate::dist;
 use crate::packages;
 use crate::process::{cargo, run_to_success};
 use crate::seeds;
+use crate::shell;
+use crate::slurm;
 use crate::step::{self, Outcome, Step};
 use crate::tidy;
 
@@ -24,6 +27,9 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
     Ok(summary.is_good())
 }
 
+/// What a step does.
+type Action = fn() -> Outcome;
+
 fn steps(is_quick: bool) -> Vec<Step> {
     let mut steps = vec![
         Step::new("tests", || {
@@ -36,13 +42,20 @@ fn steps(is_quick: bool) -> Vec<Step> {
             Outcome::of(run_to_success(&mut tests))
         }),
         Step::new("tidy", || Outcome::of(tidy::check_repository())),
+        Step::new("shell", shell::check),
     ];
-    if is_quick {
-        steps.push(Step::left_out("seeds", "left out by --quick"));
-        steps.push(Step::left_out("cost", "left out by --quick"));
-    } else {
-        steps.push(Step::new("seeds", || Outcome::of(seeds::run(SMOKE_SEEDS, None))));
-        steps.push(Step::new("cost", cost::check));
+    let slow: &[(&'static str, Action)] = &[
+        ("seeds", || Outcome::of(seeds::run(SMOKE_SEEDS, None))),
+        ("cost", cost::check),
+        ("dist", || Outcome::of(dist::make_and_check())),
+        ("slurm", slurm::check),
+    ];
+    for &(name, action) in slow {
+        steps.push(if is_quick {
+            Step::left_out(name, "left out by --quick")
+        } else {
+            Step::new(name, action)
+        });
     }
     steps
 }
@@ -55,9 +68,10 @@ mod tests {
     fn the_quick_run_names_what_it_leaves_out() {
         let names = |steps: &[Step]| steps.iter().map(Step::name).collect::<Vec<_>>();
         let mut quick = steps(true);
-        assert_eq!(names(&quick), ["tests", "tidy", "seeds", "cost"]);
+        let all = ["tests", "tidy", "shell", "seeds", "cost", "dist", "slurm"];
+        assert_eq!(names(&quick), all);
         assert_eq!(names(&steps(false)), names(&quick));
-        let summary = step::run(quick.split_off(2)).to_string();
-        assert!(summary.ends_with("0 passed, 0 failed, 2 skipped"), "{summary}");
+        let summary = step::run(quick.split_off(3)).to_string();
+        assert!(summary.ends_with("0 passed, 0 failed, 4 skipped"), "{summary}");
     }
 }

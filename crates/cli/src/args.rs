@@ -1,11 +1,15 @@
 //! What can be typed.
 
+mod daemon;
 mod process;
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+pub(crate) use daemon::{
+    CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
+};
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, Policy, PreemptArgs, PreemptAt,
     ReadArgs, ResumeArgs, SetArgs, SuspendArgs,
@@ -27,7 +31,9 @@ pub(crate) enum Command {
     Sim(SimArgs),
     Compare(CompareArgs),
     Doctor(DoctorArgs),
+    Run(RunArgs),
     Ps(PsArgs),
+    Top(TopArgs),
     Observe(ObserveArgs),
     Attach(AttachArgs),
     Set(SetArgs),
@@ -35,7 +41,11 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
     Preempt(PreemptArgs),
+    Policy(PolicyArgs),
+    Events(EventsArgs),
+    Trace(TraceArgs),
     Man(ManArgs),
+    Completions(CompletionsArgs),
     #[command(hide = true)]
     Keeper(KeeperArgs),
 }
@@ -116,10 +126,10 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// Who uses the GPUs.
+/// Who uses the GPUs, and how they are scheduled where gpreemptd is running.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PsArgs {
-    /// Also processes that have the driver open and nothing on a GPU
+    /// Also processes that have nothing on a GPU
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -164,6 +174,13 @@ mod tests {
             "gpreempt sim --start 3",
             "gpreempt compare --interval-us 999",
             "gpreempt demo --seconds 61",
+            "gpreempt run -p 3",
+            "gpreempt run -- true",
+            "gpreempt run -p 16 -- true",
+            "gpreempt run -p 3 --weight 0 -- true",
+            "gpreempt set 1",
+            "gpreempt top --every 5ms",
+            "gpreempt completions tcsh",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -1,6 +1,7 @@
 //! `gpreempt attach`: priorities for processes that already run, without a daemon.
 
 mod account;
+mod family;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -24,18 +25,50 @@ use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
 use gpreempt_device::nvidia::node::Node;
 use gpreempt_device::nvidia::survey::{GpuProcess, look};
+use gpreempt_device::process::ProcessKey;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
 use crate::control::{Answer, Listener, Request};
 use crate::driver_gate;
 use crate::failure::Failure;
 use account::Account;
+pub(crate) use account::Voice;
 
 /// How long the loop sleeps at the most, so that signals and requests are noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     driver_gate::for_changes(args.driver)?;
+    if args.dry_run {
+        return plan::print(&targets(args)?, args);
+    }
+    let journal = Journal::open().map_err(Failure::run)?;
+    // From here on nobody else attaches until those we look at are written down as ours. What was
+    // left behind has to be undone before we look, or we would take it for the original.
+    let lock = journal.lock().map_err(Failure::run)?;
+    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    refuse_rivals(&journal, args)?;
+    let targets = targets(args)?;
+    refuse_rivals(&journal, args)?;
+    let voice = if args.json { Voice::Json } else { Voice::Text };
+    let mut attach = Attach::begin(journal, config(args), voice)?;
+    let added =
+        targets.iter().try_for_each(|(process, traits)| attach.add(process, *traits, wishes(args)));
+    drop(lock);
+    let result = added.and_then(|()| {
+        attach.judge_others();
+        attach.run(args.time)
+    });
+    // Whatever happened, everything is put back before we leave.
+    attach.end()?;
+    result?;
+    attach.account.over()
+}
+
+/// Whom the arguments name, and what they get.
+fn targets(args: &AttachArgs) -> Result<Vec<(GpuProcess, TaskTraits)>, Failure> {
     let mut targets: Vec<(GpuProcess, TaskTraits)> = Vec::new();
     for target in &args.processes {
         let pid = target.pid;
@@ -56,51 +89,31 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
         let weight = target.weight.unwrap_or(1);
         targets.push((process, TaskTraits { priority, weight, ..TaskTraits::default() }));
     }
-    if args.dry_run {
-        return plan::print(&targets, args);
-    }
-    let journal = Journal::open().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
-    refuse_rivals(&journal, &targets)?;
-    let session = journal.begin().map_err(Failure::run)?;
-    let keeper = Keeper::start(&session).map_err(Failure::run)?;
-    let listener = Listener::new(&session).map_err(Failure::run)?;
-    let waker = Waker::new().map_err(Failure::run)?;
-    let backend = NvidiaBackend::new(Ledger::new(session), Numbering::of(0), waker.clone());
-    let backend = backend.map_err(Failure::run)?;
-    let driver = Driver::new(config(args)).map_err(Failure::run)?;
-    let account = Account::new(args.json);
-    let tasks = BTreeMap::new();
-    let mut attach = Attach { backend, driver, keeper, listener, account, tasks, waker };
-    for (process, traits) in &targets {
-        attach.add(process, *traits, wishes(args))?;
-    }
-    attach.judge_others();
-    let result = attach.run(args.time);
-    attach.backend.release_all().map_err(Failure::run)?;
-    result?;
-    attach.account.over()
+    Ok(targets)
 }
 
 /// Refuses to attach beside another session. Two that do not know of each other would each leave
 /// one low process runnable with the shortest slice, and those two starve each other (measured: no
 /// progress at all); and what one changes the other would take for the original.
-fn refuse_rivals(journal: &Journal, targets: &[(GpuProcess, TaskTraits)]) -> Result<(), Failure> {
-    for session in journal.sessions().map_err(Failure::run)? {
-        for entry in session.entries().unwrap_or_default() {
-            let rival = entry.process;
-            if rival.check().is_err() {
-                continue;
-            }
-            let same = targets.iter().any(|(process, _)| process.info.key == rival);
-            let problem =
-                if same { "is attached already" } else { "is attached by another command" };
-            return Err(Failure::input(format_args!(
-                "process {rival} {problem}; end that command first, or attach all processes in one"
-            )));
-        }
-    }
-    Ok(())
+fn refuse_rivals(journal: &Journal, args: &AttachArgs) -> Result<(), Failure> {
+    let Some(rival) = rival_in(journal, |_| false)? else { return Ok(()) };
+    let same = args.processes.iter().any(|target| target.pid == rival.pid);
+    let problem = if same { "is attached already" } else { "is attached by another command" };
+    Err(Failure::input(format_args!(
+        "process {rival} {problem}; end that command first, or attach all processes in one"
+    )))
+}
+
+/// A process that another session has changed.
+fn rival_in(
+    journal: &Journal,
+    is_own: impl Fn(ProcessKey) -> bool,
+) -> Result<Option<ProcessKey>, Failure> {
+    journal.sessions().map_err(Failure::run)?;
+    let sessions = journal.with_others().into_iter().flat_map(|j| j.sessions().unwrap_or_default());
+    let mut entries = sessions.flat_map(|session| session.entries().unwrap_or_default());
+    let rival = entries.find(|entry| !is_own(entry.process) && entry.process.check().is_ok());
+    Ok(rival.map(|entry| entry.process))
 }
 
 /// Over how long a minimum share is counted: short enough that nobody stands still for long, long
@@ -137,14 +150,24 @@ fn wishes(args: &AttachArgs) -> Wishes {
 }
 
 /// A running command.
-struct Attach {
+pub(crate) struct Attach {
+    journal: Journal,
     backend: NvidiaBackend,
     driver: Driver,
     keeper: Keeper,
     listener: Listener,
     account: Account,
     tasks: BTreeMap<TaskId, Attached>,
+    last_task: u64,
+    expected: Option<Expected>,
     waker: Waker,
+}
+
+/// Whoever is to be attached as soon as it uses a GPU: a process and its children.
+#[derive(Clone, Copy)]
+struct Expected {
+    root: u32,
+    traits: TaskTraits,
 }
 
 /// An attached process.
@@ -155,15 +178,55 @@ struct Attached {
 }
 
 impl Attach {
+    /// Begins a session with nobody in it.
+    pub(crate) fn begin(journal: Journal, config: Config, voice: Voice) -> Result<Self, Failure> {
+        let session = journal.begin().map_err(Failure::run)?;
+        let keeper = Keeper::start(&session).map_err(Failure::run)?;
+        let listener = Listener::new(&session).map_err(Failure::run)?;
+        let waker = Waker::new().map_err(Failure::run)?;
+        let backend = NvidiaBackend::new(Ledger::new(session), Numbering::of(0), waker.clone());
+        let backend = backend.map_err(Failure::run)?;
+        let driver = Driver::new(config).map_err(Failure::run)?;
+        let (account, tasks) = (Account::new(voice), BTreeMap::new());
+        let (last_task, expected) = (0, None);
+        Ok(Self {
+            journal,
+            backend,
+            driver,
+            keeper,
+            listener,
+            account,
+            tasks,
+            last_task,
+            expected,
+            waker,
+        })
+    }
+
+    /// From now on a process and its children are attached as soon as they use a GPU.
+    pub(crate) fn expect(&mut self, root: u32, traits: TaskTraits) {
+        self.expected = Some(Expected { root, traits });
+    }
+
+    /// Puts everybody back as they were.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        self.backend.release_all().map_err(Failure::run)
+    }
+
     fn add(
         &mut self,
         process: &GpuProcess,
         traits: TaskTraits,
         wishes: Wishes,
     ) -> Result<(), Failure> {
-        let task = TaskId(1 + u64::try_from(self.tasks.len()).map_err(Failure::run)?);
+        // Somebody may have been detached since, so it is not enough to count them.
+        self.last_task += 1;
+        let task = TaskId(self.last_task);
         self.tell_scheduler(Event::TaskAppeared { task, traits })?;
-        self.backend.adopt_seen(task, process, wishes).map_err(Failure::input)?;
+        if let Err(problem) = self.backend.adopt_seen(task, process, wishes) {
+            self.tell_scheduler(Event::TaskVanished { task })?;
+            return Err(Failure::input(problem));
+        }
         self.tasks.insert(task, Attached { pid: process.info.key.pid, traits });
         let contexts = self.backend.queues_of(task).len();
         self.account.attached(&process.info, traits.priority, contexts)
@@ -177,7 +240,7 @@ impl Attach {
     /// The loop: the same that the simulator runs.
     fn run(&mut self, time: Option<Duration>) -> Result<(), Failure> {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
         }
         let until = time.map(|time| std::time::Instant::now() + time);
@@ -185,15 +248,22 @@ impl Attach {
             if until.is_some_and(|until| std::time::Instant::now() >= until) {
                 break;
             }
-            if self.keeper.has_died() {
-                return Err(Failure::run("the keeper was killed; everything was undone"));
-            }
-            let now = Instant::from_nanos(monotonic_ns());
-            let wait = self.driver.step(now, &mut self.backend);
-            self.tell()?;
-            self.listen()?;
-            self.sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
+            self.turn()?;
         }
+        Ok(())
+    }
+
+    /// One turn of the loop, and the sleep after it.
+    pub(crate) fn turn(&mut self) -> Result<(), Failure> {
+        if self.keeper.has_died() {
+            return Err(Failure::run("the keeper was killed; everything was undone"));
+        }
+        self.keeper.beat();
+        let now = Instant::from_nanos(monotonic_ns());
+        let wait = self.driver.step(now, &mut self.backend);
+        self.tell()?;
+        self.listen()?;
+        self.sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
         Ok(())
     }
 
@@ -213,13 +283,41 @@ impl Attach {
             if let Note::Ended(task) = &note {
                 self.forget(*task)?;
             }
-            self.account.note(&note)?;
+            match (&note, self.expected) {
+                (Note::Appeared(process), Some(expected))
+                    if family::descends(process.pid, expected.root) =>
+                {
+                    self.take_in(*process, expected.traits)?;
+                }
+                _ => self.account.note(&note)?,
+            }
         }
         while let Some(decision) = self.driver.scheduler_mut().poll_decision() {
             let process = self.backend.group_of(decision.queue).map(|(process, _)| process);
             self.account.decision(process, &decision)?;
         }
         Ok(())
+    }
+
+    /// Attaches somebody who was expected. What does not work is said, and it runs as it is.
+    fn take_in(&mut self, process: ProcessKey, traits: TaskTraits) -> Result<(), Failure> {
+        let is_own = |rival: ProcessKey| self.tasks.values().any(|own| own.pid == rival.pid);
+        let taken = match rival_in(&self.journal, is_own)? {
+            Some(rival) => Err(format!("another command has attached process {rival}")),
+            None => look(process.pid).map_err(|error| error.to_string()),
+        };
+        let added = match taken {
+            Ok(seen) if seen.nodes.iter().any(|held| held.node == Node::Modeset) => return Ok(()),
+            Ok(seen) => self.add(&seen, traits, Wishes::default()),
+            Err(problem) => Err(Failure::input(problem)),
+        };
+        self.judge_others();
+        match added {
+            Err(Failure::Input(problem)) => {
+                self.account.problem(&format!("{process} runs without a priority: {problem}"))
+            }
+            other => other,
+        }
     }
 
     /// Does what was asked for from other terminals.

@@ -102,7 +102,8 @@ fn ask(folder: &Path, request: &Request) -> io::Result<Option<Answer>> {
 /// Asks whoever has attached a process. Nothing if it is not attached by anybody who listens.
 pub(crate) fn ask_all(journal: &Journal, request: &Request) -> Result<Option<()>, Failure> {
     for session in journal.sessions().map_err(Failure::run)? {
-        match ask(session.folder(), request).map_err(Failure::run)? {
+        // Whoever is too busy or too broken to answer has not answered.
+        match ask(session.folder(), request).unwrap_or(None) {
             Some(Answer::Done) => return Ok(Some(())),
             Some(Answer::Refused(why)) => return Err(Failure::input(why)),
             Some(Answer::NotMine) | None => {}

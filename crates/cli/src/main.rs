@@ -7,25 +7,34 @@
 mod args;
 mod attach;
 mod compare;
+mod completions;
 mod control;
+mod daemon;
 mod demo;
 mod detach;
 mod doctor;
 mod driver_gate;
+mod events;
 mod failure;
 mod keeper;
 mod man;
 mod observe;
 mod output;
+mod policy;
 mod preempt;
 mod progress;
 mod ps;
 mod report;
 mod resume;
+mod run;
 mod set;
+mod shown;
 mod sim;
+mod stop;
 mod suspend;
 mod text_table;
+mod top;
+mod trace;
 mod write_file;
 
 use std::process::ExitCode;
@@ -59,7 +68,9 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Run(args) => return run::main(&args).unwrap_or_else(Failure::report),
         Command::Ps(args) => ps::main(&args),
+        Command::Top(args) => top::main(&args),
         Command::Observe(args) => observe::main(&args),
         Command::Attach(args) => attach::main(&args),
         Command::Set(args) => set::main(&args),
@@ -67,6 +78,10 @@ fn main() -> ExitCode {
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
         Command::Preempt(args) => preempt::main(&args),
+        Command::Policy(args) => policy::main(&args),
+        Command::Events(args) => events::main(&args),
+        Command::Trace(args) => trace::main(&args),
+        Command::Completions(args) => completions::main(&args),
         Command::Keeper(args) => keeper::main(&args),
         Command::Man(args) => man::main(&args),
     };

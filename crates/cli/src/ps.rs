@@ -1,5 +1,7 @@
 //! `gpreempt ps`: who uses the GPUs.
 
+mod scheduled;
+
 use gpreempt_device::act::undo;
 use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
@@ -10,10 +12,11 @@ use gpreempt_device::nvidia::survey::{GpuProcess, survey};
 use gpreempt_device::process::ProcessKey;
 use serde::Serialize;
 
+pub(crate) use scheduled::{devices_of, state_name, waiting};
+
 use crate::args::PsArgs;
-use crate::driver_gate;
 use crate::failure::Failure;
-use crate::{output, text_table};
+use crate::{daemon, driver_gate, output, text_table};
 
 #[derive(Serialize)]
 struct Row {
@@ -63,6 +66,9 @@ impl State {
 }
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
+    if let Some(client) = daemon::find()? {
+        return scheduled::main(client, args);
+    }
     // Without a driver nobody uses a GPU, which is an answer and no error.
     if !matches!(Driver::find(), Err(DriverError::Absent)) {
         driver_gate::for_reading(args.driver)?;

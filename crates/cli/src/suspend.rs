@@ -1,47 +1,54 @@
 //! `gpreempt suspend`: a process off its GPUs for a while.
 
+mod lease;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpreempt_device::act;
-use gpreempt_device::journal::{Entry, Journal};
+use gpreempt_device::journal::{Entry, Journal, Session};
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
 use gpreempt_device::nvidia::act::stops;
 use gpreempt_device::nvidia::node::Node;
-use gpreempt_device::nvidia::survey;
+use gpreempt_device::nvidia::survey::{self, GpuProcess};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::SuspendArgs;
-use crate::driver_gate;
 use crate::failure::Failure;
-use crate::output;
+use crate::{daemon, driver_gate, output};
 
 /// How often it is looked whether somebody else resumed the process.
 const CHECK: Duration = Duration::from_millis(50);
+/// How often it is looked whether the process has made something new.
+const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
+    if let Some(client) = daemon::find()? {
+        return lease::main(client, args);
+    }
     driver_gate::for_changes(args.driver)?;
-    let process = survey::look(args.pid).map_err(Failure::input)?;
-    if let Err(problem) = &process.clients {
-        return Err(Failure::input(problem));
-    }
-    if process.nodes.iter().any(|held| held.node == Node::Modeset) {
-        let pid = args.pid;
-        return Err(Failure::input(format_args!(
-            "process {pid} drives a display; stopping it would freeze the screen"
-        )));
-    }
+    let journal = Journal::open().map_err(Failure::run)?;
+    let lock = journal.lock().map_err(Failure::run)?;
+    // What was left behind has to be undone before we look at anything.
+    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    let process = look(args.pid)?;
     let acts = stops(&process);
     if acts.is_empty() {
         let pid = args.pid;
         return Err(Failure::input(format_args!("process {pid} has no GPU work to stop yet")));
     }
-    let journal = Journal::open().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
-    if journal.touches(process.info.key) {
+    let touched = |journal: &Journal| journal.touches(process.info.key);
+    if journal.with_others().iter().any(touched) {
         let pid = args.pid;
         return Err(Failure::input(format_args!(
             "process {pid} is attached or suspended by another command; end that one first"
         )));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
     }
     let session = journal.begin().map_err(Failure::run)?;
     let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
@@ -49,24 +56,70 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         monotonic_ns().saturating_add(nanos)
     });
-    let entry = Entry { process: process.info.key, acts, until_ns };
-    session.write(&entry).map_err(Failure::run)?;
+    let mut entry = Entry { process: process.info.key, acts, until_ns };
+    let stopped = stop_all(&session, &entry);
+    drop(lock);
+    let result = stopped.and_then(|()| {
+        say_stopped(args, &format!("{} ({})", args.pid, process.info.name))?;
+        wait(args, &session, &mut entry, &mut keeper, &stop)
+    });
+    // Somebody may have resumed it from elsewhere: then the journal no longer has it.
+    if is_in(&session) {
+        act::undo(&entry).map_err(Failure::run)?;
+        session.forget(entry.process).map_err(Failure::run)?;
+    }
+    drop(keeper);
+    result?;
+    say_resumed(args)
+}
+
+/// A process that may be stopped.
+fn look(pid: u32) -> Result<GpuProcess, Failure> {
+    let process = survey::look(pid).map_err(Failure::input)?;
+    if let Err(problem) = &process.clients {
+        return Err(Failure::input(problem));
+    }
+    if process.nodes.iter().any(|held| held.node == Node::Modeset) {
+        return Err(Failure::input(format_args!(
+            "process {pid} drives a display; stopping it would freeze the screen"
+        )));
+    }
+    Ok(process)
+}
+
+/// Writes down what is going to be stopped, and stops it.
+fn stop_all(session: &Session, entry: &Entry) -> Result<(), Failure> {
+    session.write(entry).map_err(Failure::run)?;
     for act in &entry.acts {
-        // On failure the keeper sees us go and undoes what was done.
         act::perform(entry.process, act, false).map_err(Failure::run)?;
     }
+    Ok(())
+}
+
+/// Waits until it is over. What the process makes meanwhile is stopped as well.
+fn wait(
+    args: &SuspendArgs,
+    session: &Session,
+    entry: &mut Entry,
+    keeper: &mut Keeper,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
     let until = args.time.map(|time| Instant::now() + time);
-    let length = args.time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
-    let (pid, name) = (args.pid, &process.info.name);
-    if args.json {
-        let line = json!({ "line": "stopped", "pid": pid, "time_ns": monotonic_ns() });
-        output::print(&format!("{line}\n"))?;
-    } else {
-        output::print(&format!("{pid} ({name}) is stopped {length}\n"))?;
-    }
-    // Somebody may resume it from elsewhere: then the journal no longer has it.
-    let is_ours = || session.entries().is_ok_and(|entries| !entries.is_empty());
-    while is_ours() && process.info.key.check().is_ok() && !keeper.has_died() {
+    let mut looked = Instant::now();
+    while is_in(session) && entry.process.check().is_ok() && !stop.load(Ordering::Relaxed) {
+        if keeper.has_died() {
+            break;
+        }
+        keeper.beat();
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            let acts = survey::look(entry.process.pid).map(|process| stops(&process));
+            if acts.as_ref().is_ok_and(|acts| !acts.is_empty() && *acts != entry.acts) {
+                // What is gone needs no undoing, and what is new is written down first.
+                entry.acts = acts.unwrap_or_default();
+                stop_all(session, entry)?;
+            }
+        }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         match left {
             Some(Duration::ZERO) => break,
@@ -74,11 +127,24 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
             None => std::thread::sleep(CHECK),
         }
     }
-    if is_ours() {
-        act::undo(&entry).map_err(Failure::run)?;
-        session.forget(entry.process).map_err(Failure::run)?;
+    Ok(())
+}
+
+fn is_in(session: &Session) -> bool {
+    session.entries().is_ok_and(|entries| !entries.is_empty())
+}
+
+fn say_stopped(args: &SuspendArgs, who: &str) -> Result<(), Failure> {
+    if args.json {
+        let line = json!({ "line": "stopped", "pid": args.pid, "time_ns": monotonic_ns() });
+        return output::print(&format!("{line}\n"));
     }
-    drop(keeper);
+    let length = args.time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
+    output::print(&format!("{who} is stopped {length}\n"))
+}
+
+fn say_resumed(args: &SuspendArgs) -> Result<(), Failure> {
+    let pid = args.pid;
     if args.json {
         let line = json!({ "line": "resumed", "pid": pid, "time_ns": monotonic_ns() });
         return output::print(&format!("{line}\n"));

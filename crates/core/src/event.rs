@@ -67,6 +67,13 @@ pub enum Event {
         /// What is known of it now.
         traits: TaskTraits,
     },
+    /// Somebody took a task off its devices whatever its priority, or lets it on again.
+    TaskSuspended {
+        /// Its name.
+        task: TaskId,
+        /// Whether it is to stay off from now on.
+        suspended: bool,
+    },
     /// A process ended, with every queue it had.
     TaskVanished {
         /// Its name.

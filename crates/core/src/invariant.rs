@@ -28,6 +28,10 @@ impl Scheduler {
             }
             let expected = match (queue.active && !queue.stuck, queue.standing) {
                 _ if doubtful => true,
+                (_, Standing::On) if queue.suspended && !queue.stuck => {
+                    queue.position == Position::Evict
+                }
+                _ if queue.suspended => queue.position == Position::Out,
                 (true, Standing::On) => {
                     matches!(queue.position, Position::On(_) | Position::Evict)
                 }
@@ -48,7 +52,10 @@ impl Scheduler {
             if queue.awaited && queue.standing != Standing::Preempting {
                 return Err(format!("{id} is waited for but {:?}", queue.standing));
             }
-            let waits = queue.active && queue.standing == Standing::Off;
+            if self.is_task_suspended(queue.task) != queue.suspended {
+                return Err(format!("{id} is not suspended as its task is"));
+            }
+            let waits = queue.active && queue.standing == Standing::Off && !queue.suspended;
             if waits != queue.waits_since.is_some() {
                 return Err(format!("{id} waits: {waits}, but {:?}", queue.waits_since));
             }

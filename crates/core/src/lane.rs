@@ -46,7 +46,7 @@ pub(crate) enum Position {
     Off(Place),
     /// On its way back.
     Resuming(Place),
-    /// Runs and must go whatever its rank, because its gang cannot run.
+    /// Runs and must go whatever its rank, because its gang cannot run or its task is suspended.
     Evict,
     /// May be off although it should be on, and must be told to run whatever its rank.
     Restore,
@@ -120,7 +120,7 @@ impl Lane {
         firsts.into_iter().flatten().max().copied()
     }
 
-    /// One that must go because its gang cannot run.
+    /// One that must go whatever its rank.
     pub(crate) fn evicted(&self) -> Option<QueueId> {
         self.evict.first().copied()
     }

@@ -18,6 +18,7 @@ mod order;
 mod registry;
 mod settle;
 pub(crate) mod state;
+mod suspension;
 mod tuning;
 mod turn;
 mod view;
@@ -116,6 +117,7 @@ impl Scheduler {
             Event::DeviceVanished { device } => self.remove_device(device),
             Event::TaskAppeared { task, traits } => self.add_task(task, traits),
             Event::TaskChanged { task, traits } => self.change_task(task, traits),
+            Event::TaskSuspended { task, suspended } => self.suspend_task(task, suspended),
             Event::TaskVanished { task } => self.remove_task(task),
             Event::QueueAppeared { queue, task, device, stopped } => {
                 self.add_queue(queue, task, device, stopped)

@@ -4,11 +4,13 @@
 
 mod process;
 mod settings;
+mod survey;
 mod warning;
 
 use serde::Serialize;
 
 pub use process::{ProcessReport, Setting};
+pub use survey::processes;
 
 use crate::accounts::Accounts;
 use crate::config::Config;

@@ -1,7 +1,11 @@
 //! Changes in other processes, whatever device they are on.
 
+use gpreempt_core::event::Fault;
+
+use crate::emulated;
 use crate::journal::{Act, Entry};
 use crate::nvidia;
+use crate::nvidia::abi::status::Status;
 use crate::nvidia::rm::RmError;
 use crate::nvidia::survey::LookError;
 use crate::process::{ProcessError, ProcessKey};
@@ -24,6 +28,9 @@ pub enum ActError {
     /// The emulated GPU said no.
     #[error("process {0}: the emulated GPU refused: {1}")]
     Emulated(u32, String),
+    /// The emulated GPU did not answer.
+    #[error("process {0}: the emulated GPU did not answer in time")]
+    EmulatedSilent(u32),
 }
 
 impl ActError {
@@ -33,6 +40,26 @@ impl ActError {
             self,
             Self::Look(LookError::Process(ProcessError::Gone(_) | ProcessError::Replaced(_)))
         )
+    }
+
+    /// Whether the thing that was to be changed is simply not there any more.
+    pub(crate) const fn is_gone(&self) -> bool {
+        matches!(self, Self::Changed(_)) || self.is_ended()
+    }
+
+    /// What the scheduler is told.
+    pub(crate) const fn fault(&self) -> Fault {
+        match self {
+            Self::Look(_) | Self::Changed(_) => Fault::Gone,
+            Self::EmulatedSilent(_)
+            | Self::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
+                Fault::TimedOut
+            }
+            Self::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
+            Self::Journal(_) | Self::Emulated(..) | Self::Rm(_, RmError::Os(_)) => {
+                Fault::Refused(u32::MAX)
+            }
+        }
     }
 }
 
@@ -54,7 +81,7 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         | Act::NvidiaMode { .. }
         | Act::NvidiaInterleave { .. } => nvidia::act::perform(process, act, undo),
         Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } => {
-            Err(ActError::Emulated(process.pid, "it is not supported yet".to_owned()))
+            emulated::act::perform(process, act, undo)
         }
     }
 }
@@ -62,14 +89,18 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
 /// Puts a process back as it was. A process that is gone needs nothing.
 ///
 /// # Errors
-/// If it is there and cannot be put back.
+/// The first thing that could not be put back; everything else is.
 pub fn undo(entry: &Entry) -> Result<(), String> {
-    for act in entry.acts.iter().rev() {
+    let mut problem = Ok(());
+    // Whoever stands still comes first.
+    let (stops, others): (Vec<&Act>, Vec<&Act>) =
+        entry.acts.iter().rev().partition(|act| act.is_stop());
+    for act in stops.into_iter().chain(others) {
         match perform(entry.process, act, true) {
-            Ok(()) | Err(ActError::Changed(_)) => {}
-            Err(error) if error.is_ended() => return Ok(()),
-            Err(error) => return Err(error.to_string()),
+            Ok(()) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => problem = problem.and_then(|()| Err(error.to_string())),
         }
     }
-    Ok(())
+    problem
 }

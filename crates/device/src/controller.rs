@@ -3,6 +3,9 @@
 //! Several of them run side by side under one scheduler, so each counts its devices and queues from
 //! a number of its own.
 
+mod awaited;
+mod reporter;
+
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,9 +13,12 @@ use std::sync::Arc;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::priority::Priority;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::process::ProcessKey;
+pub(crate) use awaited::Awaited;
+pub(crate) use reporter::{Alone, Reporter};
 
 /// Devices of one kind, and the processes on them that were adopted.
 ///
@@ -38,6 +44,15 @@ pub trait Controller: Backend + Debug {
 
     /// The queues of a task.
     fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
+
+    /// The names of the devices that a process uses which nobody adopted, as far as it was seen.
+    fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Stands for everybody on these devices who was not adopted, or no longer does: whom the
+    /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
+    fn set_others(&mut self, _priority: Option<Priority>) {}
 
     /// Something that is not for the scheduler.
     fn poll_note(&mut self) -> Option<Note>;

@@ -5,14 +5,17 @@
 //! nobody any more; whoever finds it undoes it. Files are replaced as a whole, so a reader sees the
 //! old list or the new one, never half of one.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+mod entry;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
 
 use crate::process::ProcessKey;
+pub use entry::{Act, Entry};
 
 /// Where sessions are, for this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,112 +36,8 @@ pub struct HeldSession {
     _lock: File,
 }
 
-/// Everything that was changed in one process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Whose state it is.
-    pub process: ProcessKey,
-    /// What was changed, in the order it was.
-    pub acts: Vec<Act>,
-    /// When it has to be undone whatever happens, on the monotonic clock.
-    pub until_ns: Option<u64>,
-}
-
-/// One change, with what it takes to undo it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Act {
-    /// The slice of an NVIDIA channel group.
-    NvidiaSlice {
-        /// The RM client.
-        client: u32,
-        /// The group.
-        group: u32,
-        /// What it was, in microseconds.
-        original_us: u64,
-        /// What it is now.
-        set_us: u64,
-    },
-    /// Channels of an NVIDIA client that no longer run.
-    NvidiaStop {
-        /// The RM client.
-        client: u32,
-        /// The subdevice through which they were stopped.
-        subdevice: u32,
-        /// The compute group they belong to, or 0 for all of the client's on that subdevice.
-        group: u32,
-        /// Which ones.
-        channels: Vec<u32>,
-    },
-    /// Where in a kernel the channels of an NVIDIA group may be taken off. CUDA's own choice, to
-    /// which it is put back, is between instructions.
-    NvidiaMode {
-        /// The RM client.
-        client: u32,
-        /// The subdevice.
-        subdevice: u32,
-        /// The group.
-        group: u32,
-        /// Its channels.
-        channels: Vec<u32>,
-        /// What it is now, as the driver counts.
-        set: u32,
-    },
-    /// A queue of the emulated GPU that no longer runs.
-    EmulatedStop {
-        /// Where the emulator listens.
-        socket: PathBuf,
-        /// Which emulator it is: another one on the same socket has other queues.
-        instance: u64,
-        /// Which queue.
-        queue: u64,
-    },
-    /// The slice of a queue of the emulated GPU, which is put back to the device's own.
-    EmulatedSlice {
-        /// Where the emulator listens.
-        socket: PathBuf,
-        /// Which emulator it is.
-        instance: u64,
-        /// Which queue.
-        queue: u64,
-        /// What it is now, in nanoseconds.
-        set_ns: u64,
-    },
-    /// How often an NVIDIA group's turn comes.
-    NvidiaInterleave {
-        /// The RM client.
-        client: u32,
-        /// The group.
-        group: u32,
-        /// What it was.
-        original: u32,
-        /// What it is now.
-        set: u32,
-    },
-}
-
-impl Act {
-    /// Whether undoing one of two acts undoes the other.
-    pub fn concerns_the_same(&self, other: &Self) -> bool {
-        self.subject() == other.subject()
-    }
-
-    /// The kind of thing that is changed, and which one.
-    fn subject(&self) -> (u8, u64, u32, u64) {
-        match *self {
-            Self::NvidiaSlice { client, group, .. } => (0, client.into(), 0, group.into()),
-            Self::NvidiaStop { client, subdevice, group, .. } => {
-                (1, client.into(), subdevice, group.into())
-            }
-            Self::NvidiaMode { client, subdevice, group, .. } => {
-                (2, client.into(), subdevice, group.into())
-            }
-            Self::NvidiaInterleave { client, group, .. } => (3, client.into(), 0, group.into()),
-            Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
-            Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
-        }
-    }
-}
+/// Where root's journal is.
+const SYSTEM_ROOT: &str = "/run/gpreempt";
 
 impl Journal {
     /// `/run/gpreempt` for root, `$XDG_RUNTIME_DIR/gpreempt` for others, unless `$GPREEMPT_STATE`
@@ -150,7 +49,7 @@ impl Journal {
         let root = if let Some(place) = std::env::var_os("GPREEMPT_STATE") {
             PathBuf::from(place)
         } else if rustix::process::geteuid().is_root() {
-            PathBuf::from("/run/gpreempt")
+            PathBuf::from(SYSTEM_ROOT)
         } else {
             let place = std::env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| {
                 io::Error::other("XDG_RUNTIME_DIR is not set; log in properly or become root")
@@ -163,10 +62,45 @@ impl Journal {
     /// A journal anywhere, for tests.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be made, or others could write into it: what is in it is believed.
     pub fn at(root: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&root)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
+        let metadata = fs::metadata(&root)?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+            return Err(io::Error::other(format!(
+                "{} belongs to somebody else or can be written by others; remove it",
+                root.display()
+            )));
+        }
         Ok(Self { root })
+    }
+
+    /// Held by whoever looks whether anybody has changed a process and then changes it: two who
+    /// do that at once would each find nothing.
+    ///
+    /// # Errors
+    /// If the lock cannot be made.
+    pub fn lock(&self) -> io::Result<File> {
+        let path = self.root.join("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        Ok(lock)
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// This journal and, for root, those of other users: what they did counts too.
+    pub fn with_others(&self) -> Vec<Self> {
+        let mut journals = vec![self.clone()];
+        if self.root == Path::new(SYSTEM_ROOT) {
+            let users = fs::read_dir("/run/user").into_iter().flatten().filter_map(Result::ok);
+            let roots = users.map(|user| user.path().join("gpreempt")).filter(|root| root.is_dir());
+            journals.extend(roots.map(|root| Self { root }));
+        }
+        journals
     }
 
     /// Begins a session. Its keeper has to lock it before anything is changed.
@@ -177,7 +111,7 @@ impl Journal {
         let pid = std::process::id();
         for number in 0..1000 {
             let folder = self.root.join(format!("session-{pid}-{number}"));
-            match fs::create_dir(&folder) {
+            match DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => return Ok(Session { folder }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -193,14 +127,19 @@ impl Journal {
         entries.any(|entry| entry.process == process)
     }
 
-    /// Every session there is, whoever it belongs to.
+    /// Every session there is, whoever it belongs to. What else is in the folder is none.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn sessions(&self) -> io::Result<Vec<Session>> {
+        let is_session = |entry: &fs::DirEntry| {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            is_folder && entry.file_name().to_str().is_some_and(is_session_name)
+        };
         let mut folders: Vec<PathBuf> = fs::read_dir(&self.root)?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.is_dir())
+            .filter_map(Result::ok)
+            .filter(is_session)
+            .map(|entry| entry.path())
             .collect();
         folders.sort();
         Ok(folders.into_iter().map(|folder| Session { folder }).collect())
@@ -239,7 +178,9 @@ impl Session {
     pub fn write(&self, entry: &Entry) -> io::Result<()> {
         let path = self.path_of(entry.process);
         let fresh = path.with_extension("new");
-        let mut file = File::create(&fresh)?;
+        // Left by somebody who died while writing; it never counted.
+        let _ = fs::remove_file(&fresh);
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
         serde_json::to_writer(&mut file, entry)?;
         file.flush()?;
         fs::rename(fresh, path)
@@ -256,22 +197,43 @@ impl Session {
         }
     }
 
-    /// Everything written down. What cannot be read is left out: it was written by nobody we know.
+    /// Everything written down that can be read. What cannot is not gone: a session in which
+    /// something is left does not end.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut entries: Vec<Entry> = fs::read_dir(&self.folder)?
-            .filter_map(|file| {
-                let path = file.ok()?.path();
-                if path.extension()? != "json" {
-                    return None;
-                }
-                serde_json::from_slice(&fs::read(path).ok()?).ok()
-            })
-            .collect();
+        let mut entries: Vec<Entry> =
+            self.files()?.iter().filter_map(|path| read_entry(path).ok()).collect();
         entries.sort_by_key(|entry| entry.process);
         Ok(entries)
+    }
+
+    /// How many processes something is written down of, whether it can be read or not.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn len(&self) -> io::Result<usize> {
+        Ok(self.files()?.len())
+    }
+
+    /// Whether nothing is written down.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for file in fs::read_dir(&self.folder)? {
+            let path = file?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                files.push(path);
+            }
+        }
+        Ok(files)
     }
 
     fn path_of(&self, process: ProcessKey) -> PathBuf {
@@ -290,11 +252,35 @@ impl HeldSession {
     /// # Errors
     /// If its folder cannot be removed, for example because something is left.
     pub fn end(self) -> io::Result<()> {
-        if !self.session.entries()?.is_empty() {
+        if !self.session.is_empty()? {
             return Err(io::Error::other("something of this session is not undone"));
         }
-        fs::remove_dir_all(&self.session.folder)
+        for file in fs::read_dir(&self.session.folder)?.filter_map(Result::ok) {
+            let name = file.file_name();
+            let is_ours = name == "lock" || name == "control" || file.path().extension().is_some();
+            if is_ours {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+        // Whatever else is in it was not made by us, and then it stays.
+        fs::remove_dir(&self.session.folder)
     }
+}
+
+/// No entry is longer.
+const ENTRY_MAX: u64 = 1 << 20;
+
+fn read_entry(path: &Path) -> io::Result<Entry> {
+    let mut text = Vec::new();
+    File::open(path)?.take(ENTRY_MAX).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Whether a folder is called like a session: `session-PID-NUMBER`.
+fn is_session_name(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let numbers = name.strip_prefix("session-").and_then(|numbers| numbers.split_once('-'));
+    numbers.is_some_and(|(pid, number)| is_number(pid) && is_number(number))
 }
 
 #[cfg(test)]
@@ -327,7 +313,7 @@ mod tests {
         assert_eq!(session.entries().unwrap(), [entry(11), entry(12)]);
         assert!(journal.touches(entry(11).process) && !journal.touches(entry(13).process));
         fs::write(session.folder().join("9-9.json"), "{ half").unwrap();
-        assert_eq!(session.entries().unwrap().len(), 2);
+        assert_eq!((session.entries().unwrap().len(), session.len().unwrap()), (2, 3));
         session.forget(entry(11).process).unwrap();
         session.forget(entry(11).process).unwrap();
         assert_eq!(session.entries().unwrap(), [entry(12)]);
@@ -335,19 +321,42 @@ mod tests {
     }
 
     #[test]
-    fn acts_on_the_same_thing_replace_each_other() {
-        let slice = |group, set_us| Act::NvidiaSlice { client: 1, group, original_us: 9, set_us };
-        assert!(slice(2, 1).concerns_the_same(&slice(2, 5)));
-        assert!(!slice(2, 1).concerns_the_same(&slice(3, 1)));
-        let stop = |group, channels: &[u32]| Act::NvidiaStop {
-            client: 1,
-            subdevice: 0,
-            group,
-            channels: channels.to_vec(),
-        };
-        assert!(!slice(2, 1).concerns_the_same(&stop(2, &[])));
-        assert!(stop(2, &[5]).concerns_the_same(&stop(2, &[5, 6])));
-        assert!(!stop(2, &[5]).concerns_the_same(&stop(3, &[5])));
+    fn what_cannot_be_read_is_not_gone() {
+        let journal = journal("unreadable");
+        let session = journal.begin().unwrap();
+        let odd = session.folder().join("9-9.json");
+        fs::write(&odd, r#"{"process":{"pid":9,"start_ticks":9},"acts":[{"kind":"new"}]}"#)
+            .unwrap();
+        assert_eq!(session.entries().unwrap(), []);
+        let folder = session.folder().to_owned();
+        assert!(session.hold().unwrap().unwrap().end().is_err());
+        assert!(odd.exists() && folder.exists());
+        fs::remove_dir_all(journal.root).unwrap();
+    }
+
+    #[test]
+    fn only_sessions_are_sessions() {
+        let journal = journal("strangers");
+        for folder in ["photos", "session-1", "session-x-0", "session-1-0/deep"] {
+            fs::create_dir_all(journal.root.join(folder)).unwrap();
+        }
+        std::os::unix::fs::symlink("/tmp", journal.root.join("session-2-0")).unwrap();
+        let names: Vec<PathBuf> =
+            journal.sessions().unwrap().into_iter().map(|session| session.folder).collect();
+        assert_eq!(names, [journal.root.join("session-1-0")]);
+        let held = Session::at(names[0].clone()).hold().unwrap().unwrap();
+        assert!(held.end().is_err(), "a folder that is not ours is in it");
+        assert!(names[0].join("deep").exists());
+        fs::remove_dir_all(journal.root).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let journal = journal("open");
+        fs::set_permissions(&journal.root, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Journal::at(journal.root.clone()).is_err());
+        fs::remove_dir_all(journal.root).unwrap();
     }
 
     #[test]

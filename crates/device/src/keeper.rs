@@ -9,9 +9,12 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::journal::{Entry, HeldSession, Session};
 
@@ -20,7 +23,8 @@ use crate::journal::{Entry, HeldSession, Session};
 pub struct Keeper {
     child: Child,
     /// Closed when this is dropped, or when we die.
-    _alive: ChildStdin,
+    alive: ChildStdin,
+    beaten: Instant,
 }
 
 /// What the keeper says when it is ready.
@@ -28,8 +32,14 @@ const READY: &str = "ready";
 
 /// How long the keeper waits before it tries again what did not work.
 const RETRY: Duration = Duration::from_millis(20);
-/// How often it tries.
-const TRIES_MAX: u32 = 500;
+/// How often the keeper tries: it has nothing else to do, and somebody may stand still.
+const TRIES_MAX: u32 = 30_000;
+/// How often others try, who find something left behind.
+const TRIES_CLEANING: u32 = 5;
+/// How often an owner says that it goes on, at the most.
+const BEAT: Duration = Duration::from_millis(100);
+/// How long an owner that says so may be silent.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How often it looks whether a lease has run out.
 const LEASE_CHECK: Duration = Duration::from_millis(20);
 
@@ -53,9 +63,23 @@ impl Keeper {
         let mut line = String::new();
         BufReader::new(answers).read_line(&mut line)?;
         if line.trim() != READY {
+            // Nobody else waits for it, and a dead child would stay for ever.
+            let _ = child.kill();
+            let _ = child.wait();
             return Err(io::Error::other("the keeper did not start; nothing was changed"));
         }
-        Ok(Self { child, _alive: alive })
+        Ok(Self { child, alive, beaten: Instant::now() })
+    }
+
+    /// Says that we are not only alive but go on. From the first time on, a keeper that hears
+    /// nothing for [`SILENCE_MAX`] undoes everything and ends: whoever is stopped, or waits for
+    /// something, cannot keep others stopped.
+    pub fn beat(&mut self) {
+        if self.beaten.elapsed() >= BEAT {
+            self.beaten = Instant::now();
+            // A keeper that is gone is noticed by `has_died`.
+            let _ = self.alive.write(&[1]);
+        }
     }
 
     /// Whether it is gone, so that nobody would undo what we do. Then stop doing it.
@@ -79,15 +103,25 @@ pub fn main(folder: &Path, undo: &mut dyn FnMut(&Entry) -> Result<(), String>) -
     // A session of its own, so that a Ctrl-C for our owner is not one for us. It fails only for
     // whoever leads a group already, and then there is nothing to leave.
     let _ = rustix::process::setsid();
+    // Whoever ends everything at once (a service manager, a logout) ends our owner too, and then we
+    // have work to do: the end of the pipe is the only thing that ends us.
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
     let Some(held) = Session::at(folder.to_owned()).hold()? else {
         return Err(io::Error::other("the session has a keeper already"));
     };
     let mut out = io::stdout();
     writeln!(out, "{READY}")?;
     out.flush()?;
-    wait_for_owner(&held, undo)?;
-    undo_all(&held, undo)?;
-    held.end()
+    // Whatever happened to the waiting, what was done has to be undone.
+    let waited = wait_for_owner(&held, undo);
+    undo_all(&held, undo, TRIES_MAX)?;
+    match held.end() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    waited
 }
 
 /// Waits until the pipe ends. Meanwhile undoes what has outlived its lease.
@@ -97,18 +131,30 @@ fn wait_for_owner(
 ) -> io::Result<()> {
     let mut stdin = io::stdin();
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LEASE_CHECK.subsec_nanos()) };
+    let mut heard = None;
     loop {
         let ready = {
             let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-            poll(&mut fds, Some(&timeout))? > 0
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(ready) => ready > 0,
+                Err(rustix::io::Errno::INTR) => false,
+                Err(error) => return Err(error.into()),
+            }
         };
-        if ready && stdin.read(&mut [0; 64])? == 0 {
+        if ready {
+            if stdin.read(&mut [0; 64])? == 0 {
+                return Ok(());
+            }
+            heard = Some(Instant::now());
+        }
+        if heard.is_some_and(|heard: Instant| heard.elapsed() > SILENCE_MAX) {
             return Ok(());
         }
         let now = monotonic_ns();
-        for entry in held.session().entries()? {
+        // A folder that cannot be read now is read the next time.
+        for entry in held.session().entries().unwrap_or_default() {
             if entry.until_ns.is_some_and(|until| until <= now) && undo(&entry).is_ok() {
-                held.session().forget(entry.process)?;
+                let _ = held.session().forget(entry.process);
             }
         }
     }
@@ -121,19 +167,26 @@ fn wait_for_owner(
 pub fn undo_all(
     held: &HeldSession,
     undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
+    tries: u32,
 ) -> io::Result<()> {
-    for _ in 0..TRIES_MAX {
-        for entry in held.session().entries()? {
+    for _ in 0..tries {
+        for entry in held.session().entries().unwrap_or_default() {
             if undo(&entry).is_ok() {
-                held.session().forget(entry.process)?;
+                let _ = held.session().forget(entry.process);
             }
         }
-        if held.session().entries()?.is_empty() {
-            return Ok(());
+        match held.session().is_empty() {
+            Ok(true) => return Ok(()),
+            // Whoever removed the folder knows what there was to undo, and we do not.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Ok(false) | Err(_) => {}
         }
         std::thread::sleep(RETRY);
     }
-    Err(io::Error::other("some processes could not be put back as they were"))
+    Err(io::Error::other(format!(
+        "{}: some processes could not be put back as they were",
+        held.session().folder().display()
+    )))
 }
 
 /// Undoes what sessions without a keeper left behind. Returns how many there were.
@@ -145,14 +198,17 @@ pub fn clean_up(
     undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
 ) -> io::Result<usize> {
     let mut cleaned = 0;
+    let mut problem = Ok(());
     for session in journal.sessions()? {
-        if let Some(held) = session.hold()? {
-            undo_all(&held, undo)?;
-            held.end()?;
-            cleaned += 1;
+        // One that ended meanwhile needs nothing, and one that cannot be undone is no reason to
+        // leave the others as they are.
+        let Ok(Some(held)) = session.hold() else { continue };
+        match undo_all(&held, undo, TRIES_CLEANING).and_then(|()| held.end()) {
+            Ok(()) => cleaned += 1,
+            Err(error) => problem = problem.and(Err(error)),
         }
     }
-    Ok(cleaned)
+    problem.map(|()| cleaned)
 }
 
 /// The clock of leases: the same for all processes of a machine.

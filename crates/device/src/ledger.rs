@@ -16,34 +16,73 @@ pub struct Ledger {
 struct Inner {
     session: Session,
     entries: Vec<Entry>,
+    /// Processes of which something is written down even while nothing is done to them.
+    claimed: Vec<ProcessKey>,
 }
 
 impl Ledger {
     /// A ledger that writes into a session.
     pub fn new(session: Session) -> Self {
-        Self { inner: Arc::new(Mutex::new(Inner { session, entries: Vec::new() })) }
+        Self {
+            inner: Arc::new(Mutex::new(Inner {
+                session,
+                entries: Vec::new(),
+                claimed: Vec::new(),
+            })),
+        }
     }
 
     /// Does or undoes an act, and keeps the journal in step.
     ///
     /// # Errors
-    /// If it is not done. What was not done is not in the journal either, unless undoing failed.
+    /// If it is not done. What may have been done in part is taken back, and stays in the journal
+    /// if that does not work.
     pub fn perform(&self, process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if undo {
-            act::perform(process, act, true)?;
-            return inner.cross_out(process, act);
+            // What is written down is what was done, and it may be more.
+            let recorded = inner.recorded(process, act).unwrap_or_else(|| act.clone());
+            return match act::perform(process, &recorded, true) {
+                Err(error) if !error.is_gone() => Err(error),
+                // What is not there any more needs nothing; whoever asked is told that.
+                result => inner.cross_out(process, act).and(result),
+            };
         }
-        let before = inner.write_down(process, act)?;
+        let replaced = inner.write_down(process, act)?;
         let result = act::perform(process, act, false);
-        if result.is_err() {
-            // What was in force before still is.
-            match before {
-                Some(before) => drop(inner.write_down(process, &before)?),
-                None => inner.cross_out(process, act)?,
+        // What was in force before still is, and undoing what is written down undoes both.
+        if result.is_err() && !replaced {
+            match act::perform(process, act, true) {
+                Err(error) if !error.is_gone() => {}
+                Ok(()) | Err(_) => inner.cross_out(process, act)?,
             }
         }
         result
+    }
+
+    /// Does an act again with more in it, if it is in force.
+    ///
+    /// # Errors
+    /// If it is and that does not work.
+    pub fn extend(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_in_force = inner.recorded(process, act).is_some();
+        drop(inner);
+        if is_in_force { self.perform(process, act, false) } else { Ok(()) }
+    }
+
+    /// Writes down that a process is ours, before anything is done to it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn claim(&self, process: ProcessKey) -> Result<(), ActError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = inner.entry_of(process);
+        let Inner { session, entries, claimed } = &mut *inner;
+        if !claimed.contains(&process) {
+            claimed.push(process);
+        }
+        session.write(&entries[at]).map_err(|error| ActError::Journal(error.to_string()))
     }
 
     /// Puts one process back as it was.
@@ -57,6 +96,7 @@ impl Ledger {
         };
         act::undo(&inner.entries[at])?;
         inner.entries.swap_remove(at);
+        inner.claimed.retain(|claimed| *claimed != process);
         inner.session.forget(process).map_err(|error| error.to_string())
     }
 
@@ -80,21 +120,29 @@ impl Ledger {
 }
 
 impl Inner {
-    /// Writes an act down. Returns the one it replaces.
-    fn write_down(&mut self, process: ProcessKey, act: &Act) -> Result<Option<Act>, ActError> {
-        let entry = match self.entries.iter_mut().find(|entry| entry.process == process) {
-            Some(entry) => entry,
-            None => {
-                self.entries.push(Entry { process, acts: Vec::new(), until_ns: None });
-                // PANIC: it was pushed in the line above.
-                self.entries.last_mut().expect("just pushed")
-            }
-        };
+    fn entry_of(&mut self, process: ProcessKey) -> usize {
+        if let Some(at) = self.entries.iter().position(|entry| entry.process == process) {
+            return at;
+        }
+        self.entries.push(Entry { process, acts: Vec::new(), until_ns: None });
+        self.entries.len() - 1
+    }
+
+    fn recorded(&self, process: ProcessKey, act: &Act) -> Option<Act> {
+        let entry = self.entries.iter().find(|entry| entry.process == process)?;
+        entry.acts.iter().find(|known| known.concerns_the_same(act)).cloned()
+    }
+
+    /// Writes an act down. Says whether it replaces one; then nothing of that is forgotten.
+    fn write_down(&mut self, process: ProcessKey, act: &Act) -> Result<bool, ActError> {
+        let at = self.entry_of(process);
+        let Self { session, entries, .. } = self;
+        let entry = &mut entries[at];
         let known = entry.acts.iter().position(|known| known.concerns_the_same(act));
         let before = known.map(|at| entry.acts.remove(at));
-        entry.acts.push(act.clone());
-        match self.session.write(entry) {
-            Ok(()) => Ok(before),
+        entry.acts.push(before.as_ref().map_or_else(|| act.clone(), |before| act.joined(before)));
+        match session.write(entry) {
+            Ok(()) => Ok(before.is_some()),
             Err(error) => {
                 // Nothing was done, so nothing is different.
                 entry.acts.pop();
@@ -110,7 +158,7 @@ impl Inner {
         };
         let entry = &mut self.entries[at];
         entry.acts.retain(|known| !known.concerns_the_same(act));
-        let written = if entry.acts.is_empty() {
+        let written = if entry.acts.is_empty() && !self.claimed.contains(&process) {
             self.session.forget(process)
         } else {
             self.session.write(entry)

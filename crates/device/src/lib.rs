@@ -1,4 +1,4 @@
-//! Real devices.
+//! Real devices, and the emulated one where there are none.
 //!
 //! The only crate that opens `/dev/nvidia*` (and later `/dev/kfd`). It finds processes that use a
 //! GPU, reads what they do, and carries out what the scheduler decides. It does not decide anything
@@ -7,6 +7,7 @@
 
 pub mod act;
 pub mod controller;
+pub mod emulated;
 mod ioctl;
 pub mod journal;
 pub mod keeper;

@@ -30,6 +30,8 @@ pub struct ProcessInfo {
     pub zombie: bool,
     /// Whose it is.
     pub uid: u32,
+    /// The process it was made by.
+    pub parent: u32,
     /// The container it runs in, if its control group names one.
     pub container: Option<String>,
 }
@@ -76,6 +78,7 @@ impl ProcessInfo {
             name,
             zombie: matches!(state, 'Z' | 'X'),
             uid: parse_uid(&status).unwrap_or(u32::MAX),
+            parent: parse_parent(&status).unwrap_or(0),
             container: cgroup.ok().and_then(|cgroup| parse_container(&cgroup)),
         })
     }
@@ -133,6 +136,10 @@ fn parse_stat(stat: &str) -> Option<(String, char, u64)> {
 fn parse_uid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn parse_parent(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// Container runtimes put a 64-digit hexadecimal name into the control group's path.

@@ -1,7 +1,7 @@
 //! The keeper with real processes and kill -9, without a GPU.
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -133,4 +133,53 @@ fn what_both_left_behind_is_undone_by_the_next() {
     assert_eq!(cleaned.unwrap(), 1);
     assert_eq!(undone, [entry()]);
     assert!(!session.folder().exists());
+}
+
+#[test]
+fn signals_that_end_others_do_not_end_it() {
+    let place = Place::new("signals");
+    let session = place.journal.begin().unwrap();
+    let mut keeper = keeper(&session);
+    session.write(&entry()).unwrap();
+    let pid = rustix::process::Pid::from_child(&keeper);
+    for signal in
+        [rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::INT]
+    {
+        rustix::process::kill_process(pid, signal).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(keeper.try_wait().unwrap().is_none(), "{signal:?} ended it");
+    }
+    drop(keeper.stdin.take());
+    assert!(ends(&mut keeper));
+    assert!(!session.folder().exists());
+}
+
+#[test]
+fn an_owner_that_falls_silent_is_not_waited_for() {
+    let place = Place::new("silent");
+    let session = place.journal.begin().unwrap();
+    let mut keeper = keeper(&session);
+    session.write(&entry()).unwrap();
+    // The pipe stays open: the owner is stopped, not dead.
+    let mut pipe = keeper.stdin.take().unwrap();
+    pipe.write_all(&[1]).unwrap();
+    assert!(ends(&mut keeper), "it ends after {:?}", gpreempt_device::keeper::SILENCE_MAX);
+    assert!(!session.folder().exists());
+}
+
+#[test]
+fn one_session_that_cannot_be_undone_does_not_keep_the_others() {
+    let place = Place::new("stubborn");
+    let stubborn = place.journal.begin().unwrap();
+    stubborn.write(&entry()).unwrap();
+    let odd = place.journal.begin().unwrap();
+    std::fs::write(odd.folder().join("1-1.json"), "{\"of\":\"the future\"}").unwrap();
+    let easy = place.journal.begin().unwrap();
+    let other = Entry { process: ProcessKey { pid: u32::MAX, start_ticks: 2 }, ..entry() };
+    easy.write(&other).unwrap();
+    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, &mut |entry| {
+        if entry.process.start_ticks == 1 { Err("no".to_owned()) } else { Ok(()) }
+    });
+    assert!(cleaned.is_err(), "somebody hears about it");
+    assert!(stubborn.folder().exists() && odd.folder().exists() && !easy.folder().exists());
 }

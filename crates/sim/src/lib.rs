@@ -11,7 +11,6 @@ mod checker;
 mod client;
 mod control;
 mod fault;
-pub mod fields;
 mod gpu;
 mod hold;
 pub mod isa;
@@ -31,3 +30,5 @@ pub mod swarm;
 pub mod track;
 pub mod wave;
 pub mod world;
+
+pub use gpreempt_fields as fields;

@@ -95,18 +95,25 @@ pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     writable_driver()?;
     end_after(OVERHEAD + Duration::from_secs(args.seconds));
     let stop = Stop::on_signals()?;
+    let journal = Journal::open().map_err(Failure::run)?;
+    // What was left behind has to be undone before we look, or it would be taken for the original.
+    let lock = journal.lock().map_err(Failure::run)?;
+    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    refuse_rivals(&journal)?;
     let mut targets = Vec::new();
     for (pids, slice_us) in [(&args.lc, LC_US), (&args.be, BE_US)] {
         for &pid in pids {
             targets.push(Target::find(pid, slice_us)?);
         }
     }
-    let journal = Journal::open().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal)?;
     let session = journal.begin().map_err(Failure::run)?;
     let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
     let ledger = Ledger::new(session);
+    for target in &targets {
+        ledger.claim(target.process).map_err(Failure::run)?;
+    }
+    drop(lock);
     let output = Output { json: args.json };
     let ended = hold(args, output, &targets, &ledger, &mut keeper, &stop);
     // In any case, and before the keeper goes.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
+
+use super::daemon::TraitArgs;
 
 /// Give running processes a priority, until this command ends.
 ///
@@ -82,14 +84,21 @@ pub(crate) enum Interleave {
     High,
 }
 
-/// Change the priority of a process that a running `gpreempt attach` has attached.
+/// Change the priority of a process that gpreemptd schedules, or a running `gpreempt attach`.
+///
+/// Weights and deadlines need gpreemptd.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(group(
+    ArgGroup::new("change").args(["priority", "weight", "deadline"]).required(true).multiple(true)
+))]
 pub(crate) struct SetArgs {
     /// The process
     pub(crate) pid: u32,
     /// The priority, 0 (lowest) to 15 (highest)
     #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..=15))]
-    pub(crate) priority: u8,
+    pub(crate) priority: Option<u8>,
+    #[command(flatten)]
+    pub(crate) traits: TraitArgs,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -215,7 +224,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
 }
 
 /// A whole number with a unit.
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
     units
         .into_iter()

@@ -16,15 +16,26 @@ use crate::output;
 /// How often the same problem is said.
 const PROBLEMS_MAX: usize = 100;
 
+/// How it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// Sentences.
+    Text,
+    /// Lines of JSON.
+    Json,
+    /// Problems only: the output is somebody else's.
+    Quiet,
+}
+
 /// Where it is said, and what was said already.
 pub(crate) struct Account {
-    json: bool,
+    voice: Voice,
     problems: Vec<String>,
 }
 
 impl Account {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { json, problems: Vec::new() }
+    pub(crate) fn new(voice: Voice) -> Self {
+        Self { voice, problems: Vec::new() }
     }
 
     pub(crate) fn attached(
@@ -68,7 +79,7 @@ impl Account {
         process: Option<ProcessKey>,
         decision: &Decision,
     ) -> Result<(), Failure> {
-        if !self.json {
+        if self.voice != Voice::Json {
             return Ok(());
         }
         let line = json!({ "line": "decision", "at_ns": decision.at.as_nanos(),
@@ -90,12 +101,12 @@ impl Account {
     }
 
     /// Problems are said once each, and not without end.
-    fn problem(&mut self, problem: &str) -> Result<(), Failure> {
+    pub(crate) fn problem(&mut self, problem: &str) -> Result<(), Failure> {
         if self.problems.len() >= PROBLEMS_MAX || self.problems.iter().any(|said| said == problem) {
             return Ok(());
         }
         self.problems.push(problem.to_owned());
-        if self.json {
+        if self.voice == Voice::Json {
             return self.say(json!({ "line": "problem", "problem": problem }), String::new);
         }
         let _ = writeln!(std::io::stderr(), "gpreempt: {problem}");
@@ -103,10 +114,13 @@ impl Account {
     }
 
     fn say(&self, mut line: Value, sentence: impl FnOnce() -> String) -> Result<(), Failure> {
-        if !self.json {
-            return output::print(&format!("{}\n", sentence()));
+        match self.voice {
+            Voice::Quiet => Ok(()),
+            Voice::Text => output::print(&format!("{}\n", sentence())),
+            Voice::Json => {
+                line["time_ns"] = monotonic_ns().into();
+                output::print(&format!("{line}\n"))
+            }
         }
-        line["time_ns"] = monotonic_ns().into();
-        output::print(&format!("{line}\n"))
     }
 }

@@ -1,12 +1,22 @@
 //! The program as people use it: real processes, real files, exit codes.
-#![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a broken expectation fails the test, and a daemon in a test knows few requests"
+)]
 
 mod bad_input;
 mod compare;
+mod completions;
 mod demo;
+mod fake_daemon;
+mod following;
 mod man;
 mod processes;
+mod run;
 mod sim;
+mod top;
+mod with_daemon;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -29,13 +39,19 @@ impl Folder {
         name.to_owned()
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_gpreempt"))
+    /// The program, with a daemon and a journal of its own, if there are any.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpreempt"));
+        command
             .args(arguments)
             .current_dir(&self.0)
-            .env("GPREEMPT_STATE", self.0.join("state"))
-            .output()
-            .unwrap()
+            .env("GPREEMPT_SOCKET", self.0.join("gpreemptd.sock"))
+            .env("GPREEMPT_STATE", self.0.join("state"));
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 
     /// What a command that works prints.

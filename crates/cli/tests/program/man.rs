@@ -5,7 +5,10 @@ fn every_command_has_a_page() {
     let folder = Folder::new("man");
     folder.stdout(&["man", "."]);
     let names = folder.names();
-    for name in ["", "-attach", "-compare", "-demo", "-doctor", "-ps", "-sim", "-suspend"] {
+    for name in [
+        "", "-attach", "-compare", "-demo", "-doctor", "-ps", "-sim", "-run", "-suspend", "-top",
+        "-trace",
+    ] {
         let page = format!("gpreempt{name}.1");
         assert!(names.contains(&page), "{page} in {names:?}");
     }

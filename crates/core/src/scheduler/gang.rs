@@ -34,7 +34,7 @@ impl Scheduler {
         gangs.sort_by(|left, right| right.cmp(left));
         let mut taken = Vec::new();
         for (_, gang) in gangs {
-            let blocked = self.is_blocked(gang, &taken);
+            let blocked = self.is_suspended(gang) || self.is_blocked(gang, &taken);
             let Some(state) = self.gangs.get_mut(&gang) else {
                 continue;
             };

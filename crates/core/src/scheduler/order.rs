@@ -25,9 +25,14 @@ impl Scheduler {
         if queue.stuck || queue.standing == Standing::Preempting {
             return Position::Out;
         }
+        if queue.suspended {
+            return if queue.standing == Standing::On { Position::Evict } else { Position::Out };
+        }
         if !queue.active {
-            // Where two would starve each other, looking idle is not enough.
-            let doubtful = device.lane(lane).exclusive && !queue.ring.is_done();
+            // Where two would starve each other, looking idle is not enough. Members of gangs are
+            // believed: to stop one of them for a moment would stop them all.
+            let exclusive = device.lane(lane).exclusive && queue.gang.is_none();
+            let doubtful = exclusive && !queue.ring.is_done();
             return match queue.standing {
                 Standing::On if doubtful => Position::Idle,
                 Standing::Off => Position::Parked,
@@ -111,7 +116,8 @@ impl Scheduler {
                 lane.busy_since = lane.is_busy().then(|| lane.busy_since.unwrap_or(now));
             }
         }
-        let waits = queue.active && queue.standing == Standing::Off;
+        // Whoever is suspended does not starve: it gets no turn before it is let on again.
+        let waits = queue.active && queue.standing == Standing::Off && !queue.suspended;
         let waits_since = waits.then(|| queue.waits_since.unwrap_or(now));
         if waits_since != queue.waits_since {
             if let Some(since) = queue.waits_since {

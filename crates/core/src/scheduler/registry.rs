@@ -1,5 +1,6 @@
 //! Devices, tasks and queues that come, change and go.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Scheduler;
@@ -66,7 +67,7 @@ impl Scheduler {
         if let Some(gang) = traits.gang {
             self.gangs.entry(gang).or_default().tasks.insert(id);
         }
-        let task = Task { traits, queues: alloc::collections::BTreeSet::new(), hinted: false };
+        let task = Task { traits, queues: BTreeSet::new(), hinted: false, suspended: false };
         self.tasks.insert(id, task);
         Ok(())
     }
@@ -135,6 +136,7 @@ impl Scheduler {
             device: device_id,
             gang: task.traits.gang,
             own_priority: None,
+            suspended: task.suspended,
             priority,
             standing: if stopped { Standing::Off } else { Standing::On },
             ring: RingView::default(),
@@ -154,12 +156,16 @@ impl Scheduler {
             told_priority: None,
             meter: Meter::default(),
         };
-        let expected = stopped || task.hinted;
+        let (expected, suspended) = (stopped || task.hinted, task.suspended);
         self.queues.insert(id, queue);
         self.enter_mixture(id, priority);
         // An adopted queue was stopped because it had work; only running it can show otherwise.
         if expected {
             self.set_active(id, true);
+        }
+        // A suspended task has no queue that is on, not even a new one that looks idle.
+        if suspended {
+            self.reseat(id);
         }
         self.unsettled.insert(device_id);
         Ok(())

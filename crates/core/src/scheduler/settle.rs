@@ -39,8 +39,12 @@ impl Scheduler {
             return self.resume(queue);
         }
         if let Some(queue) = lane.evicted() {
-            let gang = self.queues.get(&queue)?.gang?;
-            return self.preempt(queue, Reason::GangBlocked { gang });
+            let evicted = self.queues.get(&queue)?;
+            let reason = match evicted.gang {
+                Some(gang) if !evicted.suspended => Reason::GangBlocked { gang },
+                Some(_) | None => Reason::Suspended,
+            };
+            return self.preempt(queue, reason);
         }
         if let Some(queue) = lane.parked() {
             return self.resume(queue);

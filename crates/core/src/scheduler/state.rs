@@ -121,6 +121,8 @@ pub(crate) struct Task {
     pub(crate) queues: BTreeSet<QueueId>,
     /// A request is announced and not ended.
     pub(crate) hinted: bool,
+    /// Somebody took it off its devices, whatever its priority.
+    pub(crate) suspended: bool,
 }
 
 /// Tasks that run and stop together.
@@ -138,6 +140,8 @@ pub(crate) struct Queue {
     pub(crate) device: DeviceId,
     pub(crate) gang: Option<GangId>,
     pub(crate) own_priority: Option<Priority>,
+    /// Its task is suspended.
+    pub(crate) suspended: bool,
     /// The priority in force: its own or its task's.
     pub(crate) priority: Priority,
     pub(crate) standing: Standing,

@@ -8,6 +8,7 @@ mod hint;
 mod idle;
 mod slice;
 mod strict;
+mod suspension;
 mod turn;
 mod vanish;
 mod world;

@@ -116,19 +116,21 @@ impl Scheduler {
             queue.is_some_and(|queue| queue.priority.class() == Class::High)
         });
         let has_work = |id: &QueueId| self.queues.get(id).is_some_and(|q| q.ring.has_work());
+        // A device that is held for somebody who is kept off is held for nobody.
+        let may_run = |id: &QueueId| self.queues.get(id).is_some_and(|q| !q.suspended);
         // A hint names a task, not a queue: where another of its queues has the work, hold that.
         let working = first.map(|first| {
-            let others = || device.high.iter().rev().map(|(_, Reverse(id))| *id);
-            if has_work(&first) { first } else { others().find(has_work).unwrap_or(first) }
+            let mut others = device.high.iter().rev().map(|(_, Reverse(id))| *id).filter(may_run);
+            if has_work(&first) { first } else { others.find(has_work).unwrap_or(first) }
         });
         // Who worked last may be in a gap: that is what holds are for.
-        let lately = device.worked.filter(|id| {
+        let lately = device.worked.filter(may_run).filter(|id| {
             let queue = self.queues.get(id);
             queue.is_some_and(|queue| device.high.contains(&(queue.priority, Reverse(*id))))
         });
         device.worked = working.or(lately);
-        let first = || device.high.last().map(|&(_, Reverse(queue))| queue);
-        let wanted = working.or(lately).or_else(first);
+        let mut allowed = device.high.iter().rev().map(|(_, Reverse(id))| *id).filter(may_run);
+        let wanted = working.or(lately).or_else(|| allowed.next());
         if device.held == wanted {
             return None;
         }

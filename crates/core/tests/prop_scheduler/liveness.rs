@@ -12,11 +12,25 @@ use gpreempt_core::time::Duration;
 
 use crate::world::World;
 
-/// Ends every hint and fault, completes every command, reads every ring and lets time pass.
+/// Whoever is suspended is off once nothing is in motion, and stays off.
+pub(crate) fn check_suspended(world: &mut World) {
+    world.rest();
+    for _ in 0..60 {
+        pass(world, Duration::from_millis(5));
+    }
+    for view in world.scheduler.queues().filter(|view| world.suspended.contains(&view.task)) {
+        let watched = world.devices[&view.device] == Mechanism::Watch;
+        assert!(watched || view.standing == Standing::Off, "{view:?}");
+    }
+}
+
+/// Ends every hint, suspension and fault, completes every command, reads every ring and lets time
+/// pass.
 pub(crate) fn calm_down(world: &mut World) {
     let tasks: Vec<_> = world.tasks.keys().copied().collect();
     for task in tasks {
         world.tell(Event::HintEnd { task });
+        world.tell(Event::TaskSuspended { task, suspended: false });
     }
     world.rest();
     for _ in 0..60 {

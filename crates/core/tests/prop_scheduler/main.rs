@@ -23,6 +23,7 @@ enum Step {
     DropDevice(u32),
     AddTask(u64, TaskTraits),
     ChangeTask(u64, TaskTraits),
+    SuspendTask(u64, bool),
     DropTask(u64),
     AddQueue(u64, u64, u32, bool),
     ChangeQueue(u64, Option<Priority>),
@@ -87,6 +88,7 @@ fn step(gangs: bool) -> impl Strategy<Value = Step> {
         1 => device().prop_map(Step::DropDevice),
         4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::AddTask(id, traits)),
         4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::ChangeTask(id, traits)),
+        2 => (task(), any::<bool>()).prop_map(|(id, off)| Step::SuspendTask(id, off)),
         1 => task().prop_map(Step::DropTask),
         8 => (queue(), task(), device(), proptest::bool::weighted(0.2))
             .prop_map(|(id, task, device, stopped)| Step::AddQueue(id, task, device, stopped)),
@@ -153,6 +155,9 @@ fn take(world: &mut World, step: Step) {
         Step::DropDevice(id) => world.tell(Event::DeviceVanished { device: DeviceId(id) }),
         Step::AddTask(id, traits) => world.tell(Event::TaskAppeared { task: TaskId(id), traits }),
         Step::ChangeTask(id, traits) => world.tell(Event::TaskChanged { task: TaskId(id), traits }),
+        Step::SuspendTask(id, suspended) => {
+            world.tell(Event::TaskSuspended { task: TaskId(id), suspended });
+        }
         Step::DropTask(id) => world.tell(Event::TaskVanished { task: TaskId(id) }),
         Step::AddQueue(slot, task, device, stopped) => {
             let queue = name(world, slot);
@@ -260,6 +265,7 @@ proptest! {
         for step in steps {
             take(&mut world, step);
         }
+        liveness::check_suspended(&mut world);
         liveness::calm_down(&mut world);
         liveness::check_rest(&world);
     }

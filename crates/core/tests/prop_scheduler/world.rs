@@ -30,6 +30,7 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) devices: BTreeMap<DeviceId, Mechanism>,
     pub(crate) tasks: BTreeMap<TaskId, TaskTraits>,
+    pub(crate) suspended: BTreeSet<TaskId>,
     pub(crate) queues: BTreeMap<QueueId, Truth>,
     /// Every name a queue ever had.
     pub(crate) announced: BTreeSet<QueueId>,
@@ -59,6 +60,7 @@ impl World {
             now: Instant::ZERO,
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            suspended: BTreeSet::new(),
             queues: BTreeMap::new(),
             announced: BTreeSet::new(),
             in_flight: BTreeMap::new(),
@@ -100,6 +102,7 @@ impl World {
                 task(id)
             }
             Event::TaskVanished { task: id }
+            | Event::TaskSuspended { task: id, .. }
             | Event::HintBegin { task: id, .. }
             | Event::HintEnd { task: id } => task(id),
             Event::QueueAppeared { queue: id, task: of, device: on, .. } => {
@@ -139,8 +142,15 @@ impl World {
                 let gang = self.tasks[&task].gang;
                 self.tasks.insert(task, TaskTraits { gang, ..traits });
             }
+            Event::TaskSuspended { task, suspended: true } => {
+                self.suspended.insert(task);
+            }
+            Event::TaskSuspended { task, suspended: false } => {
+                self.suspended.remove(&task);
+            }
             Event::TaskVanished { task } => {
                 self.tasks.remove(&task);
+                self.suspended.remove(&task);
                 self.queues.retain(|_, queue| queue.task != task);
             }
             Event::QueueAppeared { queue, task, device, stopped } => {

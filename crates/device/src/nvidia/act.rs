@@ -48,8 +48,8 @@ pub fn stop(client: Handle, subdevice: Handle, context: &Context<'_>) -> Act {
 /// Carries an act on an NVIDIA device out, or with `undo` takes it back.
 ///
 /// # Errors
-/// If the process is gone or the driver refuses. Of an act in several calls, the calls before the
-/// one that failed are taken back.
+/// If the process is gone or the driver refuses. Of an act in several calls, some may have been
+/// done; whoever wrote it down undoes it.
 pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
     match act {
         Act::NvidiaSlice { client, group, original_us, set_us } => {
@@ -59,15 +59,23 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
             })
         }
         Act::NvidiaStop { client, subdevice, channels, .. } => {
-            with_client(process, *client, |rm| switch(rm, *client, *subdevice, channels, !undo))
+            with_client(process, *client, |rm| {
+                let switch = if undo { switch_on } else { switch_off };
+                switch(rm, *client, *subdevice, channels)
+            })
         }
         Act::NvidiaMode { client, subdevice, channels, set, .. } => {
             let mode = if undo { PreemptionMode::Instruction } else { PreemptionMode::of(*set) };
             with_client(process, *client, |rm| {
-                channels.iter().try_for_each(|&channel| {
+                let mut problem = Ok(());
+                for &channel in channels {
                     let mut block = SetPreemptionMode::compute(channel, mode);
-                    rm.control(*client, *subdevice, &mut block)
-                })
+                    match rm.control(*client, *subdevice, &mut block) {
+                        Err(error) if !is_missing(error) => problem = problem.and(Err(error)),
+                        Ok(()) | Err(_) => {}
+                    }
+                }
+                problem
             })
         }
         Act::NvidiaInterleave { client, group, original, set } => {
@@ -80,25 +88,54 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
     }
 }
 
-/// Stops channels or lets them go on, 64 in a call.
-fn switch(
+/// Stops channels, 64 in a call. If one call is refused the others are taken back.
+fn switch_off(
     rm: &Rm,
     client: Handle,
     subdevice: Handle,
     channels: &[Handle],
-    off: bool,
 ) -> Result<(), RmError> {
-    let mut done: Vec<&[Handle]> = Vec::new();
     for chunk in channels.chunks(DisableChannels::CHANNELS_MAX) {
-        if let Err(error) = switch_some(rm, client, subdevice, chunk, off) {
-            for chunk in done {
-                let _ = switch_some(rm, client, subdevice, chunk, !off);
-            }
+        if let Err(error) = switch_some(rm, client, subdevice, chunk, true) {
+            // Nobody promises that a refused call did nothing.
+            let _ = switch_on(rm, client, subdevice, channels);
             return Err(error);
         }
-        done.push(chunk);
     }
     Ok(())
+}
+
+/// Lets channels go on: all that are still there, whatever becomes of the others.
+fn switch_on(
+    rm: &Rm,
+    client: Handle,
+    subdevice: Handle,
+    channels: &[Handle],
+) -> Result<(), RmError> {
+    let mut problem = Ok(());
+    for chunk in channels.chunks(DisableChannels::CHANNELS_MAX) {
+        if switch_some(rm, client, subdevice, chunk, false).is_ok() {
+            continue;
+        }
+        for channel in chunk {
+            match switch_some(rm, client, subdevice, &[*channel], false) {
+                Err(error) if !is_missing(error) => problem = problem.and(Err(error)),
+                // A channel that is gone is not stopped.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+    problem
+}
+
+/// Whether the driver says that there is no such thing.
+const fn is_missing(error: RmError) -> bool {
+    matches!(
+        error,
+        RmError::Refused(
+            Status::OBJECT_NOT_FOUND | Status::INVALID_OBJECT_HANDLE | Status::INVALID_CHANNEL
+        )
+    )
 }
 
 fn switch_some(
@@ -167,24 +204,42 @@ pub(super) fn with_client<T>(
     process.check()?;
     let failed = |error| ActError::Look(denied_or_failed(pid, error));
     let held = HeldProcess::open(pid).map_err(failed)?;
-    // From here on the number cannot be given to anybody else.
+    // What is borrowed from here on is borrowed from this very process or from nobody.
     process.check()?;
+    let mut unreachable = None;
     for node in node::held_by(pid).map_err(failed)? {
         if node.node != Node::Control {
             continue;
         }
-        let Ok(file) = held.borrow_fd(node.fd) else { continue };
+        let file = match held.borrow_fd(node.fd) {
+            Ok(file) => file,
+            // Closed meanwhile.
+            Err(error) if is_closed(&error) => continue,
+            Err(error) => {
+                unreachable.get_or_insert_with(|| failed(error));
+                continue;
+            }
+        };
         let rm = Rm::new(file);
-        if rm.has_client(client).unwrap_or(false) {
-            return act(&rm).map_err(|error| match error {
-                RmError::Refused(
-                    Status::OBJECT_NOT_FOUND
-                    | Status::INVALID_OBJECT_HANDLE
-                    | Status::INVALID_CHANNEL,
-                ) => ActError::Changed(pid),
-                RmError::Refused(_) | RmError::Os(_) => ActError::Rm(pid, error),
-            });
+        match rm.has_client(client) {
+            Ok(false) => {}
+            Err(error) => {
+                unreachable.get_or_insert(ActError::Rm(pid, error));
+            }
+            Ok(true) => {
+                return act(&rm).map_err(|error| {
+                    if is_missing(error) {
+                        ActError::Changed(pid)
+                    } else {
+                        ActError::Rm(pid, error)
+                    }
+                });
+            }
         }
+    }
+    // Only whoever looked everywhere may say that it is not there.
+    if let Some(error) = unreachable {
+        return Err(error);
     }
     Err(ActError::Changed(pid))
 }
@@ -218,4 +273,9 @@ pub fn clear_ring(
         }
         result
     })
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    let gone = [rustix::io::Errno::BADF, rustix::io::Errno::SRCH].map(|e| Some(e.raw_os_error()));
+    gone.contains(&error.raw_os_error())
 }

@@ -5,6 +5,7 @@
 //! the other; what comes of them arrives as events. Before a worker changes anything it writes the
 //! journal. A scout notices contexts that appear later; they get the class of their process.
 
+mod adoption;
 mod doubt;
 mod report;
 mod target;
@@ -12,7 +13,7 @@ mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
@@ -26,14 +27,13 @@ use gpreempt_core::time::Duration;
 use super::abi::control::subdevice::PreemptionMode;
 use super::node::HeldProcess;
 use super::scout::{Scout, Sighting};
-use super::survey;
 use super::survey::GpuProcess;
-use crate::controller::{Controller, DeviceName, Note, Numbering, Waker};
+use crate::controller::{Controller, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
-use report::{Report, Reporter};
+use report::Report;
 use target::{Target, targets};
-use worker::{Job, Worker};
+use worker::Worker;
 
 /// What a stop and a resume cost, and how long a ring must be quiet: measured on an H200. The quiet
 /// time is longer than a switch, because what was fetched may still wait for one.
@@ -66,7 +66,7 @@ pub struct NvidiaBackend {
     events: VecDeque<Event>,
     notes: VecDeque<Note>,
     incoming: Receiver<Report>,
-    reports: Reporter,
+    reports: Reporter<Report>,
     ledger: Ledger,
     scout: Scout,
     numbering: Numbering,
@@ -96,8 +96,7 @@ impl NvidiaBackend {
     /// # Errors
     /// If there are no more descriptors or threads.
     pub fn new(ledger: Ledger, numbering: Numbering, waker: Waker) -> io::Result<Self> {
-        let (reports, incoming) = channel();
-        let reports = Reporter::new(reports, waker);
+        let (reports, incoming) = Reporter::new(waker);
         let sightings = reports.clone();
         let scout = Scout::start(true, move |sighting| {
             let report = match sighting {
@@ -144,6 +143,7 @@ impl NvidiaBackend {
     fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), String> {
         let held = HeldProcess::open(key.pid).map_err(|error| format!("process {key}: {error}"))?;
         key.check().map_err(|error| error.to_string())?;
+        self.ledger.claim(key).map_err(|error| error.to_string())?;
         self.tasks.insert(task, Attached { key, held, wishes });
         Ok(())
     }
@@ -206,13 +206,17 @@ impl NvidiaBackend {
             .map(|(queue, _)| *queue)
             .collect();
         for queue in &gone {
-            self.queues.remove(queue);
+            // If it was only overlooked, it must not stay as it is.
+            let last = self.queues.remove(queue).map(|target| target.last_jobs());
+            for (device, job) in last.unwrap_or_default() {
+                self.devices[device].worker.give(job);
+            }
             self.events.push_back(Event::QueueVanished { queue: *queue });
         }
         found.retain(|(_, fresh)| {
-            let known = self.queues.values_mut().find(|known| known.is_same_as(fresh));
-            let Some(known) = known else { return true };
-            for (device, job) in known.catch_up(fresh) {
+            let known = self.queues.iter_mut().find(|(_, known)| known.is_same_as(fresh));
+            let Some((queue, known)) = known else { return true };
+            for (device, job) in known.catch_up(*queue, fresh) {
                 self.devices[device].worker.give(job);
             }
             false
@@ -235,7 +239,15 @@ impl NvidiaBackend {
     fn take_reports(&mut self) {
         while let Ok(report) = self.incoming.try_recv() {
             match report {
-                Report::Event(event) => self.events.push_back(event),
+                Report::Event(event) => {
+                    if let Event::PreemptFailed { queue, .. } | Event::ResumeFailed { queue, .. } =
+                        event
+                        && let Some(target) = self.queues.get_mut(&queue)
+                    {
+                        target.take_failure(matches!(event, Event::ResumeFailed { .. }));
+                    }
+                    self.events.push_back(event);
+                }
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
                 Report::Stopped(queue, counts) => {
                     if let Some(target) = self.queues.get_mut(&queue) {
@@ -326,66 +338,5 @@ impl Backend for NvidiaBackend {
     fn poll_event(&mut self) -> Option<Event> {
         self.take_reports();
         self.events.pop_front()
-    }
-}
-
-impl Controller for NvidiaBackend {
-    fn kind(&self) -> &'static str {
-        "nvidia"
-    }
-
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
-        if let Some(seen) = self.appeared.remove(&process) {
-            return self.adopt_seen(task, &seen, Wishes::default());
-        }
-        self.hold(task, process, Wishes::default())?;
-        // To look takes milliseconds, so the scout does it, who has seen nothing yet.
-        self.scout.watch(process, Vec::new());
-        Ok(())
-    }
-
-    fn release(&mut self, task: TaskId) {
-        let Some(attached) = self.tasks.remove(&task) else { return };
-        self.scout.forget(attached.key);
-        self.queues.retain(|_, target| !target.is_of(task));
-        // Each worker may still have something to do to it, so each undoes what there is then.
-        for device in &self.devices {
-            device.worker.give(Job::Undo(attached.key));
-        }
-    }
-
-    fn users(&mut self) -> Vec<ProcessKey> {
-        let found = survey::survey().unwrap_or_default();
-        let mut users = Vec::new();
-        for process in found.into_iter().filter(GpuProcess::has_groups) {
-            users.push(process.info.key);
-            self.appeared.insert(process.info.key, process);
-        }
-        users
-    }
-
-    fn devices(&self) -> Vec<DeviceName> {
-        let name = |(index, device): (usize, &Device)| DeviceName {
-            id: self.numbering.device(index),
-            uuid: device.uuid.clone(),
-        };
-        self.devices.iter().enumerate().map(name).collect()
-    }
-
-    fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
-        let own = self.queues.iter().filter(|(_, target)| target.is_of(task));
-        own.map(|(queue, _)| *queue).collect()
-    }
-
-    fn poll_note(&mut self) -> Option<Note> {
-        self.take_reports();
-        self.notes.pop_front()
-    }
-
-    fn release_all(&mut self) -> Result<(), String> {
-        for device in &mut self.devices {
-            device.worker.stop();
-        }
-        self.ledger.undo_all()
     }
 }

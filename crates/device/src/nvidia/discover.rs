@@ -197,8 +197,13 @@ fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client>
                     let channels: Vec<Handle> = of_class(is_channel, group).collect();
                     let class = channels.first().and_then(|channel| objects.get(channel));
                     let pages = share.map(|share| {
+                        // What comes after the next share belongs to the next context.
+                        let next = objects
+                            .range(share + 1..)
+                            .find(|(_, object)| object.class == class::CONTEXT_SHARE)
+                            .map_or(Handle::MAX, |(&handle, _)| handle);
                         of_class(|class| class == class::MEMORY_LOCAL, device)
-                            .filter(|&memory| memory > share)
+                            .filter(|&memory| memory > share && memory < next)
                             .take(PAGES_MAX)
                             .collect()
                     });

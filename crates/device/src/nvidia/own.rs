@@ -92,18 +92,32 @@ impl OwnClient {
     ) -> Result<(Handle, ReadMap), OwnError> {
         let ours = self.next;
         self.next += 1;
-        theirs.share(client, object, true)?;
-        let duplicated = self.rm.duplicate((self.client, DEVICE, ours), (client, object));
-        // What was allowed for a moment is allowed no longer, whatever came of it.
-        let revoked = theirs.share(client, object, false);
-        duplicated?;
-        match revoked.map_err(OwnError::Rm).and_then(|()| self.map_ours(ours, length)) {
+        // With us alone where the driver can do that: whoever is killed between allowing and
+        // disallowing has then allowed nothing to anybody else.
+        let duplicate = |with| self.duplicate(theirs, (client, object), ours, with);
+        duplicate(Some(self.client)).or_else(|_| duplicate(None))?;
+        match self.map_ours(ours, length) {
             Ok(map) => Ok((ours, map)),
             Err(error) => {
                 self.forget(ours);
                 Err(error)
             }
         }
+    }
+
+    fn duplicate(
+        &self,
+        theirs: &Rm,
+        (client, object): (Handle, Handle),
+        ours: Handle,
+        with: Option<Handle>,
+    ) -> Result<(), RmError> {
+        theirs.share(client, object, with, true)?;
+        let duplicated = self.rm.duplicate((self.client, DEVICE, ours), (client, object));
+        // What was allowed for a moment is allowed no longer, whatever came of it.
+        let revoked = theirs.share(client, object, with, false);
+        duplicated?;
+        revoked.inspect_err(|_| self.forget(ours))
     }
 
     fn map_ours(&self, object: Handle, length: usize) -> Result<ReadMap, OwnError> {

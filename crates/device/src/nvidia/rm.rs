@@ -137,14 +137,22 @@ impl Rm {
         refused(block.status)
     }
 
-    /// Allows every client to duplicate an object, or no longer.
+    /// Allows one other client, or everybody, to duplicate an object, or no longer.
     ///
     /// # Errors
     /// If the kernel or the driver refuses.
-    pub fn share(&self, client: Handle, object: Handle, allow: bool) -> Result<(), RmError> {
+    pub fn share(
+        &self,
+        client: Handle,
+        object: Handle,
+        with: Option<Handle>,
+        allow: bool,
+    ) -> Result<(), RmError> {
         let mut block = Share::new_zeroed();
         (block.client, block.object) = (client, object);
-        (block.rights, block.kind) = (Share::DUPLICATE, Share::EVERYBODY);
+        block.rights = Share::DUPLICATE;
+        block.kind = if with.is_some() { Share::CLIENT } else { Share::EVERYBODY };
+        block.target = with.unwrap_or(0);
         block.action = if allow { Share::ADD } else { Share::REMOVE };
         // SAFETY: `Share` is the block of this number and holds no address.
         unsafe { exchange(&self.file, escape::SHARE, &mut block) }.map_err(RmError::Os)?;

@@ -25,6 +25,13 @@ impl GpuProcess {
         let clients = self.clients.as_deref().unwrap_or_default();
         clients.iter().flat_map(|client| &client.devices).any(|device| !device.groups.is_empty())
     }
+
+    /// The names of the GPUs it has something on.
+    pub fn uuids(&self) -> Vec<String> {
+        let clients = self.clients.as_deref().unwrap_or_default();
+        let devices = clients.iter().flat_map(|client| &client.devices);
+        devices.filter_map(|device| device.uuid.clone()).collect()
+    }
 }
 
 /// Why a process cannot be looked into.
@@ -46,6 +53,17 @@ pub enum LookError {
         pid: u32,
         /// What to do about it.
         advice: String,
+    },
+    /// It uses what another process made.
+    #[error(
+        "process {pid} shares what process {owner}, which it was forked from, has on the GPU; \
+             name {owner} instead"
+    )]
+    Shared {
+        /// Which process.
+        pid: u32,
+        /// Whose it is.
+        owner: u32,
     },
     /// Something else.
     #[error("process {0} cannot be looked into: {1}")]
@@ -82,7 +100,13 @@ pub fn look(pid: u32) -> Result<GpuProcess, LookError> {
     if !nodes.iter().any(|held| held.node == Node::Control) {
         return Err(LookError::NoGpu(pid));
     }
-    let clients = clients_of(&info, &nodes);
+    let clients = clients_of(&info, &nodes).and_then(|clients| {
+        refuse_without_keeper(pid)?;
+        match owner_of(&info, &clients) {
+            Some(owner) => Err(LookError::Shared { pid, owner }),
+            None => Ok(clients),
+        }
+    });
     // Whoever had this number before is not who we wanted.
     info.key.check()?;
     Ok(GpuProcess { info, nodes, clients })
@@ -99,6 +123,43 @@ fn clients_of(info: &ProcessInfo, nodes: &[HeldNode]) -> Result<Vec<Client>, Loo
     }
     Ok(clients)
 }
+
+/// Refuses what only we could undo. The keeper is our child: where the kernel lets only ancestors
+/// in, we may be one and the keeper is not.
+fn refuse_without_keeper(pid: u32) -> Result<(), LookError> {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root || matches!(scope.trim(), "" | "0") {
+        return Ok(());
+    }
+    Err(LookError::Denied { pid, advice: advice(Some(scope.trim())).to_owned() })
+}
+
+/// The process that a forked process has its clients from, if it lives. A client belongs to an open
+/// file, and children have their parents' open files.
+fn owner_of(info: &ProcessInfo, clients: &[Client]) -> Option<u32> {
+    let wanted = clients.first()?.handle;
+    let mut parent = info.parent;
+    for _ in 0..ANCESTORS_MAX {
+        if parent <= 1 {
+            return None;
+        }
+        let process = HeldProcess::open(parent).ok()?;
+        let nodes = node::held_by(parent).unwrap_or_default();
+        let has_it = nodes.iter().filter(|held| held.node == Node::Control).any(|held| {
+            let file = process.borrow_fd(held.fd);
+            file.is_ok_and(|file| Rm::new(file).has_client(wanted).unwrap_or(false))
+        });
+        if has_it {
+            return Some(parent);
+        }
+        parent = ProcessInfo::read(parent).ok()?.parent;
+    }
+    None
+}
+
+/// How far back a forked process is traced.
+const ANCESTORS_MAX: u32 = 4;
 
 pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> LookError {
     if error.kind() != io::ErrorKind::PermissionDenied {
@@ -118,8 +179,8 @@ pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> LookError {
 fn advice(scope: Option<&str>) -> &'static str {
     match scope {
         Some("1") => {
-            "the kernel lets only ancestors in (yama ptrace_scope is 1); become root, or start the \
-             program as a child of gpreempt"
+            "the kernel lets only ancestors in (yama ptrace_scope is 1), and our keeper, who \
+             undoes everything if we die, is none; become root, or use gpreemptd"
         }
         Some("2" | "3") => "the kernel lets only root in (yama ptrace_scope); become root",
         Some(_) | None => "it belongs to another user or is protected; become root",

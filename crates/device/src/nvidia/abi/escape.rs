@@ -104,7 +104,7 @@ pub struct Share {
     pub target: u32,
     /// The rights, for example [`Share::DUPLICATE`].
     pub rights: u32,
-    /// The kind of target, for example [`Share::EVERYBODY`].
+    /// The kind of target, for example [`Share::CLIENT`].
     pub kind: u16,
     /// [`Share::ADD`] or [`Share::REMOVE`].
     pub action: u8,
@@ -118,6 +118,8 @@ impl Share {
     pub const DUPLICATE: u32 = 1;
     /// The target is every client.
     pub const EVERYBODY: u16 = 1;
+    /// The target is one client.
+    pub const CLIENT: u16 = 3;
     /// Add to what was allowed before.
     pub const ADD: u8 = 4;
     /// Take away what an [`Share::ADD`] allowed.
@@ -340,6 +342,7 @@ numbers! {
         in &Branch::ALL => CHECK_VERSION,
     "1 << RS_ACCESS_DUP_OBJECT" in &Branch::ALL => Share::DUPLICATE,
     "RS_SHARE_TYPE_ALL" in &Branch::ALL => Share::EVERYBODY,
+    "RS_SHARE_TYPE_CLIENT" in &Branch::ALL => Share::CLIENT,
     "RS_SHARE_ACTION_FLAG_COMPOSE" in &Branch::ALL => Share::ADD,
     "RS_SHARE_ACTION_FLAG_COMPOSE | RS_SHARE_ACTION_FLAG_REVOKE"
         in &Branch::ALL => Share::REMOVE,

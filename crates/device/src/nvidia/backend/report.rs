@@ -1,12 +1,9 @@
 //! What the backend's threads tell it.
 
-use std::sync::mpsc::Sender;
-
 use gpreempt_core::event::Event;
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
-use crate::controller::Waker;
 use crate::nvidia::ring::Rings;
 use crate::nvidia::survey::GpuProcess;
 
@@ -27,26 +24,4 @@ pub(super) enum Report {
     Changed(Box<GpuProcess>),
     /// A process began to use a GPU.
     Appeared(Box<GpuProcess>),
-}
-
-/// Where reports go. Whoever runs the loop is woken by them.
-#[derive(Clone, Debug)]
-pub(super) struct Reporter {
-    reports: Sender<Report>,
-    waker: Waker,
-}
-
-/// The other side is gone.
-pub(super) struct Alone;
-
-impl Reporter {
-    pub(super) fn new(reports: Sender<Report>, waker: Waker) -> Self {
-        Self { reports, waker }
-    }
-
-    pub(super) fn send(&self, report: Report) -> Result<(), Alone> {
-        self.reports.send(report).map_err(|_| Alone)?;
-        self.waker.wake();
-        Ok(())
-    }
 }

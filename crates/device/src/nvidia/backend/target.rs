@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use super::Wishes;
 use super::doubt::{Counts, Doubt};
-use super::worker::{Awaited, ContextName, Job};
+use super::worker::{ContextName, Job};
+use crate::controller::Awaited;
 use crate::journal::Act;
 use crate::nvidia::act;
 use crate::nvidia::discover::Group;
@@ -180,7 +181,7 @@ impl Target {
 
     /// Takes in what a later look found of the same context. Returns what has to be done so that
     /// what was decided for it is true of all of it.
-    pub(super) fn catch_up(&mut self, fresh: &Self) -> Vec<(usize, Job)> {
+    pub(super) fn catch_up(&mut self, queue: QueueId, fresh: &Self) -> Vec<(usize, Job)> {
         let (Self::Context(context), Self::Context(fresh)) = (self, fresh) else {
             return Vec::new();
         };
@@ -201,11 +202,34 @@ impl Target {
         if context.stop != fresh.stop {
             context.stop = fresh.stop.clone();
             if context.is_off {
-                change(fresh.stop.clone());
+                let (process, act) = (context.process, fresh.stop.clone());
+                jobs.push((context.device, Job::Extend { process, act }));
             }
         }
+        let rings_moved = context.groups.first().map(|group| (&group.channels, &group.pages))
+            != fresh.groups.first().map(|group| (&group.channels, &group.pages));
         context.groups.clone_from(&fresh.groups);
+        if rings_moved {
+            context.rings = None;
+            jobs.extend(context.rings_job(queue).map(|job| (context.device, job)));
+        }
         jobs
+    }
+
+    /// An order to stop it, or to let it go on, was not carried out: the opposite is still true.
+    pub(super) fn take_failure(&mut self, is_off: bool) {
+        if let Self::Context(context) = self {
+            context.is_off = is_off;
+        }
+    }
+
+    /// The orders that put back what was done to a context that is not found any more.
+    pub(super) fn last_jobs(&self) -> Vec<(usize, Job)> {
+        let Self::Context(context) = self else { return Vec::new() };
+        let process = context.process;
+        [context.stop.clone(), context.slice()]
+            .map(|act| (context.device, Job::Act { process, act, undo: true, awaited: None }))
+            .into()
     }
 
     /// What is done once when it appears.
@@ -220,11 +244,11 @@ impl Target {
             channels: compute.channels.clone(),
             set: mode.number(),
         });
-        let interleave = wishes.interleave.map(|set| {
+        let interleave = wishes.interleave.and_then(|set| {
             let group = compute.handle;
-            // Without an answer the driver's default is taken to be the original.
-            let original = act::interleave(process, client, group).unwrap_or(0);
-            Act::NvidiaInterleave { client, group, original, set }
+            // What could not be put back is not changed.
+            let original = act::interleave(process, client, group).ok()?;
+            Some(Act::NvidiaInterleave { client, group, original, set })
         });
         mode.into_iter()
             .chain(interleave)
@@ -235,12 +259,16 @@ impl Target {
     /// The order to find its rings.
     pub(super) fn rings_job(&self, queue: QueueId) -> Option<Job> {
         let Self::Context(context) = self else { return None };
-        let (process, client) = (context.process, context.client);
-        Some(Job::OpenRings { queue, process, client, groups: context.groups.clone() })
+        context.rings_job(queue)
     }
 }
 
 impl ContextTarget {
+    fn rings_job(&self, queue: QueueId) -> Option<Job> {
+        let (process, client) = (self.process, self.client);
+        Some(Job::OpenRings { queue, process, client, groups: self.groups.clone() })
+    }
+
     fn name(&self, queue: QueueId) -> ContextName {
         let group = self.groups.first().map_or(0, |group| group.handle);
         ContextName { queue, client: self.client, subdevice: self.subdevice, group }

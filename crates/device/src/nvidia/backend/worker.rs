@@ -3,22 +3,27 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use gpreempt_core::event::{Event, Fault};
+use gpreempt_core::event::Fault;
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
-use super::report::{Alone, Report, Reporter};
-use crate::act::ActError;
+use super::report::Report;
+use crate::controller::{Alone, Awaited, Reporter};
 use crate::journal::Act;
 use crate::ledger::Ledger;
-use crate::nvidia::abi::status::Status;
 use crate::nvidia::act;
 use crate::nvidia::discover::{Context, Group};
 use crate::nvidia::own::{OwnClient, OwnError};
 use crate::nvidia::ring::{RingError, Rings};
-use crate::nvidia::rm::{Handle, RmError};
+use crate::nvidia::rm::Handle;
 use crate::process::ProcessKey;
+
+/// How often it is tried to put a process back as it was. What does not work then is in the
+/// journal, and is tried again at the end.
+const UNDO_TRIES: u32 = 20;
+const UNDO_PAUSE: Duration = Duration::from_millis(50);
 
 /// One thing to do.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(super) enum Job {
     Act { process: ProcessKey, act: Act, undo: bool, awaited: Option<Awaited> },
     /// A stop, with a look at whether it interrupts something.
     Stop { process: ProcessKey, act: Act, context: ContextName, baseline: Option<Counts> },
+    /// A stop of more than before, if it is still in force.
+    Extend { process: ProcessKey, act: Act },
     /// Another look at whether a context was on the device since.
     Check { process: ProcessKey, context: ContextName },
     /// Everything in a process as it was.
@@ -51,24 +58,6 @@ impl ContextName {
     }
 }
 
-/// A completion the scheduler waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Awaited {
-    Preempt(QueueId),
-    Resume(QueueId),
-}
-
-impl Awaited {
-    fn event(self, result: Result<(), Fault>) -> Event {
-        match (self, result) {
-            (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },
-            (Self::Preempt(queue), Err(fault)) => Event::PreemptFailed { queue, fault },
-            (Self::Resume(queue), Ok(())) => Event::Resumed { queue },
-            (Self::Resume(queue), Err(fault)) => Event::ResumeFailed { queue, fault },
-        }
-    }
-}
-
 /// The thread, as long as it runs.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -78,7 +67,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts a worker for the device with that UUID.
-    pub(super) fn start(uuid: String, ledger: Ledger, reports: Reporter) -> Self {
+    pub(super) fn start(uuid: String, ledger: Ledger, reports: Reporter<Report>) -> Self {
         let (jobs, incoming) = channel::<Job>();
         let thread = std::thread::spawn(move || {
             let mut hands = Hands { uuid, ledger, own: None };
@@ -117,7 +106,7 @@ struct Hands {
 }
 
 impl Hands {
-    fn take(&mut self, job: Job, reports: &Reporter) -> Result<(), Alone> {
+    fn take(&mut self, job: Job, reports: &Reporter<Report>) -> Result<(), Alone> {
         let report = match job {
             Job::Act { process, act, undo, awaited } => {
                 let result = self.perform(process, &act, undo, reports)?;
@@ -137,14 +126,18 @@ impl Hands {
             Job::Check { process, context } => {
                 Report::Checked(context.queue, context.counts(process))
             }
-            Job::Undo(process) => match self.ledger.undo_process(process) {
+            Job::Extend { process, act } => match self.ledger.extend(process, &act) {
+                Err(error) if !error.is_gone() => Report::Problem(error.to_string()),
+                Ok(()) | Err(_) => return Ok(()),
+            },
+            Job::Undo(process) => match self.undo(process) {
                 Ok(()) => return Ok(()),
                 Err(problem) => Report::Problem(problem),
             },
             Job::OpenRings { queue, process, client, groups } => {
                 match self.rings(process, client, &groups) {
                     Ok(rings) => Report::Rings(queue, Box::new(rings)),
-                    Err(RingError::Act(error)) if is_gone(&error) => return Ok(()),
+                    Err(RingError::Act(error)) if error.is_gone() => return Ok(()),
                     Err(error) => Report::Problem(format!(
                         "process {process}: {error}; it is taken to be busy all the time"
                     )),
@@ -154,21 +147,34 @@ impl Hands {
         reports.send(report)
     }
 
+    /// Puts a process back as it was, and does not give up at once: it may stand still.
+    fn undo(&self, process: ProcessKey) -> Result<(), String> {
+        let mut result = self.ledger.undo_process(process);
+        for _ in 0..UNDO_TRIES {
+            if result.is_ok() {
+                break;
+            }
+            std::thread::sleep(UNDO_PAUSE);
+            result = self.ledger.undo_process(process);
+        }
+        result
+    }
+
     /// Does something and tells about problems; whether it was done is for the scheduler.
     fn perform(
         &self,
         process: ProcessKey,
         act: &Act,
         undo: bool,
-        reports: &Reporter,
+        reports: &Reporter<Report>,
     ) -> Result<Result<(), Fault>, Alone> {
         let result = self.ledger.perform(process, act, undo);
         if let Err(error) = &result
-            && !is_gone(error)
+            && !error.is_gone()
         {
             reports.send(Report::Problem(error.to_string()))?;
         }
-        Ok(result.map_err(|error| fault_of(&error)))
+        Ok(result.map_err(|error| error.fault()))
     }
 
     fn rings(
@@ -195,22 +201,5 @@ impl Hands {
         let own = Arc::new(Mutex::new(OwnClient::open(&self.uuid)?));
         self.own = Some(Arc::clone(&own));
         Ok(own)
-    }
-}
-
-/// Whether the thing that was to be changed is simply not there any more.
-fn is_gone(error: &ActError) -> bool {
-    matches!(error, ActError::Changed(_)) || error.is_ended()
-}
-
-fn fault_of(error: &ActError) -> Fault {
-    match error {
-        ActError::Look(_) | ActError::Changed(_) => Fault::Gone,
-        ActError::Journal(_) | ActError::Emulated(..) => Fault::Refused(u32::MAX),
-        ActError::Rm(_, RmError::Refused(Status::TIMEOUT | Status::TIMEOUT_RETRY)) => {
-            Fault::TimedOut
-        }
-        ActError::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
-        ActError::Rm(_, RmError::Os(_)) => Fault::Refused(u32::MAX),
     }
 }

@@ -27,6 +27,9 @@ impl Slot {
         // The device never fetches what was not submitted: a get ahead of put means that the
         // program went round its ring between two readings.
         let put_whole = if get_whole > put_whole { put_whole + modulus } else { put_whole };
+        // And no ring holds more than its entries: then the device went round as well.
+        let get_whole =
+            if put_whole - get_whole >= modulus { get_whole + modulus } else { get_whole };
         let moved = put_whole != old_put || get_whole != old_get;
         if moved {
             self.moved_in = Some(reading);
@@ -82,6 +85,15 @@ mod tests {
         // A whole round of submissions between two readings.
         slot.take(2, 600, 10);
         assert_eq!((slot.get(), slot.put()), (600, 1034));
+    }
+
+    #[test]
+    fn a_ring_never_holds_more_than_its_entries() {
+        let mut slot = Slot::default();
+        slot.take(1, 0, 100);
+        // A thousand submitted and 1090 fetched between two readings.
+        slot.take(2, (1090 % 1024) as u32, (1100 % 1024) as u32);
+        assert_eq!(slot.put() - slot.get(), 10);
     }
 
     #[test]

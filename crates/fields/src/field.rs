@@ -5,33 +5,36 @@ use core::ops::RangeInclusive;
 use gpreempt_core::time::Duration;
 use toml::de::DeValue;
 
-use super::nearest::clipped;
-use super::{Fields, Place, ReadError, listed, quoted};
+use crate::nearest::clipped;
+use crate::{Fields, Place, ReadError, listed, quoted};
 
 /// One value and where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Field<'d> {
+pub struct Field<'d> {
     place: Place<'d>,
     value: &'d DeValue<'d>,
 }
 
 impl<'d> Field<'d> {
     /// What a name may be.
-    pub(crate) const NAME: &'static str = "1 to 64 characters, none of them a control character";
+    pub const NAME: &'static str = "1 to 64 characters, none of them a control character";
     const NAME_CHARS_MAX: usize = 64;
 
     /// The value at `place`.
-    pub(super) fn new(place: Place<'d>, value: &'d DeValue<'d>) -> Self {
+    pub(crate) fn new(place: Place<'d>, value: &'d DeValue<'d>) -> Self {
         Self { place, value }
     }
 
     /// An error about this value.
-    pub(crate) fn error(&self, message: impl Into<String>) -> ReadError {
+    pub fn error(&self, message: impl Into<String>) -> ReadError {
         self.place.error(message)
     }
 
     /// An integer in `range`.
-    pub(crate) fn u64(&self, range: RangeInclusive<u64>) -> Result<u64, ReadError> {
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn u64(&self, range: RangeInclusive<u64>) -> Result<u64, ReadError> {
         let DeValue::Integer(integer) = self.value else {
             return Err(self.wrong_type(&integers(&range)));
         };
@@ -46,17 +49,26 @@ impl<'d> Field<'d> {
     }
 
     /// Yes or no.
-    pub(crate) fn bool(&self) -> Result<bool, ReadError> {
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn bool(&self) -> Result<bool, ReadError> {
         self.value.as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
 
     /// Some text, described as `allowed` in case it is none.
-    pub(crate) fn text(&self, allowed: &str) -> Result<&'d str, ReadError> {
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn text(&self, allowed: &str) -> Result<&'d str, ReadError> {
         self.value.as_str().ok_or_else(|| self.wrong_type(allowed))
     }
 
     /// What people call something.
-    pub(crate) fn name(&self) -> Result<String, ReadError> {
+    ///
+    /// # Errors
+    /// It is no [`Self::NAME`].
+    pub fn name(&self) -> Result<String, ReadError> {
         let name = self.text(Self::NAME)?;
         let chars = name.chars().count();
         if (1..=Self::NAME_CHARS_MAX).contains(&chars) && !name.chars().any(char::is_control) {
@@ -67,7 +79,10 @@ impl<'d> Field<'d> {
     }
 
     /// The thing of this name, out of those that have one of `names`.
-    pub(crate) fn choice<T>(
+    ///
+    /// # Errors
+    /// It is no text, or none of the names.
+    pub fn choice<T>(
         &self,
         names: impl Iterator<Item = &'static str>,
         from_name: impl FnOnce(&str) -> Option<T>,
@@ -78,7 +93,10 @@ impl<'d> Field<'d> {
     }
 
     /// The elements of an array of at most `count_max` things that are called `what`.
-    pub(crate) fn items(&self, what: &str, count_max: usize) -> Result<Vec<Self>, ReadError> {
+    ///
+    /// # Errors
+    /// It is no array, or too long.
+    pub fn items(&self, what: &str, count_max: usize) -> Result<Vec<Self>, ReadError> {
         let Some(array) = self.value.as_array() else {
             return Err(self.wrong_type(&format!("an array of {what}")));
         };
@@ -93,7 +111,10 @@ impl<'d> Field<'d> {
     }
 
     /// A table with these keys and no others.
-    pub(crate) fn table(&self, known: &'static [&'static str]) -> Result<Fields<'d>, ReadError> {
+    ///
+    /// # Errors
+    /// It is no table, or has another key.
+    pub fn table(&self, known: &'static [&'static str]) -> Result<Fields<'d>, ReadError> {
         match self.value.as_table() {
             Some(table) => Fields::new(self.place.clone(), table, known),
             None => Err(self.wrong_type(&format!("a table of: {}", listed(known.iter().copied())))),
@@ -115,12 +136,12 @@ impl<'d> Field<'d> {
 }
 
 /// A range as messages say it.
-pub(super) fn integers(range: &RangeInclusive<u64>) -> String {
+pub(crate) fn integers(range: &RangeInclusive<u64>) -> String {
     format!("an integer from {} to {}", range.start(), range.end())
 }
 
 /// `number` in the unit that the name of its key ends with.
-pub(super) fn duration_of(key: &str, number: u64) -> Duration {
+pub(crate) fn duration_of(key: &str, number: u64) -> Duration {
     match key.rsplit('_').next() {
         Some("ms") => Duration::from_millis(number),
         Some("us") => Duration::from_micros(number),

@@ -2,8 +2,8 @@
 
 use toml::de::DeTable;
 
-use super::place::line_at;
-use super::{Fields, Place, ReadError, Source};
+use crate::place::line_at;
+use crate::{Fields, Place, ReadError, Source};
 
 /// Larger files are refused unread: 4 MiB.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
@@ -23,7 +23,10 @@ pub fn decode_utf8(file: &str, bytes: Vec<u8>) -> Result<String, ReadError> {
 }
 
 /// Parses a document whose top table has these keys and hands its fields to `read`.
-pub(crate) fn with_root<T>(
+///
+/// # Errors
+/// It is no TOML, too long, has another key, or what `read` says.
+pub fn with_root<T>(
     file: &str,
     text: &str,
     known: &'static [&'static str],

@@ -1,7 +1,7 @@
 //! Where in a text something is.
 
-use super::ReadError;
-use super::nearest::clipped;
+use crate::ReadError;
+use crate::nearest::clipped;
 
 /// A text, and what to call it.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Source<'_> {
 }
 
 /// The line of byte `offset`, counted from 1. The end of a text belongs to its last line.
-pub(super) fn line_at(text: &[u8], offset: usize) -> usize {
+pub(crate) fn line_at(text: &[u8], offset: usize) -> usize {
     let before = offset.min(text.len().saturating_sub(1));
     1 + text.iter().take(before).filter(|byte| **byte == b'\n').count()
 }
@@ -40,17 +40,17 @@ pub(crate) struct Place<'d> {
 
 impl<'d> Place<'d> {
     /// The whole document.
-    pub(super) fn root(source: Source<'d>) -> Self {
+    pub(crate) fn root(source: Source<'d>) -> Self {
         Self { source, path: String::new(), offset: 0 }
     }
 
     /// Where the place is, in bytes from the beginning of the text.
-    pub(super) fn offset(&self) -> usize {
+    pub(crate) fn offset(&self) -> usize {
         self.offset
     }
 
     /// The value of `key` in the table at this place.
-    pub(super) fn key(&self, key: &str, offset: usize) -> Self {
+    pub(crate) fn key(&self, key: &str, offset: usize) -> Self {
         let bare = |symbol: char| symbol.is_ascii_alphanumeric() || matches!(symbol, '_' | '-');
         let written = match key.chars().all(bare) && !key.is_empty() {
             true => clipped(key),
@@ -64,7 +64,7 @@ impl<'d> Place<'d> {
     }
 
     /// Element `index` of the array at this place.
-    pub(super) fn index(&self, index: usize, offset: usize) -> Self {
+    pub(crate) fn index(&self, index: usize, offset: usize) -> Self {
         Self { source: self.source, path: format!("{}[{index}]", self.path), offset }
     }
 

@@ -7,10 +7,7 @@ const DISTANCE_MAX: usize = 2;
 const SHOWN_CHARS: usize = 40;
 
 /// The candidate that differs from `word` by a slip of the finger or two, if there is one.
-pub(crate) fn nearest<'c>(
-    word: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn nearest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let word: Vec<char> = word.chars().take(2 * SHOWN_CHARS).collect();
     candidates
         .filter_map(|candidate| {
@@ -47,7 +44,7 @@ fn distance(a: &[char], b: &[char]) -> usize {
 }
 
 /// Words as a list in a message, the first twenty of them.
-pub(crate) fn listed<'w>(words: impl Iterator<Item = &'w str>) -> String {
+pub fn listed<'w>(words: impl Iterator<Item = &'w str>) -> String {
     let mut words = words.peekable();
     let mut list = String::new();
     for word in words.by_ref().take(20) {
@@ -63,12 +60,12 @@ pub(crate) fn listed<'w>(words: impl Iterator<Item = &'w str>) -> String {
 }
 
 /// A word of the file in quotes.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     format!("{:?}", clipped(word))
 }
 
 /// The word, or its beginning if it is very long.
-pub(super) fn clipped(word: &str) -> String {
+pub(crate) fn clipped(word: &str) -> String {
     match word.char_indices().nth(SHOWN_CHARS) {
         None => word.to_owned(),
         Some((end, _)) => format!("{}...", &word[..end]),

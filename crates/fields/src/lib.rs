@@ -3,6 +3,10 @@
 //! A person who mistyped one key of a long file wants one line that says where and what is
 //! allowed. A derived reader cannot give that: it stops at the type, far from the text. So tables
 //! are read field by field, each with its range, and the position in the text is never let go.
+//!
+//! Scenarios, models of devices and the daemon's configuration are read with this. It is a crate of
+//! its own because nobody should need a simulator to read a file.
+#![forbid(unsafe_code)]
 
 mod document;
 mod error;
@@ -15,18 +19,17 @@ use core::ops::RangeInclusive;
 use gpreempt_core::time::Duration;
 use toml::de::DeTable;
 
-pub(crate) use document::with_root;
-pub use document::{FILE_BYTES_MAX, decode_utf8};
+pub use document::{FILE_BYTES_MAX, decode_utf8, with_root};
 pub use error::ReadError;
-pub(crate) use field::Field;
+pub use field::Field;
 use field::{duration_of, integers};
-pub(crate) use nearest::{listed, nearest, quoted};
-pub(crate) use place::{Place, Source};
+pub use nearest::{listed, nearest, quoted};
+use place::{Place, Source};
 
 /// One table of a document. Its keys are known before it is read, so that a mistyped key is
 /// reported as such and not as the absence of the right one.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'d> {
+pub struct Fields<'d> {
     place: Place<'d>,
     table: &'d DeTable<'d>,
     known: &'static [&'static str],
@@ -34,6 +37,9 @@ pub(crate) struct Fields<'d> {
 
 impl<'d> Fields<'d> {
     /// The table at `place`, which may have these keys and no others.
+    ///
+    /// # Errors
+    /// The first key that is none of them.
     pub(crate) fn new(
         place: Place<'d>,
         table: &'d DeTable<'d>,
@@ -55,23 +61,28 @@ impl<'d> Fields<'d> {
     }
 
     /// The value of `key`, if the table has it.
-    pub(crate) fn optional(&self, key: &'static str) -> Option<Field<'d>> {
+    ///
+    /// # Panics
+    /// If the key is none of those that the table may have.
+    pub fn optional(&self, key: &'static str) -> Option<Field<'d>> {
         assert!(self.known.contains(&key), "`{key}` is read but not declared");
         let value = self.table.get(key)?;
         Some(Field::new(self.place.key(key, value.span().start), value.get_ref()))
     }
 
     /// The value of `key`, which must be `allowed`.
-    pub(crate) fn required(
-        &self,
-        key: &'static str,
-        allowed: &str,
-    ) -> Result<Field<'d>, ReadError> {
+    ///
+    /// # Errors
+    /// It is missing.
+    pub fn required(&self, key: &'static str, allowed: &str) -> Result<Field<'d>, ReadError> {
         self.optional(key).ok_or_else(|| self.missing(key, allowed))
     }
 
     /// The one of these keys that the table has.
-    pub(crate) fn exactly_one(
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub fn exactly_one(
         &self,
         keys: &[&'static str],
     ) -> Result<(&'static str, Field<'d>), ReadError> {
@@ -89,7 +100,10 @@ impl<'d> Fields<'d> {
     }
 
     /// An integer; without a default it has to be there.
-    pub(crate) fn u64(
+    ///
+    /// # Errors
+    /// It is missing, no integer, or out of range.
+    pub fn u64(
         &self,
         key: &'static str,
         range: RangeInclusive<u64>,
@@ -102,7 +116,10 @@ impl<'d> Fields<'d> {
     }
 
     /// A small integer; without a default it has to be there.
-    pub(crate) fn u32(
+    ///
+    /// # Errors
+    /// It is missing, no integer, or out of range.
+    pub fn u32(
         &self,
         key: &'static str,
         range: RangeInclusive<u32>,
@@ -115,7 +132,10 @@ impl<'d> Fields<'d> {
     }
 
     /// A duration in the unit that the key ends with; without a default it has to be there.
-    pub(crate) fn duration(
+    ///
+    /// # Errors
+    /// It is missing, no integer, or out of range.
+    pub fn duration(
         &self,
         key: &'static str,
         range: RangeInclusive<u64>,
@@ -128,7 +148,10 @@ impl<'d> Fields<'d> {
     }
 
     /// A duration that may be absent.
-    pub(crate) fn optional_duration(
+    ///
+    /// # Errors
+    /// It is no integer, or out of range.
+    pub fn optional_duration(
         &self,
         key: &'static str,
         range: RangeInclusive<u64>,
@@ -137,7 +160,10 @@ impl<'d> Fields<'d> {
     }
 
     /// Yes or no; without a default it has to be there.
-    pub(crate) fn bool(
+    ///
+    /// # Errors
+    /// It is missing, or neither.
+    pub fn bool(
         &self,
         key: &'static str,
         default: impl Into<Option<bool>>,
@@ -149,12 +175,18 @@ impl<'d> Fields<'d> {
     }
 
     /// What people call something; it has to be there.
-    pub(crate) fn name(&self, key: &'static str) -> Result<String, ReadError> {
+    ///
+    /// # Errors
+    /// It is missing, or no [`Field::NAME`].
+    pub fn name(&self, key: &'static str) -> Result<String, ReadError> {
         self.required(key, Field::NAME)?.name()
     }
 
     /// The tables under `key`, none if it is absent, each with these keys and no others.
-    pub(crate) fn tables(
+    ///
+    /// # Errors
+    /// It is no array of tables, too long, or one of them has another key.
+    pub fn tables(
         &self,
         key: &'static str,
         count_max: usize,
@@ -168,19 +200,19 @@ impl<'d> Fields<'d> {
     }
 
     /// An error about `key`, at its place if it is there and at the table's if not.
-    pub(crate) fn error_at(&self, key: &str, message: impl Into<String>) -> ReadError {
+    pub fn error_at(&self, key: &str, message: impl Into<String>) -> ReadError {
         let value = self.table.get(key);
         let offset = value.map_or_else(|| self.place.offset(), |value| value.span().start);
         self.place.key(key, offset).error(message)
     }
 
     /// An error about the whole table.
-    pub(crate) fn error(&self, message: impl Into<String>) -> ReadError {
+    pub fn error(&self, message: impl Into<String>) -> ReadError {
         self.place.error(message)
     }
 
     /// An error about a key that is not there and must be `allowed`.
-    pub(crate) fn missing(&self, key: &str, allowed: &str) -> ReadError {
+    pub fn missing(&self, key: &str, allowed: &str) -> ReadError {
         self.error_at(key, format!("is missing; must be {allowed}"))
     }
 }

@@ -1,0 +1,163 @@
+//! What can be typed to the daemon.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::traits::TraitsChange;
+
+use super::process::{ChangeArgs, parse_time};
+
+/// Start a program with a priority; its children have it too.
+///
+/// The program is known to gpreemptd before it begins. Its signals, its exit code and its terminal
+/// are its own. Where there is no daemon, this command stays beside it and schedules it by itself;
+/// where there is no GPU that can be controlled either, the program runs without a priority.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct RunArgs {
+    /// The priority, 0 (lowest) to 15 (highest)
+    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub(crate) priority: u8,
+    #[command(flatten)]
+    pub(crate) traits: TraitArgs,
+    /// The program and its arguments, after `--`
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+    #[command(flatten)]
+    pub(crate) driver: ChangeArgs,
+}
+
+/// What a process can have beside its priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
+pub(crate) struct TraitArgs {
+    /// Its part of the GPU under the policy `fair` (1 to 1000)
+    #[arg(long, value_parser = parse_weight)]
+    pub(crate) weight: Option<NonZeroU32>,
+    /// How soon its requests should be done, in microseconds, for the policy `edf`; 0 for any time
+    #[arg(long, value_name = "US",
+          value_parser = clap::value_parser!(u64).range(0..=3_600_000_000))]
+    pub(crate) deadline: Option<u64>,
+}
+
+impl TraitArgs {
+    /// As the daemon wants it.
+    pub(crate) fn change(self, priority: Option<u8>) -> TraitsChange {
+        TraitsChange {
+            priority: priority.and_then(Priority::new),
+            weight: self.weight,
+            deadline_us: self.deadline,
+        }
+    }
+}
+
+/// Who is on the GPUs, as it changes (needs gpreemptd).
+///
+/// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
+/// resumes it, q ends.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct TopArgs {
+    /// How often to look, from 100ms to 10s
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_period)]
+    pub(crate) every: Duration,
+    /// Print what there is to see now, as plain text, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print a line of JSON each time
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show or change who comes first (needs gpreemptd).
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct PolicyArgs {
+    /// A policy (strict, round-robin, fair, edf), parameters such as slice_ms=20, or both
+    #[arg(value_name = "NAME|KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Follow what gpreemptd does, and why.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct EventsArgs {
+    /// Print lines of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Record what gpreemptd decides, and why, as a time line for Perfetto or chrome://tracing.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct TraceArgs {
+    /// For how long, in whole seconds or minutes; Ctrl-C ends it earlier
+    #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    pub(crate) time: Duration,
+    /// Where to write the time line (Chrome trace format)
+    #[arg(long, value_name = "FILE", default_value = "trace.json")]
+    pub(crate) out: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print what makes a shell complete the commands and options of gpreempt.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// Shells that can complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+fn parse_weight(text: &str) -> Result<NonZeroU32, String> {
+    let weight = text.parse().ok().filter(|weight| (1..=1000).contains(weight));
+    let weight = weight.and_then(NonZeroU32::new);
+    weight.ok_or_else(|| "a weight is a number from 1 to 1000".to_owned())
+}
+
+fn parse_period(text: &str) -> Result<Duration, String> {
+    let period = parse_time(text)?;
+    if (100..=10_000).contains(&period.as_millis()) {
+        Ok(period)
+    } else {
+        Err("look at most ten times a second and at least every 10s".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_said_changes() {
+        let traits = TraitArgs { weight: NonZeroU32::new(3), deadline: None };
+        let change = traits.change(None);
+        assert_eq!(change.priority, None);
+        assert_eq!(change.weight.map(NonZeroU32::get), Some(3));
+        assert_eq!(change.deadline_us, None);
+        assert_eq!(traits.change(Some(15)).priority, Some(Priority::MAX));
+    }
+
+    #[test]
+    fn weights_and_periods_have_limits() {
+        for text in ["0", "1001", "-1", "x", ""] {
+            assert!(parse_weight(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_period("100ms"), Ok(Duration::from_millis(100)));
+        for text in ["99ms", "11s", "0s", "5"] {
+            assert!(parse_period(text).is_err(), "{text}");
+        }
+    }
+}

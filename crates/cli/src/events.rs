@@ -1,0 +1,117 @@
+//! `gpreempt events`: what the daemon does, as it happens.
+
+use gpreempt_core::priority::Priority;
+use gpreempt_core::time::Duration;
+use gpreempt_wire::event::Event;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::role::Role;
+use serde_json::{Value, json};
+
+use crate::args::EventsArgs;
+use crate::failure::Failure;
+use crate::{daemon, output};
+
+pub(crate) fn main(args: &EventsArgs) -> Result<(), Failure> {
+    let client = daemon::require(Role::Monitor)?;
+    let follow = client.follow(&Request::Follow).map_err(|error| daemon::failure(&error))?;
+    for event in follow {
+        let event = event.map_err(|error| daemon::failure(&error))?;
+        if args.json {
+            output::print(&format!("{}\n", as_json(&event)))?;
+        } else {
+            output::print(&text(&event))?;
+        }
+    }
+    Ok(())
+}
+
+fn as_json(event: &Event) -> Value {
+    json!({
+        "at_ns": event.at_ns,
+        "kind": event.kind.name(),
+        "device": event.device,
+        "pid": event.process.map(Process::pid),
+        "start_ticks": event.process.map(Process::start_ticks),
+        "name": event.name.as_str(),
+        "queue": some(event.queue),
+        "priority": event.priority.map(Priority::level),
+        "by_pid": event.by_process.map(Process::pid),
+        "by_queue": some(event.by_queue),
+        "duration_ns": some(event.duration_ns),
+        "reason": event.reason.as_str(),
+        "dropped": event.dropped,
+    })
+}
+
+/// Zero stands for none.
+fn some(number: u64) -> Option<u64> {
+    Some(number).filter(|number| *number != 0)
+}
+
+/// One line, and one before it if something is missing.
+fn text(event: &Event) -> String {
+    let mut text = String::new();
+    if event.dropped > 0 {
+        text.push_str(&format!("({} events were left out)\n", event.dropped));
+    }
+    let (seconds, micros) = (event.at_ns / 1_000_000_000, event.at_ns / 1_000 % 1_000_000);
+    text.push_str(&format!("{seconds:>6}.{micros:06} {:<10}", event.kind.name()));
+    if let Some(process) = event.process {
+        text.push_str(&format!(" {} ({process})", event.name));
+    }
+    if let Some(queue) = some(event.queue) {
+        text.push_str(&format!(" queue {queue}"));
+    }
+    if let Some(device) = event.device {
+        text.push_str(&format!(" on device {device}"));
+    }
+    if let Some(duration) = some(event.duration_ns) {
+        text.push_str(&format!(", {}", Duration::from_nanos(duration)));
+    }
+    if !event.reason.is_empty() {
+        text.push_str(&format!(": {}", event.reason));
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_wire::event::EventKind;
+    use gpreempt_wire::text::Text;
+
+    fn preempted() -> Event {
+        Event {
+            dropped: 2,
+            device: Some(0),
+            process: Process::new(4242, 77),
+            queue: 3,
+            priority: Priority::new(2),
+            duration_ns: 812_000,
+            name: Text::new("trainer"),
+            reason: Text::new("priority 12 waits"),
+            ..Event::new(12_345_678_901, EventKind::Preempted)
+        }
+    }
+
+    #[test]
+    fn an_event_is_a_line() {
+        let line = "    12.345678 preempted  trainer (4242) queue 3 on device 0, 812us: \
+                    priority 12 waits\n";
+        assert_eq!(text(&preempted()), format!("(2 events were left out)\n{line}"));
+        let policy = Event::new(5_000, EventKind::Policy);
+        assert_eq!(text(&policy), "     0.000005 policy    \n");
+    }
+
+    #[test]
+    fn what_is_absent_is_null() {
+        let json = as_json(&preempted());
+        assert_eq!(json["pid"], 4242);
+        assert_eq!(json["by_pid"], Value::Null);
+        assert_eq!(json["by_queue"], Value::Null);
+        assert_eq!(json["priority"], 2);
+        assert_eq!(json["dropped"], 2);
+    }
+}

@@ -1,0 +1,75 @@
+//! A suspension through the daemon: a short lease that is renewed, so that it ends soon after this
+//! command does, however that happens.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use gpreempt_wire::client::Client;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::state::TaskState;
+
+use super::{CHECK, say_resumed, say_stopped};
+use crate::args::SuspendArgs;
+use crate::daemon;
+use crate::failure::Failure;
+use crate::stop::Stop;
+
+/// How long the process stays suspended if this command is killed.
+const LEASE: Duration = Duration::from_secs(10);
+/// How old a lease is when it is renewed.
+const RENEW: Duration = Duration::from_secs(4);
+/// How often it is looked whether somebody else resumed the process.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(super) fn main(mut client: Client, args: &SuspendArgs) -> Result<(), Failure> {
+    let process = daemon::process(args.pid)?;
+    let stop = Stop::on_signals()?;
+    let begin = Instant::now();
+    let until = args.time.map(|time| begin + time);
+    let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
+    suspend(&mut client, process, left(begin))?;
+    say_stopped(args, &args.pid.to_string())?;
+    let (mut renewed, mut looked) = (begin, begin);
+    let mut is_suspended = true;
+    while is_suspended && !stop.is_set() {
+        let now = Instant::now();
+        if left(now) == Some(Duration::ZERO) {
+            break;
+        }
+        if now - looked >= LOOK {
+            looked = now;
+            is_suspended = look(&mut client, process)?;
+        }
+        // What somebody else resumed stays so.
+        if is_suspended && now - renewed >= RENEW {
+            renewed = now;
+            suspend(&mut client, process, left(now))?;
+        }
+        std::thread::sleep(left(now).unwrap_or(CHECK).min(CHECK));
+    }
+    if is_suspended {
+        let resumed = client.expect_ok(&Request::Resume { process });
+        // The lease may be over by now, or the process: then there is nothing to resume.
+        if let Err(error) = resumed
+            && look(&mut client, process)?
+        {
+            return Err(daemon::failure(&error));
+        }
+    }
+    say_resumed(args)
+}
+
+/// Takes the process off its devices for a lease, or for the rest of the time if that is shorter.
+fn suspend(client: &mut Client, process: Process, left: Option<Duration>) -> Result<(), Failure> {
+    let time = left.unwrap_or(LEASE).min(LEASE);
+    let lease_ms = u32::try_from(time.as_millis()).ok().and_then(NonZeroU32::new);
+    let lease_ms = lease_ms.unwrap_or(NonZeroU32::MIN);
+    daemon::tell(client, &Request::Suspend { process, lease_ms })
+}
+
+fn look(client: &mut Client, process: Process) -> Result<bool, Failure> {
+    let tasks = daemon::snapshot(client)?.tasks;
+    let task = tasks.iter().find(|task| task.pid == process.pid());
+    Ok(task.is_some_and(|task| task.state == TaskState::Suspended))
+}

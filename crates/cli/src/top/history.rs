@@ -1,0 +1,166 @@
+//! What was seen so far.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpreempt_wire::state::{DeviceSnapshot, Snapshot, TaskSnapshot};
+
+/// A process, now and for ever: its pid, and when it started.
+pub(super) type TaskKey = (u32, u64);
+
+/// How many columns a time line has at the most: more than any terminal.
+const COLUMNS_MAX: usize = 1_000;
+/// Over how long preemptions are counted.
+const RATE_NS: u64 = 2_000_000_000;
+
+/// The last snapshot, and what can be told only from several.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    latest: Snapshot,
+    /// Which part of each period a process had its devices, oldest first.
+    tracks: BTreeMap<TaskKey, VecDeque<f64>>,
+    /// How long each of those periods was.
+    periods_ns: VecDeque<u64>,
+    /// When, and how many preempts each device had counted by then.
+    counts: VecDeque<(u64, BTreeMap<u32, u64>)>,
+}
+
+/// Who a process is.
+pub(super) const fn key(task: &TaskSnapshot) -> TaskKey {
+    (task.pid, task.start_ticks)
+}
+
+impl History {
+    /// Adds a snapshot, with its processes in the order in which they are shown.
+    pub(super) fn push(&mut self, mut snapshot: Snapshot) {
+        snapshot.tasks.sort_by_key(|task| (std::cmp::Reverse(task.priority), key(task)));
+        let is_first = self.latest.now_ns == 0;
+        // Another daemon counts from zero again.
+        if snapshot.daemon.pid != self.latest.daemon.pid || snapshot.now_ns < self.latest.now_ns {
+            *self = Self::default();
+        } else if !is_first && snapshot.now_ns > self.latest.now_ns {
+            self.add_column(&snapshot);
+        }
+        let preempts = snapshot.devices.iter().map(|device| (device.id, device.preempts));
+        self.counts.push_back((snapshot.now_ns, preempts.collect()));
+        while self.counts.len() > 2
+            && self.counts.get(1).is_some_and(|(at, _)| snapshot.now_ns - at >= RATE_NS)
+        {
+            self.counts.pop_front();
+        }
+        self.latest = snapshot;
+    }
+
+    fn add_column(&mut self, snapshot: &Snapshot) {
+        let period_ns = snapshot.now_ns - self.latest.now_ns;
+        let mut before = std::mem::take(&mut self.tracks);
+        for task in &snapshot.tasks {
+            let mut track = before.remove(&key(task)).unwrap_or_default();
+            let known = self.latest.tasks.iter().find(|known| key(known) == key(task));
+            let ms = known.map_or(0, |known| task.device_ms.saturating_sub(known.device_ms));
+            // CAST: a day in nanoseconds has 47 bits, and a float has 53.
+            let share = 1e6 * ms as f64 / period_ns as f64;
+            track.push_back(share.min(1.0));
+            if track.len() > COLUMNS_MAX {
+                track.pop_front();
+            }
+            self.tracks.insert(key(task), track);
+        }
+        self.periods_ns.push_back(period_ns);
+        if self.periods_ns.len() > COLUMNS_MAX {
+            self.periods_ns.pop_front();
+        }
+    }
+
+    /// How things stand.
+    pub(super) const fn latest(&self) -> &Snapshot {
+        &self.latest
+    }
+
+    /// The last `columns` parts of a process, the newest first.
+    pub(super) fn track(&self, task: TaskKey, columns: usize) -> impl Iterator<Item = f64> {
+        let track = self.tracks.get(&task);
+        let parts = track.map(|track| track.iter().rev().take(columns).copied());
+        parts.into_iter().flatten()
+    }
+
+    /// How long the last `columns` periods were together, in nanoseconds.
+    pub(super) fn length_ns(&self, columns: usize) -> u64 {
+        self.periods_ns.iter().rev().take(columns).sum()
+    }
+
+    /// Preempts of a device in each second.
+    pub(super) fn preempts_per_s(&self, device: &DeviceSnapshot) -> f64 {
+        let Some((begin, counts)) = self.counts.front() else { return 0.0 };
+        let before = counts.get(&device.id).copied().unwrap_or(device.preempts);
+        let period_ns = self.latest.now_ns - begin;
+        if period_ns == 0 {
+            return 0.0;
+        }
+        // CAST: as above.
+        1e9 * device.preempts.saturating_sub(before) as f64 / period_ns as f64
+    }
+
+    /// The part of the last second in which a device was somebody's. What a process has on several
+    /// devices counts on each of them.
+    pub(super) fn busy(&self, device: &DeviceSnapshot) -> f64 {
+        let is_there =
+            |task: &&TaskSnapshot| task.queues.iter().any(|queue| queue.device == device.id);
+        let shares = self.latest.tasks.iter().filter(is_there).map(|task| task.share);
+        shares.sum::<f64>().min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(now_ms: u64, device_ms: u64, preempts: u64) -> Snapshot {
+        let task = TaskSnapshot { pid: 7, device_ms, ..TaskSnapshot::default() };
+        let device = DeviceSnapshot { preempts, ..DeviceSnapshot::default() };
+        Snapshot {
+            now_ns: now_ms * 1_000_000,
+            tasks: vec![task],
+            devices: vec![device],
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn parts_and_rates_are_differences() {
+        let mut history = History::default();
+        history.push(snapshot(1_000, 500, 10));
+        assert_eq!(history.track((7, 0), 10).count(), 0);
+        history.push(snapshot(1_200, 550, 10));
+        // Nothing new in no time.
+        history.push(snapshot(1_200, 550, 10));
+        history.push(snapshot(1_400, 750, 14));
+        assert_eq!(history.track((7, 0), 10).collect::<Vec<_>>(), [1.0, 0.25]);
+        assert_eq!(history.track((7, 0), 1).collect::<Vec<_>>(), [1.0]);
+        assert_eq!(history.track((8, 0), 10).count(), 0);
+        assert_eq!(history.length_ns(10), 400_000_000);
+        let device = &history.latest().devices[0];
+        assert_eq!(history.preempts_per_s(device), 10.0);
+    }
+
+    #[test]
+    fn another_daemon_begins_again() {
+        let mut history = History::default();
+        history.push(snapshot(1_000, 500, 10));
+        history.push(snapshot(1_200, 550, 10));
+        let mut other = snapshot(1_300, 3, 1);
+        other.daemon.pid = 99;
+        history.push(other);
+        assert_eq!(history.track((7, 0), 10).count(), 0);
+        assert_eq!(history.preempts_per_s(&history.latest().devices[0]), 0.0);
+    }
+
+    #[test]
+    fn memory_has_an_end() {
+        let mut history = History::default();
+        for turn in 1..2_000 {
+            history.push(snapshot(turn * 200, turn, turn));
+        }
+        assert_eq!(history.track((7, 0), usize::MAX).count(), COLUMNS_MAX);
+        assert!(history.counts.len() < 20 && history.periods_ns.len() == COLUMNS_MAX);
+    }
+}

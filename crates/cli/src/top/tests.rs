@@ -1,0 +1,235 @@
+//! Pictures of every size, and keys.
+
+use expect_test::expect;
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::state::{
+    DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
+};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::history::History;
+use super::keys::{Panel, Wish};
+use super::{frame, plain, text};
+
+fn task(pid: u32, name: &str, priority: u8, share: f64) -> TaskSnapshot {
+    TaskSnapshot {
+        pid,
+        start_ticks: 9,
+        name: name.to_owned(),
+        priority: Some(priority),
+        state: TaskState::Running,
+        share,
+        queues: vec![QueueSnapshot::default()],
+        ..TaskSnapshot::default()
+    }
+}
+
+/// Two processes that take turns, and one that is suspended.
+fn snapshot(turn: u64) -> Snapshot {
+    let serve_ms = 50 * turn.div_ceil(2);
+    let serve = TaskSnapshot { device_ms: serve_ms, ..task(4100, "serve", 12, 0.125) };
+    let train = TaskSnapshot {
+        device_ms: 200 * turn - serve_ms,
+        state: TaskState::Preempted,
+        pending: 37,
+        preempts_per_s: 2.5,
+        waiting_ms: 4,
+        ..task(4242, "train-a-very-long-name.py", 2, 0.875)
+    };
+    let idle = TaskSnapshot { state: TaskState::Suspended, ..task(77, "batch", 0, 0.0) };
+    Snapshot {
+        now_ns: 1_000_000_000 + turn * 200_000_000,
+        daemon: DaemonSnapshot { uptime_ms: 90_000, ..DaemonSnapshot::default() },
+        policy: "strict".to_owned(),
+        interval_us: 5_000,
+        devices: vec![DeviceSnapshot {
+            id: 0,
+            uuid: "GPU-0123456789abcdef".to_owned(),
+            kind: "nvidia".to_owned(),
+            preempts: turn,
+            preempt_us_p50: 812,
+            preempt_us_p99: 1_930,
+        }],
+        tasks: vec![idle, train, serve],
+        ..Snapshot::default()
+    }
+}
+
+fn history() -> History {
+    let mut history = History::default();
+    for turn in 0..20 {
+        history.push(snapshot(turn));
+    }
+    history
+}
+
+fn selected(history: &History) -> Panel {
+    let mut panel = Panel::default();
+    panel.catch_up(&history.latest().tasks);
+    panel
+}
+
+fn picture(width: u16, height: u16) -> String {
+    let history = history();
+    let panel = selected(&history);
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal
+        .draw(|picture| {
+            let area = picture.area();
+            frame::draw(&history, &panel, area, picture.buffer_mut());
+        })
+        .unwrap();
+    text(terminal.backend().buffer())
+}
+
+#[test]
+fn at_80x24_everything_is_there() {
+    expect![[r#"
+        gpreempt top  3 processes  policy strict  every 5.00ms  up 90.0s
+        gpu                                             busy   pre/s preempt p50     p99
+        0 nvidia GPU-0123456789abcdef                   100%     5.0       812us  1.93ms
+        process                    pid   gpu prio     state pending share  pre/s waiting
+        serve                     4100     0   12   running       0   12%    0.0       -
+        train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
+        batch                       77     0    0 suspended       0    0%    0.0       -
+
+        who held the GPU in the last 3.80s
+        serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
+        train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        batch
+
+
+
+
+
+
+
+
+
+
+
+        up/down select  +/- priority  s suspend  r resume  q quit
+    "#]]
+    .assert_eq(&picture(80, 24));
+}
+
+#[test]
+fn at_40x10_the_important_things_are_there() {
+    expect![[r#"
+        gpreempt top  3 processes  policy strict
+        gpu     busy   pre/s preempt p50     p99
+        0 nvid  100%     5.0       812us  1.93ms
+        process         pid prio     state share
+        serve          4100   12   running   12%
+        train-a-ver    4242    2 preempted   88%
+        who held the GPU in the last 3.80s
+        serve                ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
+        train-a-ve           ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        up/down select  +/- priority  s suspend
+    "#]]
+    .assert_eq(&picture(40, 10));
+}
+
+#[test]
+fn on_paper_there_are_no_keys() {
+    expect![[r#"
+        gpreempt top  3 processes  policy strict  every 5.00ms  up 90.0s
+        gpu                                             busy   pre/s preempt p50     p99
+        0 nvidia GPU-0123456789abcdef                   100%     5.0       812us  1.93ms
+        process                    pid   gpu prio     state pending share  pre/s waiting
+        serve                     4100     0   12   running       0   12%    0.0       -
+        train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
+        batch                       77     0    0 suspended       0    0%    0.0       -
+        who held the GPU in the last 3.80s
+        serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
+        train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        batch
+    "#]]
+    .assert_eq(&plain(&history()));
+}
+
+#[test]
+fn no_size_is_too_small() {
+    assert_eq!(picture(1, 1), "g\n");
+    for width in 0..90 {
+        for height in 0..30 {
+            let lines = picture(width, height);
+            assert_eq!(lines.lines().count(), usize::from(height), "{width}x{height}");
+        }
+    }
+}
+
+#[test]
+fn a_machine_without_anything_and_one_with_too_much() {
+    let mut empty = History::default();
+    assert!(plain(&empty).starts_with("gpreempt top  0 processes"));
+    let device = |id| DeviceSnapshot { id, ..DeviceSnapshot::default() };
+    empty.push(Snapshot {
+        now_ns: 1,
+        devices: (0..300).map(device).collect(),
+        tasks: (0..300).map(|pid| task(pid, "evil\u{1b}[2J\n界", 7, f64::NAN)).collect(),
+        ..Snapshot::default()
+    });
+    let panel = selected(&empty);
+    for (width, height) in [(80, 24), (300, 100), (3, 2)] {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal
+            .draw(|picture| {
+                let area = picture.area();
+                frame::draw(&empty, &panel, area, picture.buffer_mut());
+            })
+            .unwrap();
+        assert!(!text(terminal.backend().buffer()).contains('\u{1b}'));
+    }
+    assert!(plain(&empty).lines().count() <= 500);
+}
+
+#[test]
+fn keys_select_and_wish() {
+    let history = history();
+    let tasks = &history.latest().tasks;
+    let mut panel = selected(&history);
+    let mut press = |code| panel.press(KeyEvent::new(code, KeyModifiers::NONE), tasks);
+    let priority = |level| Priority::new(level).unwrap();
+    // The most important one is first.
+    assert_eq!(press(KeyCode::Char('+')), Some(Wish::Set((4100, 9), priority(13))));
+    assert_eq!(press(KeyCode::Up), None);
+    assert_eq!(press(KeyCode::Char('r')), Some(Wish::Resume((4100, 9))));
+    assert_eq!(press(KeyCode::Down), None);
+    assert_eq!(press(KeyCode::Char('-')), Some(Wish::Set((4242, 9), priority(1))));
+    for _ in 0..5 {
+        assert_eq!(press(KeyCode::Down), None);
+    }
+    assert_eq!(press(KeyCode::Char('-')), None, "nothing is below the lowest");
+    // To suspend is asked first.
+    assert_eq!(press(KeyCode::Char('s')), None);
+    assert_eq!(press(KeyCode::Char('q')), None, "any other key means no");
+    assert_eq!(press(KeyCode::Char('s')), None);
+    assert_eq!(press(KeyCode::Char('y')), Some(Wish::Suspend((77, 9))));
+    assert_eq!(press(KeyCode::Char('q')), Some(Wish::Quit));
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(panel.press(interrupt, tasks), Some(Wish::Quit));
+    assert_eq!(Panel::default().press(interrupt, &[]), Some(Wish::Quit));
+    let key = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE);
+    assert_eq!(Panel::default().press(key, &[]), None);
+}
+
+#[test]
+fn the_question_and_the_answer_are_at_the_bottom() {
+    let history = history();
+    let (snapshot, tasks) = (history.latest(), &history.latest().tasks);
+    let mut panel = selected(&history);
+    panel.press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), tasks);
+    assert!(panel.bottom(snapshot).starts_with("suspend 4100 for 10 s?"));
+    // The process ends before the answer: nobody else is suspended instead.
+    panel.catch_up(&tasks[1..]);
+    assert_eq!(panel.selected(), Some((4242, 9)));
+    let yes = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
+    assert_eq!(panel.press(yes, &tasks[1..]), None);
+    panel.say("not yours".to_owned());
+    assert_eq!(panel.bottom(snapshot), "not yours");
+    panel.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE), tasks);
+    assert!(panel.bottom(snapshot).contains("q quit"));
+}

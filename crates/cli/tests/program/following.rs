@@ -1,0 +1,144 @@
+//! Commands that watch a daemon for a while: events, trace, top.
+
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::event::{Event, EventKind};
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::state::TaskState;
+use gpreempt_wire::text::Text;
+use serde_json::{Value, json};
+
+use super::Folder;
+use super::fake_daemon::{Deed, FakeDaemon};
+use super::with_daemon::snapshot;
+
+fn event(at_us: u64, kind: EventKind) -> Event {
+    Event {
+        device: Some(0),
+        process: Process::new(4242, 777),
+        queue: 1,
+        priority: Priority::new(3),
+        name: Text::new("train"),
+        reason: Text::new("priority 12 waits"),
+        ..Event::new(5_000_000_000 + at_us * 1_000, kind)
+    }
+}
+
+fn events() -> Vec<Event> {
+    vec![
+        event(100, EventKind::Preempt),
+        Event { duration_ns: 20_000, ..event(120, EventKind::Preempted) },
+        event(900, EventKind::Resume),
+    ]
+}
+
+fn answer(request: &Request) -> Deed {
+    match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
+        Request::Trace { .. } => Deed::Events(events(), true),
+        Request::Follow => Deed::Events(events(), true),
+        _ => Deed::Ok,
+    }
+}
+
+#[test]
+fn events_are_lines() {
+    let folder = Folder::new("events");
+    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let text = folder.stdout(&["events"]);
+    assert_eq!(text.lines().count(), 3);
+    let wanted = "     5.000120 preempted  train (4242) queue 1 on device 0, 20.0us: \
+                  priority 12 waits";
+    assert_eq!(text.lines().nth(1), Some(wanted));
+    let lines = folder.stdout(&["events", "--json"]);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[0]["kind"], &lines[0]["pid"]), (&json!("preempt"), &json!(4242)));
+}
+
+#[test]
+fn a_daemon_that_goes_away_ends_the_events_with_a_line() {
+    let folder = Folder::new("events-end");
+    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Events(events(), false));
+    let program = std::thread::scope(|scope| {
+        let program = scope.spawn(|| folder.run(&["events"]));
+        while daemon.heard().is_empty() {
+            std::thread::yield_now();
+        }
+        drop(daemon);
+        program.join().unwrap()
+    });
+    assert_eq!(program.status.code(), Some(1));
+    assert_eq!(String::from_utf8(program.stdout).unwrap().lines().count(), 3);
+    let errors = String::from_utf8(program.stderr).unwrap();
+    assert!(errors.starts_with("gpreempt: gpreemptd closed the connection"), "{errors}");
+}
+
+#[test]
+fn a_trace_is_a_file_that_perfetto_reads() {
+    let folder = Folder::new("trace");
+    let daemon = FakeDaemon::start(&folder.0, answer);
+    let result = folder.json(&["trace", "--for", "2s", "--out", "t.json", "--json"]);
+    assert_eq!(result, json!({ "file": "t.json", "events": 3, "dropped": 0 }));
+    let seconds = std::num::NonZeroU16::new(2).unwrap();
+    assert_eq!(daemon.heard(), [Request::Snapshot, Request::Trace { seconds }]);
+    let text = folder.stdout(&["trace", "--for", "1s"]);
+    assert_eq!(text, "3 events in trace.json; open it in ui.perfetto.dev\n");
+    let file = std::fs::read(folder.0.join("t.json")).unwrap();
+    let file: Value = serde_json::from_slice(&file).unwrap();
+    let lines = file["traceEvents"].as_array().unwrap();
+    let named = |name: &str| lines.iter().filter(|line| line["name"] == name).count();
+    assert_eq!([named("run"), named("preempt"), named("off")], [1, 2, 1]);
+    let decision = lines.iter().find(|line| line["cat"] == "decision").unwrap();
+    assert_eq!(decision["args"]["reason"], "priority 12 waits");
+    let (code, line) = folder.failure(&["trace", "--for", "1500ms"]);
+    assert_eq!(code, 2, "{line}");
+    let (code, line) = folder.failure(&["trace", "--for", "1s", "--out", "no/such/folder"]);
+    assert_eq!(code, 2, "{line}");
+}
+
+#[test]
+fn a_trace_keeps_what_it_has_when_the_daemon_dies() {
+    let folder = Folder::new("trace-end");
+    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
+        _ => Deed::Events(events(), false),
+    });
+    let program = std::thread::scope(|scope| {
+        let program = scope.spawn(|| folder.run(&["trace", "--for", "60s"]));
+        while daemon.heard().len() < 2 {
+            std::thread::yield_now();
+        }
+        drop(daemon);
+        program.join().unwrap()
+    });
+    assert_eq!(program.status.code(), Some(1));
+    let errors = String::from_utf8(program.stderr).unwrap();
+    assert!(errors.contains("the 3 events before are in trace.json"), "{errors}");
+    let file = std::fs::read(folder.0.join("trace.json")).unwrap();
+    assert!(serde_json::from_slice::<Value>(&file).unwrap()["traceEvents"].is_array());
+}
+
+#[test]
+fn top_once_is_text_and_json() {
+    let folder = Folder::new("top");
+    let mut turn = 0;
+    let daemon = FakeDaemon::start(&folder.0, move |_| {
+        turn += 1;
+        let mut snapshot = snapshot(TaskState::Running);
+        snapshot.now_ns += turn * 100_000_000;
+        snapshot.tasks[0].device_ms = turn * 50;
+        Deed::Snapshot(Box::new(snapshot))
+    });
+    let text = folder.stdout(&["top", "--once", "--every", "100ms"]);
+    assert!(text.starts_with("gpreempt top  2 processes  policy strict"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("train ")).count(), 2, "{text}");
+    assert!(text.lines().any(|line| line.starts_with("train") && line.ends_with('▄')), "{text}");
+    assert_eq!(daemon.heard().len(), 2);
+    let line = folder.stdout(&["top", "--once", "--json"]);
+    assert_eq!(line.lines().count(), 1);
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["tasks"][0]["pid"], 4242);
+    let (code, line) = folder.failure(&["top"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("top needs a terminal"), "{line}");
+}

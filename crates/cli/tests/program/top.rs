@@ -1,0 +1,158 @@
+//! `gpreempt top` in a terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::state::TaskState;
+use gpreempt_wire::traits::TraitsChange;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use super::Folder;
+use super::fake_daemon::{Deed, FakeDaemon};
+use super::with_daemon::snapshot;
+
+/// Give the terminal back, in the language of terminals.
+const LEAVE: &str = "\u{1b}[?1049l";
+const SHOW_CURSOR: &str = "\u{1b}[?25h";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A terminal with `top` in it.
+struct Screen {
+    ours: File,
+    theirs: OwnedFd,
+    program: Child,
+    seen: String,
+}
+
+impl Screen {
+    fn open(folder: &Folder, columns: u16, rows: u16) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&ours, size).unwrap();
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        let program = folder
+            .command(&["top", "--every", "100ms"])
+            .env("TERM", "xterm")
+            .stdin(end())
+            .stdout(end())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self { ours: ours.into(), theirs, program, seen: String::new() }
+    }
+
+    /// Reads until that is there. The limit is far more than any test needs.
+    fn wait_for(&mut self, wanted: &str) {
+        let begin = Instant::now();
+        while !self.seen.contains(wanted) {
+            assert!(begin.elapsed() < PATIENCE, "no {wanted:?}");
+            let mut polled = [PollFd::new(&self.ours, PollFlags::IN)];
+            if poll(&mut polled, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) == Ok(1) {
+                let mut bytes = [0; 4096];
+                let length = self.ours.read(&mut bytes).unwrap();
+                self.seen.push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.seen.clear();
+        self.ours.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn is_raw(&self) -> bool {
+        !tcgetattr(&self.theirs).unwrap().local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// Waits for the end: the exit code, and what was said after the terminal was given back.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.wait_for(LEAVE);
+        self.wait_for(SHOW_CURSOR);
+        let status = self.program.wait().unwrap();
+        assert!(!self.is_raw(), "lines are lines again");
+        let mut errors = String::new();
+        self.program.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (status.code(), errors)
+    }
+}
+
+fn answer(request: &Request) -> Deed {
+    match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
+        _ => Deed::Ok,
+    }
+}
+
+#[test]
+fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
+    let folder = Folder::new("top-keys");
+    let daemon = FakeDaemon::start(&folder.0, answer);
+    let mut screen = Screen::open(&folder, 80, 24);
+    screen.wait_for("quit");
+    assert!(screen.is_raw());
+    screen.press("+snsyrq");
+    assert_eq!(screen.end(), (Some(0), String::new()));
+    let process = Process::new(4242, 777).unwrap();
+    let change = TraitsChange { priority: Priority::new(4), ..TraitsChange::default() };
+    let lease_ms = std::num::NonZeroU32::new(10_000).unwrap();
+    let mut asked = daemon.heard();
+    asked.retain(|request| *request != Request::Snapshot);
+    assert_eq!(
+        asked,
+        [
+            Request::Set { process, change },
+            Request::Suspend { process, lease_ms },
+            Request::Resume { process },
+        ]
+    );
+}
+
+#[test]
+fn it_ends_well_by_ctrl_c_by_a_signal_and_when_the_daemon_dies() {
+    let folder = Folder::new("top-end");
+    let daemon = FakeDaemon::start(&folder.0, answer);
+    let mut screen = Screen::open(&folder, 40, 10);
+    screen.wait_for("select");
+    screen.press("\u{3}");
+    assert_eq!(screen.end(), (Some(0), String::new()));
+    let mut screen = Screen::open(&folder, 40, 10);
+    screen.wait_for("select");
+    let pid = Pid::from_raw(i32::try_from(screen.program.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(screen.end(), (Some(0), String::new()));
+    let mut screen = Screen::open(&folder, 40, 10);
+    screen.wait_for("select");
+    drop(daemon);
+    let (code, errors) = screen.end();
+    assert_eq!(code, Some(1));
+    assert!(errors.starts_with("gpreempt: gpreemptd closed the connection"), "{errors}");
+}
+
+#[test]
+fn a_terminal_of_one_cell_will_do() {
+    let folder = Folder::new("top-tiny");
+    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let mut screen = Screen::open(&folder, 1, 1);
+    screen.wait_for("g");
+    // It may grow and shrink while it runs.
+    for (columns, rows) in [(100, 50), (2, 1), (30, 3)] {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&screen.ours, size).unwrap();
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    screen.press("q");
+    assert_eq!(screen.end(), (Some(0), String::new()));
+}

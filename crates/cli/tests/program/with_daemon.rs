@@ -1,0 +1,244 @@
+//! Commands that ask a daemon, and one that says no, nothing, or goes away.
+
+use std::num::NonZeroU32;
+
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::policy::PolicySettings;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::Reply;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::state::{QueueSnapshot, Snapshot, TaskSnapshot, TaskState};
+use gpreempt_wire::traits::TraitsChange;
+use serde_json::json;
+
+use super::Folder;
+use super::fake_daemon::{Deed, FakeDaemon};
+
+pub(crate) fn snapshot(state: TaskState) -> Snapshot {
+    let task = TaskSnapshot {
+        pid: 4242,
+        start_ticks: 777,
+        name: "train".to_owned(),
+        priority: Some(3),
+        state,
+        share: 0.5,
+        queues: vec![QueueSnapshot { id: 1, active: true, on: true, ..QueueSnapshot::default() }],
+        ..TaskSnapshot::default()
+    };
+    let idle = TaskSnapshot { pid: 9, name: "shell".to_owned(), ..TaskSnapshot::default() };
+    Snapshot {
+        now_ns: 5_000_000_000,
+        policy: "strict".to_owned(),
+        tasks: vec![task, idle],
+        ..Snapshot::default()
+    }
+}
+
+fn process() -> Process {
+    Process::new(4242, 0).unwrap()
+}
+
+/// Every command that needs a daemon.
+const NEEDY: [&[&str]; 5] =
+    [&["policy"], &["events"], &["trace", "--for", "1s"], &["top", "--json"], &["top", "--once"]];
+/// Those that can do without.
+const ABLE: [&[&str]; 8] = [
+    &["set", "4242", "-p", "3"],
+    &["detach", "4242"],
+    &["suspend", "4242", "--for", "1s"],
+    &["resume", "4242"],
+    &["resume", "--all"],
+    &["ps"],
+    &["ps", "--json"],
+    &["run", "-p", "3", "--", "true"],
+];
+
+fn all() -> impl Iterator<Item = &'static [&'static str]> {
+    NEEDY.into_iter().chain(ABLE)
+}
+
+#[test]
+fn without_a_daemon_those_who_need_one_say_so() {
+    let folder = Folder::new("no-daemon");
+    for arguments in NEEDY.into_iter().chain([&["top"][..]]) {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        assert!(line.starts_with("gpreempt: gpreemptd is not running"), "{line}");
+    }
+    let (code, line) = folder.failure(&["set", "1", "--weight", "3"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("only a priority can be set"), "{line}");
+    assert_eq!(folder.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_refusal_is_one_line() {
+    let folder = Folder::new("refused");
+    let _daemon = FakeDaemon::start(&folder.0, |_| {
+        Deed::refuse(RefusalCode::NotPermitted, "process 4242 is not yours; ask its owner")
+    });
+    for arguments in all() {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        assert_eq!(line, "gpreempt: process 4242 is not yours; ask its owner", "{arguments:?}");
+    }
+    assert_eq!(folder.names(), ["gpreemptd.sock", "gpreemptd.sock.lock"]);
+}
+
+#[test]
+fn a_daemon_of_another_version_is_named() {
+    let folder = Folder::new("version");
+    let _daemon = FakeDaemon::start_rude(&folder.0, |_| Deed::OtherVersion);
+    for arguments in all() {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        assert!(line.contains("gpreemptd speaks protocol version 7"), "{line}");
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_in_the_middle_is_one_line() {
+    let folder = Folder::new("hung-up");
+    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::HangUp);
+    for arguments in all() {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 1, "{arguments:?}");
+        assert!(line.contains("gpreemptd closed the connection"), "{line}");
+    }
+}
+
+#[test]
+fn a_daemon_that_says_nothing_is_not_waited_for_for_ever() {
+    let folder = Folder::new("silence");
+    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::Silence);
+    // All at once, because each takes five seconds.
+    std::thread::scope(|scope| {
+        for arguments in all() {
+            let folder = &folder;
+            scope.spawn(move || {
+                let (code, line) = folder.failure(arguments);
+                assert_eq!(code, 1, "{arguments:?}");
+                assert!(line.contains("gpreemptd has not answered for 5.0 s"), "{line}");
+            });
+        }
+    });
+}
+
+#[test]
+fn set_says_what_changed() {
+    let folder = Folder::new("set");
+    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let text = folder.stdout(&["set", "4242", "-p", "12", "--weight", "3", "--deadline", "0"]);
+    assert_eq!(text, "4242 has priority 12, weight 3, no deadline\n");
+    let result = folder.json(&["set", "4242", "--deadline", "5000", "--json"]);
+    assert_eq!(result, json!({ "pid": 4242, "deadline_us": 5000 }));
+    let all = TraitsChange {
+        priority: Priority::new(12),
+        weight: NonZeroU32::new(3),
+        deadline_us: Some(0),
+    };
+    let one = TraitsChange { deadline_us: Some(5_000), ..TraitsChange::default() };
+    let set = |change| Request::Set { process: process(), change };
+    assert_eq!(daemon.heard(), [set(all), set(one)]);
+    let (code, line) = folder.failure(&["set", "0", "-p", "3"]);
+    assert_eq!((code, line.as_str()), (2, "gpreempt: there is no process 0"));
+}
+
+#[test]
+fn detach_and_resume() {
+    let folder = Folder::new("detach");
+    let mut snapshot = snapshot(TaskState::Suspended);
+    // Somebody else's, which stays suspended.
+    snapshot.tasks[1].state = TaskState::Suspended;
+    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot.clone())),
+        Request::ResumeAll => {
+            snapshot.tasks[0].state = TaskState::Running;
+            Deed::Ok
+        }
+        _ => Deed::Ok,
+    });
+    assert_eq!(folder.stdout(&["detach", "4242"]), "4242 is as it was\n");
+    let detached = folder.json(&["detach", "4242", "--json"]);
+    assert_eq!(detached, json!({ "pid": 4242, "detached": true }));
+    assert_eq!(folder.stdout(&["resume", "4242"]), "4242 runs again\n");
+    assert_eq!(folder.json(&["resume", "--all", "--json"]), json!({ "resumed": [4242] }));
+    assert_eq!(folder.stdout(&["resume", "--all"]), "Nothing was resumed.\n");
+    let (detach, resume) =
+        (Request::Detach { process: process() }, Request::Resume { process: process() });
+    let all = [Request::Snapshot, Request::ResumeAll, Request::Snapshot];
+    let asked = [vec![detach.clone(), detach, resume], all.to_vec(), all.to_vec()].concat();
+    assert_eq!(daemon.heard(), asked);
+}
+
+#[test]
+fn a_suspension_is_a_lease_and_ends_with_the_command() {
+    let folder = Folder::new("suspend");
+    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Suspended))),
+        _ => Deed::Ok,
+    });
+    let text = folder.stdout(&["suspend", "4242", "--for", "700ms"]);
+    assert_eq!(text, "4242 is stopped for 700ms\n4242 runs again\n");
+    let heard = daemon.heard();
+    let lease_ms = match heard.first() {
+        Some(Request::Suspend { lease_ms, .. }) => lease_ms.get(),
+        other => unreachable!("{other:?}"),
+    };
+    assert!((600..=700).contains(&lease_ms), "no longer than it was asked for: {lease_ms}");
+    assert_eq!(heard.last(), Some(&Request::Resume { process: process() }));
+}
+
+#[test]
+fn what_somebody_else_resumed_is_not_suspended_again() {
+    let folder = Folder::new("suspend-else");
+    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
+        _ => Deed::Ok,
+    });
+    // Without an end of its own, and with nobody to press Ctrl-C.
+    let text = folder.stdout(&["suspend", "4242", "--json"]);
+    let kinds: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["line"].to_string())
+        .collect();
+    assert_eq!(kinds, ["\"stopped\"", "\"resumed\""]);
+    let lease_ms = NonZeroU32::new(10_000).unwrap();
+    let suspend = Request::Suspend { process: process(), lease_ms };
+    assert_eq!(daemon.heard(), [suspend, Request::Snapshot]);
+}
+
+#[test]
+fn ps_shows_what_the_daemon_knows() {
+    let folder = Folder::new("ps");
+    let _daemon =
+        FakeDaemon::start(&folder.0, |_| Deed::Snapshot(Box::new(snapshot(TaskState::Preempted))));
+    let text = folder.stdout(&["ps"]);
+    let row = text.lines().nth(2).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells, ["train", "4242", "0", "0", "3", "preempted", "0", "50%", "0", "-"]);
+    assert!(!text.contains("shell") && folder.stdout(&["ps", "--all"]).contains("shell"));
+    let tasks = folder.json(&["ps", "--json"]);
+    assert_eq!(tasks.as_array().map(Vec::len), Some(1));
+    assert_eq!((&tasks[0]["pid"], &tasks[0]["state"]), (&json!(4242), &json!("preempted")));
+}
+
+#[test]
+fn policy_shows_and_changes() {
+    let folder = Folder::new("policy");
+    let mut settings = PolicySettings::new("strict");
+    settings.set("slice_ms", 100).unwrap();
+    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+        Request::PolicySet(wish) => Deed::Reply(Box::new(Reply::Policy(wish.clone()))),
+        _ => Deed::Reply(Box::new(Reply::Policy(settings.clone()))),
+    });
+    assert_eq!(folder.stdout(&["policy"]), "strict\n  slice_ms = 100\n");
+    let fair = folder.json(&["policy", "fair", "slice_ms=20", "--json"]);
+    assert_eq!(fair, json!({ "policy": "fair", "parameters": { "slice_ms": 20 } }));
+    assert_eq!(daemon.heard().len(), 2);
+    let (code, line) = folder.failure(&["policy", "fair", "slice_ms=many"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("write KEY=NUMBER"), "{line}");
+    assert_eq!(daemon.heard().len(), 2, "nonsense is not asked for");
+}

@@ -1,0 +1,82 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use gpreempt_daemon::service::Options;
+
+/// Schedules the GPUs of this machine: rules, policy, crash safety.
+///
+/// Runs in the foreground until SIGTERM or SIGINT, which put everything back as it was. SIGHUP
+/// reads the configuration again.
+#[derive(Debug, Parser)]
+#[command(name = "gpreemptd", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// The configuration [default: /etc/gpreempt/config.toml, which need not be there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen [default: as configured]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where the journal is [default: $GPREEMPT_STATE or /run/gpreempt]
+    #[arg(long, value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    /// Explain the configuration and what each process would get; change nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print what --check says as JSON
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
+    /// Also schedule the emulated GPUs of the emulator that listens there
+    #[arg(long, value_name = "SOCKET")]
+    emulated: Vec<PathBuf>,
+    /// Leave NVIDIA GPUs alone
+    #[arg(long)]
+    no_nvidia: bool,
+    /// Stay in the foreground, which it always does
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// What else the program is.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Undo everything when whoever started this is gone
+    #[command(hide = true)]
+    Keeper {
+        /// The folder of the session
+        folder: PathBuf,
+    },
+}
+
+impl Args {
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            config: self.config.clone(),
+            socket: self.socket.clone(),
+            state: self.state.clone(),
+            emulated: self.emulated.clone(),
+            use_nvidia: !self.no_nvidia,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Args::command().debug_assert();
+        let args =
+            Args::parse_from(["gpreemptd", "--no-nvidia", "--emulated", "/a", "--emulated", "/b"]);
+        let options = args.options();
+        assert!(!options.use_nvidia);
+        assert_eq!(options.emulated.len(), 2);
+        assert!(Args::try_parse_from(["gpreemptd", "--json"]).is_err());
+    }
+}

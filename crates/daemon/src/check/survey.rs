@@ -1,0 +1,70 @@
+//! Whom `--check` is about.
+
+use std::io;
+
+use gpreempt_device::nvidia::survey::{self, GpuProcess};
+use gpreempt_device::process::{ProcessInfo, all_pids};
+
+use crate::accounts::Accounts;
+use crate::config::Config;
+use crate::facts::{Gpu, ProcessFacts};
+use crate::verdict::{Outcome, Source, Verdict};
+
+/// The processes that use a GPU, and those of which a rule or their environment says something.
+///
+/// # Errors
+/// If there is no /proc.
+pub fn processes(config: &Config, accounts: &Accounts) -> io::Result<Vec<ProcessFacts>> {
+    let names = config.environment_names();
+    let users = survey::survey().unwrap_or_default();
+    let mut found = Vec::new();
+    for pid in all_pids()? {
+        let user = users.iter().find(|user| user.info.key.pid == pid);
+        // Whoever ends meanwhile is not worth a word.
+        let Ok(info) = ProcessInfo::read(pid) else { continue };
+        let gpus = user.map(gpus).unwrap_or_default();
+        let Ok(facts) = ProcessFacts::read(info.key, gpus, &names) else { continue };
+        if user.is_some_and(GpuProcess::has_groups) || is_mentioned(&config.judge(&facts, accounts))
+        {
+            found.push(facts);
+        }
+    }
+    Ok(found)
+}
+
+fn gpus(process: &GpuProcess) -> Vec<Gpu> {
+    process.uuids().into_iter().map(|uuid| Gpu { index: None, uuid: Some(uuid) }).collect()
+}
+
+/// Whether anybody says anything about this one in particular.
+fn is_mentioned(verdict: &Verdict) -> bool {
+    let is_particular = |source: &Source| matches!(source, Source::Rule(_) | Source::Environment);
+    match &verdict.outcome {
+        Outcome::Ignored(_) => true,
+        Outcome::Unknown => false,
+        Outcome::Scheduled { priority, weight, deadline } => {
+            is_particular(&priority.source)
+                || is_particular(&weight.source)
+                || deadline.as_ref().is_some_and(|given| is_particular(&given.source))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_mentioned_is_listed() {
+        let accounts = Accounts::load().unwrap();
+        let own = std::process::id();
+        let lists_own = |text: &str| {
+            let config = Config::parse("test", text).unwrap();
+            processes(&config, &accounts).unwrap().iter().any(|facts| facts.key.pid == own)
+        };
+        assert!(!lists_own(""));
+        assert!(!lists_own("[scheduler]\ndefault_priority = 4\n"));
+        assert!(lists_own("[[rule]]\nexecutable = \"/*\"\npriority = 3\n"));
+        assert!(lists_own("[[rule]]\nexecutable = \"/*\"\nignore = true\n"));
+    }
+}

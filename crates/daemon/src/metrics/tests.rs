@@ -1,0 +1,295 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use expect_test::expect;
+use gpreempt_wire::state::{
+    DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A process of which everything is known.
+fn task() -> TaskSnapshot {
+    let queue = QueueSnapshot { id: 1, device: 0, on: true, active: true, pending: 4 };
+    TaskSnapshot {
+        pid: 42,
+        start_ticks: 9,
+        name: "train \"x\"\\\n".to_owned(),
+        uid: 1000,
+        container: Some("c0ffee".to_owned()),
+        pod: Some("pod-1".to_owned()),
+        slurm_job: Some("7".to_owned()),
+        priority: Some(2),
+        weight: 3,
+        deadline_us: Some(5_000),
+        state: TaskState::Preempted,
+        pending: 7,
+        share: 0.25,
+        device_ms: 61_001,
+        preempts: 12,
+        waiting_ms: 40,
+        lease_ms: Some(900),
+        faults: 1,
+        queues: vec![queue.clone(), QueueSnapshot { on: false, pending: 3, ..queue }],
+        ..TaskSnapshot::default()
+    }
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        daemon: DaemonSnapshot {
+            version: "0.1.0".to_owned(),
+            uptime_ms: 2_500,
+            turns: 500,
+            late_turns: 2,
+            cpu_ms: 11,
+            resident_kib: 8,
+            sessions: 3,
+            ..DaemonSnapshot::default()
+        },
+        policy: "strict".to_owned(),
+        interval_us: 5_000,
+        devices: vec![DeviceSnapshot {
+            uuid: "GPU-7f1c".to_owned(),
+            kind: "nvidia".to_owned(),
+            preempts: 12,
+            preempt_us_p50: 210,
+            preempt_us_p99: 1_900,
+            ..DeviceSnapshot::default()
+        }],
+        tasks: vec![task()],
+        problems: vec!["one".to_owned()],
+        ..Snapshot::default()
+    }
+}
+
+/// The lines, by name and labels. Panics at whatever Prometheus would refuse.
+fn series(text: &str) -> BTreeMap<String, f64> {
+    let (mut lines, mut family) = (BTreeMap::new(), "");
+    let mut families = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family = help.split(' ').next().unwrap();
+            assert!(families.insert(family), "{family} twice");
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let ending = if family.ends_with("_total") { "counter" } else { "gauge" };
+            assert_eq!(kind, format!("{family} {ending}"));
+        } else {
+            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+            let labels = name.strip_prefix(family).unwrap_or_else(|| panic!("{line}: {family}"));
+            assert!(labels.is_empty() || are_labels(labels), "{line}");
+            let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+            assert!(lines.insert(name.to_owned(), value).is_none(), "{line} twice");
+        }
+    }
+    lines
+}
+
+/// Whether this is `{name="value",…}` with every quote, backslash and line end escaped.
+fn are_labels(text: &str) -> bool {
+    let Some(mut rest) = text.strip_prefix('{') else { return false };
+    loop {
+        let Some((name, value)) = rest.split_once("=\"") else { return false };
+        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        let mut chars = value.char_indices();
+        let end = loop {
+            match chars.next() {
+                Some((_, '\\')) if matches!(chars.next(), Some((_, '\\' | '"' | 'n'))) => {}
+                Some((at, '"')) => break at,
+                Some((_, '\\' | '\n')) | None => return false,
+                Some(_) => {}
+            }
+        };
+        match &value[end + 1..] {
+            "}" => return is_name,
+            more if more.starts_with(',') && is_name => rest = &more[1..],
+            _ => return false,
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_becomes_text() {
+    let text = text(&snapshot());
+    series(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# HELP")).collect();
+    // What every line of a process repeats.
+    let who = concat!(
+        r#"pid="42",name="train \"x\"\\\n",uid="1000","#,
+        r#"container="c0ffee",pod="pod-1",slurm_job="7""#
+    );
+    let lines = lines.join("\n").replace(who, "WHO");
+    expect![[r##"
+        # TYPE gpreempt_build_info gauge
+        gpreempt_build_info{version="0.1.0"} 1
+        # TYPE gpreempt_policy_info gauge
+        gpreempt_policy_info{policy="strict"} 1
+        # TYPE gpreempt_interval_seconds gauge
+        gpreempt_interval_seconds 0.005000
+        # TYPE gpreempt_uptime_seconds gauge
+        gpreempt_uptime_seconds 2.500
+        # TYPE gpreempt_loop_turns_total counter
+        gpreempt_loop_turns_total 500
+        # TYPE gpreempt_loop_late_turns_total counter
+        gpreempt_loop_late_turns_total 2
+        # TYPE gpreempt_cpu_seconds_total counter
+        gpreempt_cpu_seconds_total 0.011
+        # TYPE gpreempt_resident_bytes gauge
+        gpreempt_resident_bytes 8192
+        # TYPE gpreempt_sessions gauge
+        gpreempt_sessions 3
+        # TYPE gpreempt_problems gauge
+        gpreempt_problems 1
+        # TYPE gpreempt_devices gauge
+        gpreempt_devices 1
+        # TYPE gpreempt_processes gauge
+        gpreempt_processes 1
+        # TYPE gpreempt_device_preempts_total counter
+        gpreempt_device_preempts_total{device="GPU-7f1c",kind="nvidia"} 12
+        # TYPE gpreempt_device_preempt_p50_seconds gauge
+        gpreempt_device_preempt_p50_seconds{device="GPU-7f1c",kind="nvidia"} 0.000210
+        # TYPE gpreempt_device_preempt_p99_seconds gauge
+        gpreempt_device_preempt_p99_seconds{device="GPU-7f1c",kind="nvidia"} 0.001900
+        # TYPE gpreempt_process_priority gauge
+        gpreempt_process_priority{WHO} 2
+        # TYPE gpreempt_process_weight gauge
+        gpreempt_process_weight{WHO} 3
+        # TYPE gpreempt_process_deadline_seconds gauge
+        gpreempt_process_deadline_seconds{WHO} 0.005000
+        # TYPE gpreempt_process_lease_seconds gauge
+        gpreempt_process_lease_seconds{WHO} 0.900
+        # TYPE gpreempt_process_state gauge
+        gpreempt_process_state{WHO,state="preempted"} 1
+        # TYPE gpreempt_process_share_ratio gauge
+        gpreempt_process_share_ratio{WHO} 0.25
+        # TYPE gpreempt_process_gpu_seconds_total counter
+        gpreempt_process_gpu_seconds_total{WHO} 61.001
+        # TYPE gpreempt_process_preempts_total counter
+        gpreempt_process_preempts_total{WHO} 12
+        # TYPE gpreempt_process_faults_total counter
+        gpreempt_process_faults_total{WHO} 1
+        # TYPE gpreempt_process_pending gauge
+        gpreempt_process_pending{WHO} 7
+        # TYPE gpreempt_process_waiting_seconds gauge
+        gpreempt_process_waiting_seconds{WHO} 0.040
+        # TYPE gpreempt_process_device_queues gauge
+        gpreempt_process_device_queues{WHO,device="GPU-7f1c"} 2
+        # TYPE gpreempt_process_device_queues_on gauge
+        gpreempt_process_device_queues_on{WHO,device="GPU-7f1c"} 1
+        # TYPE gpreempt_process_device_pending gauge
+        gpreempt_process_device_pending{WHO,device="GPU-7f1c"} 7"##]]
+    .assert_eq(&lines);
+}
+
+#[test]
+fn every_family_says_what_it_is() {
+    let text = text(&Snapshot::default());
+    let helps = text.lines().filter(|line| line.starts_with("# HELP gpreempt_")).count();
+    let types = text.lines().filter(|line| line.starts_with("# TYPE gpreempt_")).count();
+    assert!(helps > 20 && helps == types, "{helps} {types}");
+    assert!(text.lines().filter(|line| line.starts_with("# HELP")).all(|line| line.ends_with('.')));
+}
+
+#[test]
+fn more_processes_than_fit_are_summed() {
+    let tasks: Vec<_> = (1..=5_000_u32)
+        .map(|pid| TaskSnapshot { pid, start_ticks: pid.into(), waiting_ms: pid.into(), ..task() })
+        .collect();
+    let text = text(&Snapshot { tasks, ..snapshot() });
+    let series = series(&text);
+    let of = |name: &str| {
+        let start = format!("{name}{{");
+        series.iter().filter(move |(key, _)| key.starts_with(&start)).map(|(_, value)| *value)
+    };
+    assert_eq!(of("gpreempt_process_preempts_total").count(), PROCESSES_MAX + 1);
+    assert_eq!(of("gpreempt_process_preempts_total").sum::<f64>(), 60_000.0);
+    assert_eq!(series["gpreempt_process_preempts_total{name=\"other\"}"], 48_000.0);
+    assert_eq!(series["gpreempt_process_state{name=\"other\",state=\"preempted\"}"], 4_000.0);
+    assert_eq!(series["gpreempt_process_waiting_seconds{name=\"other\"}"], 5.0);
+    let device = "{name=\"other\",device=\"GPU-7f1c\"}";
+    assert_eq!(series[&format!("gpreempt_process_device_queues_on{device}")], 4_000.0);
+    assert_eq!(of("gpreempt_process_priority").count(), PROCESSES_MAX);
+    assert_eq!(series["gpreempt_processes"], 5_000.0);
+}
+
+#[test]
+fn a_process_on_very_many_devices_is_summed_too() {
+    let queue = |device| QueueSnapshot { device, pending: 1, ..QueueSnapshot::default() };
+    let tasks = vec![TaskSnapshot { queues: (0..100).map(queue).collect(), ..task() }];
+    let series = series(&text(&Snapshot { tasks, ..Snapshot::default() }));
+    let pending: Vec<_> =
+        series.iter().filter(|(key, _)| key.starts_with("gpreempt_process_device_pend")).collect();
+    assert_eq!(pending.len(), DEVICES_PER_PROCESS_MAX + 1);
+    let other = pending.iter().find(|(key, _)| key.contains("device=\"other\"")).unwrap();
+    assert_eq!(*other.1, 84.0);
+}
+
+fn any_task() -> impl Strategy<Value = TaskSnapshot> {
+    let queue = (any::<u32>(), any::<bool>(), any::<u64>()).prop_map(|(device, on, pending)| {
+        QueueSnapshot { device: device % 40, on, pending, ..QueueSnapshot::default() }
+    });
+    let numbers = (any::<u64>(), any::<u64>(), any::<f64>(), any::<Option<u64>>());
+    let who = (0_u32..40, any::<u64>(), any::<String>(), any::<Option<String>>());
+    let queues = proptest::collection::vec(queue, 0..50);
+    (who, numbers, queues, any::<Option<u8>>()).prop_map(|(who, numbers, queues, priority)| {
+        let (pid, start_ticks, name, pod) = who;
+        let (preempts, device_ms, share, deadline_us) = numbers;
+        let waiting_ms = preempts;
+        let tags = TaskSnapshot { container: pod.clone(), slurm_job: pod.clone(), ..task() };
+        let task = TaskSnapshot { pid, start_ticks, name, pod, priority, queues, ..tags };
+        TaskSnapshot { preempts, device_ms, share, deadline_us, waiting_ms, ..task }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever processes call themselves, Prometheus can read it, and no line is there twice.
+    #[test]
+    fn any_snapshot_is_readable(
+        tasks in proptest::collection::vec(any_task(), 0..60),
+        devices in proptest::collection::vec((0_u32..40, "(GPU-)?.{0,3}", any::<String>()), 0..40),
+        policy in any::<String>(),
+    ) {
+        let devices = devices
+            .into_iter()
+            .map(|(id, uuid, kind)| DeviceSnapshot { id, uuid, kind, ..DeviceSnapshot::default() })
+            .collect();
+        series(&text(&Snapshot { tasks, devices, policy, ..snapshot() }));
+    }
+}
+
+/// Every text of a JSON document under this key.
+fn texts<'a>(json: &'a serde_json::Value, key: &str, found: &mut Vec<&'a str>) {
+    found.extend(json.get(key).and_then(|value| value.as_str()));
+    let fields = json.as_object().into_iter().flat_map(|fields| fields.values());
+    let elements = json.as_array().into_iter().flatten();
+    fields.chain(elements).for_each(|value| texts(value, key, found));
+}
+
+#[test]
+fn the_dashboard_shows_metrics_that_exist() {
+    let json = include_str!("../../../../deploy/grafana-dashboard.json");
+    let dashboard: serde_json::Value = serde_json::from_str(json).unwrap();
+    let mut queries = Vec::new();
+    texts(&dashboard, "expr", &mut queries);
+    texts(&dashboard["templating"], "query", &mut queries);
+    let text = text(&snapshot());
+    let known: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let mut shown = BTreeSet::new();
+    for query in &queries {
+        let words = query.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+        shown.extend(words.filter(|word| word.starts_with("gpreempt_")));
+    }
+    let unknown: Vec<_> = shown.difference(&known).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert!(shown.len() >= 15, "{shown:?}");
+    for counter in shown.iter().filter(|name| name.ends_with("_total")) {
+        let rated = queries.iter().filter(|query| query.contains(*counter));
+        for query in rated {
+            let is_rated = query.contains(&format!("rate({counter}{{"));
+            assert!(is_rated || query.starts_with("label_values("), "{query}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the loop waits for: one epoll set.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+/// Who wants something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// Somebody connects.
+    Clients,
+    /// It is time.
+    Alarm,
+    /// A signal came.
+    Signals,
+    /// A worker of a device has something to say.
+    Devices,
+    /// Somebody connects who wants metrics.
+    MetricsClients,
+    /// That session can be read from or written to.
+    Session(u64),
+    /// That connection of somebody who wants metrics can be.
+    Metrics(u64),
+    /// That process ended.
+    Process(u64),
+}
+
+impl Source {
+    /// The number says more than which source it is: a kind above, its name below.
+    const NAME_BITS: u32 = 56;
+
+    const fn number(self) -> u64 {
+        let (kind, name) = match self {
+            Self::Clients => (0, 0),
+            Self::Alarm => (1, 0),
+            Self::Signals => (2, 0),
+            Self::Devices => (3, 0),
+            Self::MetricsClients => (4, 0),
+            Self::Session(name) => (5, name),
+            Self::Metrics(name) => (6, name),
+            Self::Process(name) => (7, name),
+        };
+        (kind << Self::NAME_BITS) | name
+    }
+
+    fn from_number(number: u64) -> Option<Self> {
+        let name = number & ((1 << Self::NAME_BITS) - 1);
+        Some(match number >> Self::NAME_BITS {
+            0 => Self::Clients,
+            1 => Self::Alarm,
+            2 => Self::Signals,
+            3 => Self::Devices,
+            4 => Self::MetricsClients,
+            5 => Self::Session(name),
+            6 => Self::Metrics(name),
+            7 => Self::Process(name),
+            _ => return None,
+        })
+    }
+}
+
+/// The set.
+#[derive(Debug)]
+pub(super) struct Poller {
+    epoll: OwnedFd,
+}
+
+/// How many sources are taken in one turn. The others come in the next.
+const READY_MAX: usize = 256;
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Watches a source for something to read. It is watched until its descriptor is closed.
+    pub(super) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
+        let data = EventData::new_u64(source.number());
+        Ok(epoll::add(&self.epoll, fd, data, EventFlags::IN)?)
+    }
+
+    /// Watches a source also for room to write, or no longer.
+    pub(super) fn watch_writing(&self, fd: impl AsFd, source: Source, wanted: bool) {
+        let writing = if wanted { EventFlags::OUT } else { EventFlags::empty() };
+        let data = EventData::new_u64(source.number());
+        // It can only fail if the source is not in the set, and then there is nothing to change.
+        let _ = epoll::modify(&self.epoll, fd, data, EventFlags::IN | writing);
+    }
+
+    /// Waits until somebody wants something, and says who.
+    pub(super) fn wait(&self) -> io::Result<Vec<Source>> {
+        let mut ready = Vec::with_capacity(READY_MAX);
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(ready.iter().filter_map(|event| Source::from_number(event.data.u64())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_device::controller::Waker;
+
+    #[test]
+    fn sources_are_told_apart() {
+        let all = [
+            Source::Clients,
+            Source::Alarm,
+            Source::Signals,
+            Source::Devices,
+            Source::MetricsClients,
+            Source::Session(7),
+            Source::Metrics(7),
+            Source::Process(7),
+        ];
+        for source in all {
+            assert_eq!(Source::from_number(source.number()), Some(source));
+        }
+        assert_eq!(Source::from_number(u64::MAX), None);
+    }
+
+    #[test]
+    fn only_who_wants_something_is_ready() {
+        let poller = Poller::new().unwrap();
+        let (quiet, loud) = (Waker::new().unwrap(), Waker::new().unwrap());
+        poller.watch(&quiet, Source::Session(1)).unwrap();
+        poller.watch(&loud, Source::Session(2)).unwrap();
+        loud.wake();
+        assert_eq!(poller.wait().unwrap(), [Source::Session(2)]);
+        quiet.wake();
+        drop(loud);
+        assert_eq!(poller.wait().unwrap(), [Source::Session(1)], "closed, so no longer watched");
+    }
+}

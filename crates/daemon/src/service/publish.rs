@@ -1,0 +1,86 @@
+//! What happened, for the log and for whoever follows.
+
+use gpreempt_core::decision::Decision;
+use gpreempt_core::event::Event;
+use gpreempt_wire::event::{Event as WireEvent, EventKind};
+
+use super::Service;
+use super::events::machine_ns;
+use crate::config::LogLevel;
+
+impl Service {
+    /// Tells what happened since the last call.
+    pub(super) fn publish(&mut self, now_ns: u64) {
+        let is_followed = self.sessions.has_followers();
+        self.backends.is_followed = is_followed;
+        let mut decisions = Vec::new();
+        while let Some(decision) = self.driver.scheduler_mut().poll_decision() {
+            self.log_decision(&decision);
+            if is_followed {
+                decisions.push(decision);
+            }
+        }
+        if is_followed {
+            for event in self.happened(now_ns, &decisions) {
+                self.sessions.tell(event, &self.poller, &mut self.log);
+            }
+        }
+    }
+
+    fn log_decision(&mut self, decision: &Decision) {
+        if decision.reason.is_fault() {
+            let task = self.driver.scheduler().queues().find(|view| view.queue == decision.queue);
+            let member = task.and_then(|view| self.roster.of_task(view.task));
+            let pid = member.map_or(0, |member| member.key.pid);
+            let (queue, reason) = (decision.queue, decision.reason);
+            self.problem(&format!("process {pid}, {queue}: {reason}"));
+        } else if self.log.writes(LogLevel::Debug) {
+            let (verb, queue, reason) = (decision.reason.verb(), decision.queue, decision.reason);
+            self.log.debug(format_args!("{verb} {queue}: {reason}"));
+        }
+    }
+
+    /// In the order in which it happened: what was carried out, what came of it, what was decided.
+    fn happened(&mut self, now_ns: u64, decisions: &[Decision]) -> Vec<WireEvent> {
+        let mut told = Vec::new();
+        let mut appeared = Vec::new();
+        for event in self.backends.take_seen() {
+            let (kind, queue) = match event {
+                Event::Preempted { queue } => (EventKind::Preempted, queue),
+                Event::Resumed { queue } => (EventKind::Resumed, queue),
+                Event::QueueVanished { queue } => (EventKind::Vanished, queue),
+                Event::QueueAppeared { queue, .. } => {
+                    appeared.push(queue);
+                    continue;
+                }
+                Event::DeviceAppeared { .. }
+                | Event::DeviceVanished { .. }
+                | Event::TaskAppeared { .. }
+                | Event::TaskChanged { .. }
+                | Event::TaskSuspended { .. }
+                | Event::TaskVanished { .. }
+                | Event::QueueChanged { .. }
+                | Event::RingObserved { .. }
+                | Event::HintBegin { .. }
+                | Event::HintEnd { .. }
+                | Event::PreemptFailed { .. }
+                | Event::ResumeFailed { .. } => continue,
+            };
+            told.push(self.chronicle.of_completion(now_ns, kind, queue, &self.roster));
+        }
+        let changes = self.chronicle.look(self.driver.scheduler().queues());
+        for queue in appeared {
+            let kind = EventKind::Appeared;
+            told.push(self.chronicle.of_queue(now_ns, kind, queue, &self.roster));
+        }
+        for (view, kind) in changes {
+            told.push(self.chronicle.of_queue(now_ns, kind, view.queue, &self.roster));
+        }
+        let steady_now = self.driver.now();
+        for decision in decisions {
+            let at_ns = machine_ns(decision.at, steady_now, now_ns);
+            told.push(self.chronicle.of_decision(at_ns, decision, &self.roster));
+        }
+        told
+    }
+}

@@ -1,0 +1,300 @@
+//! Who is connected.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use gpreempt_core::id::TaskId;
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_wire::event::Event;
+use gpreempt_wire::message::Message;
+use gpreempt_wire::refusal::{Refusal, RefusalCode};
+use gpreempt_wire::reply::Reply;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::server::{Accepted, BindError, Connection, Limits, Listener, Offence, Peer};
+
+use super::hints::Page;
+use super::log::Log;
+use super::poller::{Poller, Source};
+
+/// How many may be connected.
+const SESSIONS_MAX: usize = 512;
+/// How many of those are kept free for root, who may have to look after the others.
+const FOR_ROOT: usize = 64;
+/// How many of one user.
+const PER_USER_MAX: usize = 256;
+/// How many are let in, and how many messages of each are taken, in one turn of the loop.
+const AT_ONCE_MAX: usize = 32;
+/// How long somebody may be connected without saying hello.
+const HELLO_MAX: Duration = Duration::from_millis(5_000);
+
+/// Somebody who wants to be told what happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Follower {
+    pub(super) request: u64,
+    /// When a trace is over; none for who follows without end.
+    pub(super) until: Option<Instant>,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Session {
+    connection: Connection,
+    /// The process at the other end, as it was when it connected.
+    pub(super) process: Option<ProcessKey>,
+    pub(super) follower: Option<Follower>,
+    pub(super) page: Option<Page>,
+    /// The task whose page says that a request is on its way.
+    pub(super) hinted: Option<TaskId>,
+    since: Instant,
+    is_watched_for_writing: bool,
+}
+
+impl Session {
+    pub(super) const fn peer(&self) -> Peer {
+        self.connection.peer()
+    }
+
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+/// The socket, and everybody who is connected.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    listener: Option<Listener>,
+    known: BTreeMap<u64, Session>,
+    last: u64,
+    /// Tasks whose hints ended with their session.
+    orphans: Vec<TaskId>,
+}
+
+impl Sessions {
+    /// Listens. Refuses if another daemon does.
+    pub(super) fn listen(path: &Path, poller: &Poller) -> Result<Self, String> {
+        let listener = Listener::bind(path).map_err(|error: BindError| error.to_string())?;
+        poller.watch(&listener, Source::Clients).map_err(|error| error.to_string())?;
+        let known = BTreeMap::new();
+        Ok(Self { listener: Some(listener), known, last: 0, orphans: Vec::new() })
+    }
+
+    /// Listens again if somebody removed the socket. True if that was so.
+    pub(super) fn keep_listening(&mut self, path: &Path, poller: &Poller) -> Result<bool, String> {
+        if self.listener.as_ref().is_some_and(Listener::is_in_place) {
+            return Ok(false);
+        }
+        // It has the lock, so it goes before another comes.
+        self.listener = None;
+        let listener = Listener::bind(path).map_err(|error| error.to_string())?;
+        poller.watch(&listener, Source::Clients).map_err(|error| error.to_string())?;
+        self.listener = Some(listener);
+        Ok(true)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Session> {
+        self.known.get_mut(&id)
+    }
+
+    /// Lets in who waits at the door.
+    pub(super) fn accept(&mut self, now: Instant, poller: &Poller, log: &mut Log) {
+        for _ in 0..AT_ONCE_MAX {
+            let Some(listener) = &mut self.listener else { return };
+            match listener.accept(Limits::default(), now) {
+                Ok(Accepted::Client(connection)) => self.admit(connection, now, poller, log),
+                Ok(Accepted::TurnedAway(error)) => log.warn(format_args!(
+                    "a client was turned away: {error}; if this goes on, raise LimitNOFILE"
+                )),
+                Ok(Accepted::Nobody) => return,
+                Err(error) => {
+                    log.error(format_args!("the socket is broken ({error}); it is made again"));
+                    self.listener = None;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, connection: Connection, now: Instant, poller: &Poller, log: &mut Log) {
+        let peer = connection.peer();
+        let own = self.known.values().filter(|session| session.peer().uid == peer.uid).count();
+        let places = if peer.uid == 0 { SESSIONS_MAX } else { SESSIONS_MAX - FOR_ROOT };
+        let is_full = self.known.len() >= places || (own >= PER_USER_MAX && peer.uid != 0);
+        let id = self.last + 1;
+        let watched = poller.watch(&connection, Source::Session(id));
+        if is_full || watched.is_err() {
+            let mut connection = connection;
+            let sentence = "gpreemptd has too many sessions; end some of them";
+            let refusal = Refusal::new(RefusalCode::Limit, sentence);
+            let _ = connection.send(0, Reply::Refused(refusal));
+            log.warn(format_args!("process {} was turned away: too many sessions", peer.pid));
+            return;
+        }
+        self.last = id;
+        let session = Session {
+            connection,
+            process: ProcessInfo::read(peer.pid).ok().map(|info| info.key),
+            follower: None,
+            page: None,
+            hinted: None,
+            since: now,
+            is_watched_for_writing: false,
+        };
+        self.known.insert(id, session);
+    }
+
+    /// The next messages of a session, a few at a time. What is left makes it ready again.
+    pub(super) fn receive(
+        &mut self,
+        id: u64,
+        now: Instant,
+        log: &mut Log,
+    ) -> Vec<Message<Request>> {
+        let mut messages = Vec::new();
+        let Some(session) = self.known.get_mut(&id) else { return messages };
+        for _ in 0..AT_ONCE_MAX {
+            match session.connection.recv(now) {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(offence) => {
+                    self.close(id, &offence, log);
+                    break;
+                }
+            }
+        }
+        messages
+    }
+
+    /// Takes note of what became of something that was sent.
+    pub(super) fn sent(
+        &mut self,
+        id: u64,
+        result: Result<(), Offence>,
+        poller: &Poller,
+        log: &mut Log,
+    ) {
+        match result {
+            Ok(()) => self.watch_writing(id, poller),
+            Err(offence) => self.close(id, &offence, log),
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        id: u64,
+        request: u64,
+        reply: Reply,
+        poller: &Poller,
+        log: &mut Log,
+    ) {
+        if let Some(session) = self.known.get_mut(&id) {
+            let result = session.connection.send(request, reply);
+            self.sent(id, result, poller, log);
+        }
+    }
+
+    /// Sends what waited for room.
+    pub(super) fn flush(&mut self, id: u64, poller: &Poller, log: &mut Log) {
+        if let Some(session) = self.known.get_mut(&id)
+            && session.connection.wants_write()
+        {
+            let result = session.connection.flush();
+            self.sent(id, result, poller, log);
+        }
+    }
+
+    fn watch_writing(&mut self, id: u64, poller: &Poller) {
+        let Some(session) = self.known.get_mut(&id) else { return };
+        let wanted = session.connection.wants_write();
+        if wanted != session.is_watched_for_writing {
+            session.is_watched_for_writing = wanted;
+            poller.watch_writing(session.connection.as_fd(), Source::Session(id), wanted);
+        }
+    }
+
+    /// Ends a session, with one line in the log if it was not the client's own wish.
+    fn close(&mut self, id: u64, offence: &Offence, log: &mut Log) {
+        let Some(session) = self.known.remove(&id) else { return };
+        let Peer { pid, uid, .. } = session.peer();
+        if *offence == Offence::Left {
+            log.debug(format_args!("process {pid} left"));
+        } else {
+            log.warn(format_args!("session of process {pid} (uid {uid}) closed: {offence}"));
+        }
+        self.orphans.extend(session.hinted);
+        session.connection.close(offence);
+    }
+
+    /// Tasks whose hints ended with their session since the last call.
+    pub(super) fn take_orphans(&mut self) -> Vec<TaskId> {
+        std::mem::take(&mut self.orphans)
+    }
+
+    /// Ends sessions that never say hello, and traces whose time is over.
+    pub(super) fn sweep(&mut self, now: Instant, poller: &Poller, log: &mut Log) {
+        let silent = |session: &Session| {
+            session.connection.role().is_none() && now.since(session.since) > HELLO_MAX
+        };
+        let late: Vec<u64> =
+            self.known.iter().filter(|(_, session)| silent(session)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.close(id, &Offence::NoHello { request: 0 }, log);
+        }
+        let is_over = |session: &Session| {
+            session.follower.and_then(|follower| follower.until).is_some_and(|until| until <= now)
+        };
+        let over: Vec<u64> =
+            self.known.iter().filter(|(_, session)| is_over(session)).map(|(id, _)| *id).collect();
+        for id in over {
+            let Some(session) = self.known.get_mut(&id) else { continue };
+            let Some(follower) = session.follower.take() else { continue };
+            let dropped = session.connection.take_dropped();
+            self.send(id, follower.request, Reply::End { dropped }, poller, log);
+        }
+    }
+
+    /// Whether anybody wants to be told what happens.
+    pub(super) fn has_followers(&self) -> bool {
+        self.known.values().any(|session| session.follower.is_some())
+    }
+
+    /// Tells everybody who wants to know.
+    pub(super) fn tell(&mut self, event: Event, poller: &Poller, log: &mut Log) {
+        let followers: Vec<(u64, u64)> = self
+            .known
+            .iter()
+            .filter_map(|(id, session)| Some((*id, session.follower?.request)))
+            .collect();
+        for (id, request) in followers {
+            if let Some(session) = self.known.get_mut(&id) {
+                let result = session.connection.send_event(request, event);
+                self.sent(id, result, poller, log);
+            }
+        }
+    }
+
+    /// Sessions that have a page.
+    pub(super) fn pages(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.known.values_mut().filter(|session| session.page.is_some())
+    }
+
+    /// Whether a page must be looked at without being woken.
+    pub(super) fn has_restless_page(&self) -> bool {
+        let mut pages = self.known.values().filter_map(|session| session.page.as_ref());
+        pages.any(Page::is_restless)
+    }
+
+    /// Tells everybody that we end, and ends every session.
+    pub(super) fn close_all(&mut self) {
+        let sentence = "gpreemptd is about to end";
+        let refusal = Refusal::new(RefusalCode::Stopping, sentence);
+        for (_, mut session) in std::mem::take(&mut self.known) {
+            let _ = session.connection.send(0, Reply::Refused(refusal));
+        }
+        self.listener = None;
+    }
+}

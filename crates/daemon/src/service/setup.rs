@@ -1,0 +1,227 @@
+//! From nothing to a daemon that is ready.
+
+use std::path::{Path, PathBuf};
+
+use gpreempt_core::driver::Driver;
+use gpreempt_device::controller::{Numbering, Waker};
+use gpreempt_device::emulated::EmulatedBackend;
+use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::ledger::Ledger;
+use gpreempt_device::nvidia::backend::NvidiaBackend;
+use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
+use gpreempt_wire::socket_path::Surroundings;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::alarm::Alarm;
+use super::backends::Backends;
+use super::guard::Guard;
+use super::log::Log;
+use super::notify::Notifier;
+use super::poller::{Poller, Source};
+use super::scrape::Scrape;
+use super::sessions::Sessions;
+use super::signals::Signals;
+use super::{Options, Service};
+use crate::accounts::Accounts;
+use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
+
+impl Options {
+    /// Reads the configuration. The usual file need not be there; one that was named has to be.
+    ///
+    /// # Errors
+    /// What is wrong with it: one line.
+    pub fn load_config(&self) -> Result<Config, LoadError> {
+        match &self.config {
+            Some(path) => Config::load(path),
+            None => match Config::load(Path::new(DEFAULT_PATH)) {
+                Err(LoadError::Missing(_)) => Ok(Config::default()),
+                other => other,
+            },
+        }
+    }
+
+    /// Where to listen: as told, as configured, or where a daemon of this user does.
+    fn socket_path(&self, config: &Config) -> Result<PathBuf, String> {
+        let configured = &config.service.socket;
+        let surroundings = Surroundings::current();
+        if let Some(path) = &self.socket {
+            Ok(path.clone())
+        } else if *configured != ServiceConfig::default().socket && surroundings.socket.is_none() {
+            Ok(configured.clone())
+        } else {
+            surroundings.listen_path().ok_or_else(|| {
+                "there is no place for the socket: XDG_RUNTIME_DIR is not set; give --socket"
+                    .to_owned()
+            })
+        }
+    }
+}
+
+impl Service {
+    /// Takes the socket, undoes what others left behind, and meets who is there.
+    pub(super) fn start(options: Options) -> Result<Self, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let config = options.load_config().map_err(|error| error.to_string())?;
+        let accounts = Accounts::load().map_err(text)?;
+        let mut log = Log::new(config.service.log);
+        raise_file_limit();
+        // Before anything else happens: from here on a signal ends us in good order.
+        let signals = Signals::take_over().map_err(text)?;
+        let poller = Poller::new().map_err(text)?;
+        let socket = options.socket_path(&config)?;
+        let sessions = Sessions::listen(&socket, &poller)?;
+        let (guard, ledger, found) = Guard::start(options.state.as_deref()).map_err(|error| {
+            format!("nothing can be undone without a journal, so nothing is done: {error}")
+        })?;
+        if found.cleaned > 0 {
+            let count = found.cleaned;
+            log.info(format_args!("what {count} sessions left behind was undone"));
+        }
+        let alarm = Alarm::new().map_err(text)?;
+        let waker = Waker::new().map_err(text)?;
+        poller.watch(&alarm, Source::Alarm).map_err(text)?;
+        poller.watch(&signals, Source::Signals).map_err(text)?;
+        poller.watch(&waker, Source::Devices).map_err(text)?;
+        let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
+        let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
+        let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
+        let mut service = Self {
+            environment_names: config.environment_names(),
+            own_uid: rustix::process::geteuid().as_raw(),
+            started_ns: monotonic_ns(),
+            notifier: Notifier::from_environment(),
+            scrape: scrape.transpose()?,
+            options,
+            config,
+            accounts,
+            log,
+            poller,
+            alarm,
+            signals,
+            waker,
+            socket,
+            driver,
+            backends,
+            roster: Default::default(),
+            registrations: Default::default(),
+            sessions,
+            guard,
+            chronicle: Default::default(),
+            history: Default::default(),
+            problems: Default::default(),
+            turns: 0,
+            late_turns: 0,
+            last_watch: 0,
+            chores_at_ns: 0,
+            watchdog_at_ns: 0,
+            is_changed: false,
+            is_stopping: false,
+        };
+        service.meet_everybody();
+        Ok(service)
+    }
+}
+
+/// Every client and every process costs a descriptor; as many as this process may have.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// The devices of this machine.
+fn controllers(
+    options: &Options,
+    config: &Config,
+    ledger: &Ledger,
+    waker: &Waker,
+    log: &mut Log,
+) -> Result<Backends, String> {
+    let mut backends = Backends::default();
+    let numbering = |backends: &Backends| {
+        let index = u16::try_from(backends.len()).map_err(|_| "too many devices".to_owned())?;
+        Ok::<Numbering, String>(Numbering::of(index))
+    };
+    if options.use_nvidia {
+        match nvidia_allowed(config.scheduler.allow_untested_driver) {
+            Ok(version) => {
+                let numbering = numbering(&backends)?;
+                let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
+                backends.push(Box::new(nvidia.map_err(|error| error.to_string())?));
+                log.info(format_args!("NVIDIA driver {version}"));
+            }
+            Err(Unfit::Absent(why)) => log.info(why),
+            Err(Unfit::Refused(why)) => log.warn(why),
+        }
+    }
+    for socket in &options.emulated {
+        let numbering = numbering(&backends)?;
+        let emulated =
+            EmulatedBackend::new(socket.clone(), ledger.clone(), numbering, waker.clone());
+        backends.push(Box::new(emulated.map_err(|error| error.to_string())?));
+        log.info(format_args!("emulated GPUs at {}", socket.display()));
+    }
+    Ok(backends)
+}
+
+/// Why a driver is not used.
+#[derive(Debug, PartialEq, Eq)]
+enum Unfit {
+    /// There is none.
+    Absent(String),
+    /// There is one, and nothing is changed through it.
+    Refused(String),
+}
+
+/// The version of the driver, if something may be changed through it.
+fn nvidia_allowed(allow_untested: bool) -> Result<String, Unfit> {
+    match NvidiaDriver::find() {
+        Ok(driver) => judge_driver(driver, allow_untested),
+        Err(error @ (DriverError::Absent | DriverError::NoNode(_))) => {
+            Err(Unfit::Absent(error.to_string()))
+        }
+        Err(error @ DriverError::Unknown(_)) => Err(Unfit::Refused(error.to_string())),
+    }
+}
+
+fn judge_driver(driver: NvidiaDriver, allow_untested: bool) -> Result<String, Unfit> {
+    let version = driver.version;
+    match driver.branch {
+        Some(branch) if branch.was_run() || allow_untested => Ok(version),
+        Some(_) => Err(Unfit::Refused(format!(
+            "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
+             want to be the first, set allow_untested_driver"
+        ))),
+        None => Err(Unfit::Refused(DriverError::Unknown(version).to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_device::nvidia::abi::branch::Branch;
+
+    #[test]
+    fn only_drivers_that_were_tried_are_used_unless_somebody_wants_to_be_the_first() {
+        let judge = |version: &str, allow| {
+            let branch = Branch::of(version);
+            judge_driver(NvidiaDriver { version: version.to_owned(), branch }, allow)
+        };
+        assert_eq!(judge("580.159.04", false), Ok("580.159.04".to_owned()));
+        assert!(matches!(judge("570.1.1", false), Err(Unfit::Refused(_))));
+        assert!(judge("570.1.1", true).is_ok());
+        assert!(matches!(judge("610.2", true), Err(Unfit::Refused(_))));
+    }
+
+    #[test]
+    fn a_socket_that_was_named_is_the_one() {
+        let options = Options { socket: Some("/tmp/x.sock".into()), ..Options::default() };
+        let path = options.socket_path(&Config::default()).unwrap();
+        assert_eq!(path, PathBuf::from("/tmp/x.sock"));
+    }
+
+    #[test]
+    fn a_configuration_that_was_named_has_to_be_there() {
+        let named = Options { config: Some("/nonexistent/x.toml".into()), ..Options::default() };
+        assert!(matches!(named.load_config(), Err(LoadError::Missing(_))));
+    }
+}

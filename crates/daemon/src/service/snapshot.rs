@@ -1,0 +1,177 @@
+//! Everything at one moment, for `ps`, `top` and metrics.
+
+use std::collections::BTreeMap;
+
+use gpreempt_core::id::{DeviceId, TaskId};
+use gpreempt_core::queue::Standing;
+use gpreempt_core::scheduler::QueueView;
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_wire::state::{
+    DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
+};
+
+use super::Service;
+use super::history::{Recent, Total};
+use super::member::Member;
+
+/// Tasks with their queues, as far as anybody has looked.
+pub(super) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<TaskId, Total> {
+    let mut totals: BTreeMap<TaskId, Total> = BTreeMap::new();
+    for view in views {
+        let total = totals.entry(view.task).or_default();
+        *total = total.and(view.account.ran, view.account.preempts);
+    }
+    totals
+}
+
+impl Service {
+    /// Everything at this moment.
+    pub(super) fn snapshot(&self, now_ns: u64) -> Snapshot {
+        let scheduler = self.driver.scheduler();
+        let mut queues: BTreeMap<TaskId, Vec<QueueView>> = BTreeMap::new();
+        for view in scheduler.queues() {
+            queues.entry(view.task).or_default().push(view);
+        }
+        let task = |member: &Member| {
+            let own = member.in_force.and_then(|in_force| queues.get(&in_force.task));
+            let own = own.map(Vec::as_slice).unwrap_or_default();
+            task_snapshot(member, own, now_ns, self.recent(member, own))
+        };
+        Snapshot {
+            now_ns,
+            daemon: self.daemon_snapshot(now_ns),
+            policy: scheduler.config().policy.name().to_owned(),
+            interval_us: scheduler.config().interval.as_micros(),
+            devices: self.device_snapshots(),
+            tasks: self.roster.members().map(task).collect(),
+            problems: self.problems.sentences(),
+        }
+    }
+
+    fn recent(&self, member: &Member, own: &[QueueView]) -> Recent {
+        let now = self.driver.now();
+        let total = totals(own.iter().copied()).into_values().next();
+        match (member.in_force, total) {
+            (Some(in_force), Some(total)) => self.history.recent(now, in_force.task, total),
+            (_, _) => Recent::default(),
+        }
+    }
+
+    fn daemon_snapshot(&self, now_ns: u64) -> DaemonSnapshot {
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let cpu_ms = cpu.tv_sec.saturating_mul(1_000).saturating_add(cpu.tv_nsec / 1_000_000);
+        DaemonSnapshot {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: now_ns.saturating_sub(self.started_ns) / 1_000_000,
+            turns: self.turns,
+            late_turns: self.late_turns,
+            cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
+            resident_kib: resident_kib().unwrap_or(0),
+            sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn device_snapshots(&self) -> Vec<DeviceSnapshot> {
+        let snapshot = |(kind, name): (&str, gpreempt_device::controller::DeviceName)| {
+            let latency = self.driver.scheduler().preempt_latency(name.id);
+            let us = |percent| {
+                let time = latency.and_then(|latency| latency.percentile(percent));
+                time.map_or(0, Duration::as_micros)
+            };
+            DeviceSnapshot {
+                id: name.id.0,
+                uuid: name.uuid,
+                kind: kind.to_owned(),
+                preempts: latency.map_or(0, |latency| latency.count()),
+                preempt_us_p50: us(50),
+                preempt_us_p99: us(99),
+            }
+        };
+        self.backends.devices().into_iter().map(snapshot).collect()
+    }
+
+    /// The GPUs that a scheduled process uses.
+    pub(super) fn devices_of(&self, task: TaskId) -> Vec<DeviceId> {
+        let own = self.driver.scheduler().queues().filter(|view| view.task == task);
+        let mut devices: Vec<DeviceId> = own.map(|view| view.device).collect();
+        devices.dedup();
+        devices
+    }
+}
+
+fn task_snapshot(
+    member: &Member,
+    queues: &[QueueView],
+    now_ns: u64,
+    recent: Recent,
+) -> TaskSnapshot {
+    let traits = member.in_force.map(|in_force| in_force.traits);
+    let sum = |part: fn(&QueueView) -> u64| queues.iter().map(part).sum();
+    let left_ms = |until: u64| until.saturating_sub(now_ns).div_ceil(1_000_000);
+    let waiting = queues.iter().map(|view| view.starving).max().unwrap_or_default();
+    let about = member.about.clone();
+    TaskSnapshot {
+        pid: member.key.pid,
+        start_ticks: member.key.start_ticks,
+        name: about.name,
+        uid: about.uid,
+        container: about.container,
+        pod: about.pod,
+        slurm_job: about.slurm_job,
+        priority: traits.map(|traits| traits.priority.level()),
+        weight: traits.map_or(1, |traits| traits.weight),
+        deadline_us: traits.and_then(|traits| traits.deadline).map(Duration::as_micros),
+        why: member.why(),
+        state: state(member, queues),
+        pending: sum(|view| view.ring.pending()),
+        share: recent.share,
+        device_ms: sum(|view| view.account.ran.as_micros()) / 1_000,
+        preempts: sum(|view| view.account.preempts),
+        preempts_per_s: recent.preempts_per_s,
+        waiting_ms: waiting.as_micros() / 1_000,
+        lease_ms: member.suspended_until_ns.map(left_ms),
+        faults: sum(|view| view.account.faults),
+        queues: queues.iter().map(queue_snapshot).collect(),
+    }
+}
+
+fn queue_snapshot(view: &QueueView) -> QueueSnapshot {
+    QueueSnapshot {
+        id: view.queue.0,
+        device: view.device.0,
+        on: view.standing == Standing::On,
+        active: view.active,
+        pending: view.ring.pending(),
+    }
+}
+
+fn state(member: &Member, queues: &[QueueView]) -> TaskState {
+    let works = |on: bool| {
+        let on = |view: &&QueueView| (view.standing == Standing::On) == on;
+        queues.iter().filter(|view| view.active).any(|view| on(&view))
+    };
+    if member.in_force.is_none() {
+        TaskState::Untouched
+    } else if member.is_suspended() {
+        TaskState::Suspended
+    } else if works(true) {
+        TaskState::Running
+    } else if works(false) {
+        TaskState::Preempted
+    } else {
+        TaskState::Idle
+    }
+}
+
+/// Memory of ours that is in memory.
+fn resident_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// A moment of the machine's clock as the scheduler counts.
+pub(super) const fn instant(now_ns: u64) -> Instant {
+    Instant::from_nanos(now_ns)
+}

@@ -1,0 +1,143 @@
+//! How a daemon begins and ends.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use gpreempt_wire::client::ClientError;
+use gpreempt_wire::request::Request;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::daemon::{Daemon, Folder, until};
+
+#[test]
+fn it_ends_in_good_order_when_told_to() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = Folder::new();
+        let mut daemon = Daemon::start(&folder, &[]);
+        let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
+        daemon.signal(signal);
+        assert!(daemon.wait().success(), "{:?}", daemon.log());
+        assert!(!daemon.socket().exists());
+        assert!(follow.next().is_none_or(|event| event.is_err()), "followers hear that it ended");
+        until("the keeper ends as well", || sessions(&folder) == 0);
+        daemon.until_logged("everything is as it was");
+    }
+}
+
+fn sessions(folder: &Folder) -> usize {
+    let entries = fs::read_dir(folder.path("state")).unwrap();
+    entries.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let folder = Folder::new();
+    let daemon = Daemon::start(&folder, &[]);
+    let mut second = Daemon::try_start(&folder, &[]);
+    assert!(!second.wait().success());
+    second.until_logged("gpreemptd is running already at");
+    // The same journal with another socket is no better.
+    let elsewhere = folder.path("other.sock");
+    let mut third = Daemon::try_start(&folder, &["--socket", elsewhere.to_str().unwrap()]);
+    assert!(!third.wait().success());
+    daemon.connect().expect_ok(&Request::Ping).unwrap();
+}
+
+#[test]
+fn a_socket_that_was_removed_is_made_again() {
+    let folder = Folder::new();
+    let daemon = Daemon::start(&folder, &[]);
+    let mut old = daemon.connect();
+    fs::remove_file(daemon.socket()).unwrap();
+    until("somebody answers again", || daemon.try_connect().is_ok());
+    old.expect_ok(&Request::Ping).unwrap();
+    daemon.until_logged("the socket was removed; it is there again");
+}
+
+#[test]
+fn a_bad_configuration_on_reload_changes_nothing_and_is_said() {
+    let folder = Folder::new();
+    let config = folder.path("config.toml");
+    let write = |interval: u32| {
+        fs::write(&config, format!("[scheduler]\ninterval_ms = {interval}\n")).unwrap();
+    };
+    write(3);
+    let daemon = Daemon::start(&folder, &[]);
+    assert_eq!(daemon.snapshot().interval_us, 3_000);
+    write(20);
+    daemon.signal(Signal::HUP);
+    daemon.until_logged("stays as it was");
+    daemon.until_logged("scheduler.interval_ms: is 20");
+    let snapshot = daemon.snapshot();
+    assert_eq!(snapshot.interval_us, 3_000);
+    assert!(snapshot.problems.iter().any(|problem| problem.contains("interval_ms")));
+    write(2);
+    daemon.signal(Signal::HUP);
+    until("the new one counts", || daemon.snapshot().interval_us == 2_000);
+}
+
+#[test]
+fn it_does_not_start_with_a_bad_configuration_and_check_says_why() {
+    let folder = Folder::new();
+    fs::write(folder.path("config.toml"), "[scheduler]\npolicy = \"best\"\n").unwrap();
+    let mut daemon = Daemon::try_start(&folder, &[]);
+    assert!(!daemon.wait().success());
+    daemon.until_logged("config.toml:2: scheduler.policy");
+    let check = |text: &str| {
+        fs::write(folder.path("config.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpreemptd"));
+        command.arg("--check").arg("--config").arg(folder.path("config.toml"));
+        command.output().unwrap()
+    };
+    let good = check("[[rule]]\nexecutable = \"nothing-is-called-so\"\npriority = 3\n");
+    assert!(good.status.success());
+    assert!(String::from_utf8_lossy(&good.stdout).contains("no mistakes"));
+    let bad = check("[scheduler]\npolicy = \"best\"\n");
+    assert!(!bad.status.success());
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("scheduler.policy"));
+}
+
+#[test]
+fn a_keeper_that_is_killed_is_replaced() {
+    let folder = Folder::new();
+    let daemon = Daemon::start(&folder, &[]);
+    for _ in 0..3 {
+        let before = daemon.keeper();
+        let pid = Pid::from_raw(i32::try_from(before).unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        until("another keeper", || daemon.keeper() != before);
+    }
+    daemon.connect().expect_ok(&Request::Ping).unwrap();
+    daemon.until_logged("there is a new one");
+}
+
+#[test]
+fn after_kill_another_one_starts_at_once() {
+    let folder = Folder::new();
+    let mut daemon = Daemon::start(&folder, &[]);
+    for _ in 0..3 {
+        daemon.kill();
+        assert!(matches!(daemon.try_connect(), Err(ClientError::NoDaemon { .. })));
+        daemon = Daemon::start(&folder, &[]);
+        daemon.connect().expect_ok(&Request::Ping).unwrap();
+    }
+    assert_eq!(sessions(&folder), 1, "nothing of the dead is left");
+}
+
+#[test]
+fn metrics_are_served_where_they_are_switched_on() {
+    let folder = Folder::new();
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
+    fs::write(folder.path("config.toml"), text).unwrap();
+    let _daemon = Daemon::start(&folder, &[]);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("gpreempt"), "{answer}");
+}

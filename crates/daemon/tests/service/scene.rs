@@ -1,0 +1,139 @@
+//! An emulator and loads for it. They are this very program in another role, so that tests need no
+//! program of another crate.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use gpreempt_core::id::DeviceId;
+use gpreempt_emu::control::{Control, Options as ControlOptions};
+use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Stop};
+use gpreempt_emu::server::{Options, Server};
+use gpreempt_sim::model::{DeviceModel, MachineKind};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::daemon::{Folder, until};
+
+/// What role a process of ours plays: its name, and where the emulator listens.
+const ROLE: &str = "GPREEMPT_TEST_ROLE";
+
+/// An emulator. It ends with the test.
+pub(crate) struct Emulator {
+    child: Child,
+    socket: PathBuf,
+}
+
+/// A load without end. It ends with the test.
+pub(crate) struct Load {
+    child: Child,
+}
+
+impl Emulator {
+    pub(crate) fn start(folder: &Folder, machine: &str) -> Self {
+        let socket = folder.path("gpu");
+        let child = play(machine, &socket, &[]);
+        until("an emulator", || Control::connect(&socket, ControlOptions::default()).is_ok());
+        Self { child, socket }
+    }
+
+    /// Starts a load, and waits until it has a queue.
+    pub(crate) fn load(&self, environment: &[(&str, &str)]) -> Load {
+        let load = Load { child: play("be", &self.socket, environment) };
+        until("the load has a queue", || !self.queues(load.pid()).is_empty());
+        load
+    }
+
+    /// Whether any queue of a process is stopped.
+    pub(crate) fn is_stopped(&self, pid: u32) -> bool {
+        self.queues(pid).into_iter().any(|is_stopped| is_stopped)
+    }
+
+    fn queues(&self, pid: u32) -> Vec<bool> {
+        let mut control = Control::connect(&self.socket, ControlOptions::default()).unwrap();
+        let listing = control.list().unwrap();
+        let own: Vec<_> = listing.tasks.iter().filter(|task| task.pid == pid).collect();
+        let is_own = |task| own.iter().any(|own| own.task == task);
+        let queues = listing.queues.iter().filter(|queue| is_own(queue.task));
+        queues.map(|queue| queue.is_stopped).collect()
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Load {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it in good order; it proves that every kernel ran exactly once.
+    pub(crate) fn finish(&mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: its work is not exact");
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts this program in a role.
+fn play(role: &str, socket: &Path, environment: &[(&str, &str)]) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "scene::plays_a_role", "--nocapture"])
+        .env(ROLE, format!("{role} {}", socket.display()))
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Somebody has to read what it says, or it would wait for that.
+    let mut out = child.stdout.take().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+    child
+}
+
+#[test]
+fn plays_a_role() {
+    let Ok(told) = std::env::var(ROLE) else { return };
+    let (role, socket) = told.split_once(' ').unwrap();
+    let socket = PathBuf::from(socket);
+    if role == "be" {
+        work(socket);
+    } else {
+        emulate(socket, MachineKind::from_name(role).unwrap());
+    }
+}
+
+fn emulate(socket: PathBuf, machine: MachineKind) {
+    let mut model = DeviceModel::built_in("mi300x").unwrap();
+    // One small device, which a single kernel fills.
+    model.compute_units = 1;
+    let mut server = Server::bind(Options { socket, model, machine, devices: 1 }).unwrap();
+    let (stop, _signal) = UnixStream::pair().unwrap();
+    server.run(stop.as_fd()).unwrap();
+}
+
+fn work(socket: PathBuf) {
+    let load = LoadOptions {
+        socket,
+        device: DeviceId(0),
+        seconds: 3_600,
+        kernel_us: 4_000,
+        groups: 4,
+        wait_file: None,
+        output: Output { json: true },
+    };
+    let load = BestEffort { load, depth: 4, report_ms: 1_000, drain_ms: 60_000 };
+    load.run(&Stop::on_signals().unwrap()).unwrap();
+}

@@ -1,0 +1,80 @@
+//! Taking processes in and putting them back.
+
+use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::priority::Priority;
+
+use super::worker::Job;
+use super::{Device, NvidiaBackend, Wishes};
+use crate::controller::{Controller, DeviceName, Note};
+use crate::nvidia::survey::{self, GpuProcess};
+use crate::process::ProcessKey;
+
+impl Controller for NvidiaBackend {
+    fn kind(&self) -> &'static str {
+        "nvidia"
+    }
+
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+        if let Some(seen) = self.appeared.remove(&process) {
+            return self.adopt_seen(task, &seen, Wishes::default());
+        }
+        self.hold(task, process, Wishes::default())?;
+        // To look takes milliseconds, so the scout does it, who has seen nothing yet.
+        self.scout.watch(process, Vec::new());
+        Ok(())
+    }
+
+    fn release(&mut self, task: TaskId) {
+        let Some(attached) = self.tasks.remove(&task) else { return };
+        self.scout.forget(attached.key);
+        self.queues.retain(|_, target| !target.is_of(task));
+        // Each worker may still have something to do to it, so each undoes what there is then.
+        for device in &self.devices {
+            device.worker.give(Job::Undo(attached.key));
+        }
+    }
+
+    fn users(&mut self) -> Vec<ProcessKey> {
+        let found = survey::survey().unwrap_or_default();
+        let mut users = Vec::new();
+        for process in found.into_iter().filter(GpuProcess::has_groups) {
+            users.push(process.info.key);
+            self.appeared.insert(process.info.key, process);
+        }
+        users
+    }
+
+    fn devices(&self) -> Vec<DeviceName> {
+        let name = |(index, device): (usize, &Device)| DeviceName {
+            id: self.numbering.device(index),
+            uuid: device.uuid.clone(),
+        };
+        self.devices.iter().enumerate().map(name).collect()
+    }
+
+    fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
+        let own = self.queues.iter().filter(|(_, target)| target.is_of(task));
+        own.map(|(queue, _)| *queue).collect()
+    }
+
+    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
+        self.appeared.get(&process).map(GpuProcess::uuids).unwrap_or_default()
+    }
+
+    fn set_others(&mut self, priority: Option<Priority>) {
+        // The method of the type, which comes before the trait's.
+        self.set_others(priority);
+    }
+
+    fn poll_note(&mut self) -> Option<Note> {
+        self.take_reports();
+        self.notes.pop_front()
+    }
+
+    fn release_all(&mut self) -> Result<(), String> {
+        for device in &mut self.devices {
+            device.worker.stop();
+        }
+        self.ledger.undo_all()
+    }
+}

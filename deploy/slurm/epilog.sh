@@ -1,0 +1,26 @@
+#!/bin/sh
+# After a Slurm job: nothing of it stays preempted or suspended. In slurm.conf:
+#
+#   Epilog=/usr/share/gpreempt/slurm/epilog.sh
+#
+# Slurm ends what a job started, and gpreemptd forgets what has ended. What got away from both (a
+# program that left its session, where Slurm does not use control groups) must at least not be
+# held any longer on account of a job that is over.
+set -u
+
+notes=${GPREEMPT_SLURM_NOTES:-/run/gpreempt-slurm}
+rm -f "$notes/$SLURM_JOB_ID"
+
+command -v gpreempt >/dev/null 2>&1 || exit 0
+for environment in /proc/[0-9]*/environ; do
+    folder=${environment%/environ}
+    # Only the job's own user: a variable can be set by anybody.
+    [ "$(stat -c %u "$folder" 2>/dev/null)" = "${SLURM_JOB_UID:-}" ] || continue
+    tr '\0' '\n' <"$environment" 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
+    pid=${folder#/proc/}
+    # A script of Slurm's, such as this one, has the variable too, and no GPU.
+    [ "$pid" = $$ ] && continue
+    timeout 5 gpreempt resume "$pid" >/dev/null 2>&1
+    timeout 5 gpreempt detach "$pid" >/dev/null 2>&1
+done
+exit 0

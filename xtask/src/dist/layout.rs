@@ -1,0 +1,140 @@
+//! What goes where.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// Packages and the programs in them that are installed.
+///
+/// All of them in one folder: `gpreempt` and `gpreemptd` look for the keeper beside themselves.
+pub(super) const PROGRAMS: &[(&str, &str)] = &[
+    ("gpreempt-cli", "gpreempt"),
+    ("gpreempt-daemon", "gpreemptd"),
+    ("gpreempt-device", "gpreempt-keeper"),
+    ("gpreempt-bench", "gpreempt-load"),
+    ("gpreempt-emu", "gpreempt-emu"),
+];
+
+/// Files of the repository: from, to.
+const FILES: &[(&str, &str)] = &[
+    ("deploy/gpreemptd.service", "usr/lib/systemd/system/gpreemptd.service"),
+    ("LICENSE", "usr/share/doc/gpreempt/copyright"),
+    ("LICENSE-APACHE", "usr/share/doc/gpreempt/LICENSE-APACHE"),
+    ("LICENSE-MIT", "usr/share/doc/gpreempt/LICENSE-MIT"),
+    ("README.md", "usr/share/doc/gpreempt/README.md"),
+    ("docs/configuration.md", "usr/share/doc/gpreempt/configuration.md"),
+    ("docs/install.md", "usr/share/doc/gpreempt/install.md"),
+    ("docs/nvidia.md", "usr/share/doc/gpreempt/nvidia.md"),
+    ("docs/protocol.md", "usr/share/doc/gpreempt/protocol.md"),
+    ("deploy/grafana-dashboard.json", "usr/share/gpreempt/grafana-dashboard.json"),
+    ("deploy/kubernetes/README.md", "usr/share/gpreempt/kubernetes/README.md"),
+    ("deploy/kubernetes/daemonset.yaml", "usr/share/gpreempt/kubernetes/daemonset.yaml"),
+    ("deploy/slurm/README.md", "usr/share/gpreempt/slurm/README.md"),
+    (CONFIG_SOURCE, CONFIG),
+];
+
+/// The same, for scripts.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("deploy/slurm/prolog.sh", "usr/share/gpreempt/slurm/prolog.sh"),
+    ("deploy/slurm/epilog.sh", "usr/share/gpreempt/slurm/epilog.sh"),
+];
+
+/// What `gpreempt` writes for the shells, and where they look for it.
+const COMPLETIONS: &[(&str, &str)] = &[
+    ("bash", "usr/share/bash-completion/completions/gpreempt"),
+    ("zsh", "usr/share/zsh/vendor-completions/_gpreempt"),
+    ("fish", "usr/share/fish/vendor_completions.d/gpreempt.fish"),
+];
+
+const CONFIG_SOURCE: &str = "deploy/config.toml";
+/// The file that belongs to the administrator once it is installed.
+pub(super) const CONFIG: &str = "etc/gpreempt/config.toml";
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Where it is now.
+    pub(super) source: PathBuf,
+    /// Where it goes, seen from the root.
+    pub(super) target: String,
+    /// Who may do what with it.
+    pub(super) mode: u32,
+}
+
+/// Every file, in the order of their targets, and what else the packages are made of.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) entries: Vec<Entry>,
+    /// The folder of the scripts that dpkg runs.
+    pub(super) maintainer_scripts: PathBuf,
+    /// What installs the tarball.
+    pub(super) installer: PathBuf,
+}
+
+impl Layout {
+    /// For the repository at `root`, with what was built and what that wrote.
+    pub(super) fn of(root: &Path, programs: &Path, generated: &Path) -> anyhow::Result<Self> {
+        let mut entries = Vec::new();
+        let mut add = |source: PathBuf, target: String, mode| {
+            entries.push(Entry { source, target, mode });
+        };
+        for (_, program) in PROGRAMS {
+            add(programs.join(program), format!("usr/bin/{program}"), 0o755);
+        }
+        for (source, target) in FILES {
+            add(root.join(source), (*target).to_owned(), 0o644);
+        }
+        for (source, target) in SCRIPTS {
+            add(root.join(source), (*target).to_owned(), 0o755);
+        }
+        for (shell, target) in COMPLETIONS {
+            add(generated.join("completions").join(shell), (*target).to_owned(), 0o644);
+        }
+        for page in manual_pages(&generated.join("man"))? {
+            let source = generated.join("man").join(&page);
+            add(source, format!("usr/share/man/man1/{page}"), 0o644);
+        }
+        entries.sort_by(|one, other| one.target.cmp(&other.target));
+        let deploy = root.join("deploy");
+        let installer = deploy.join("install.sh");
+        Ok(Self { entries, maintainer_scripts: deploy.join("debian"), installer })
+    }
+}
+
+fn manual_pages(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let mut pages = Vec::new();
+    let files = fs::read_dir(folder).with_context(|| format!("no {}", folder.display()))?;
+    for file in files {
+        pages.push(file?.file_name().to_string_lossy().into_owned());
+    }
+    anyhow::ensure!(!pages.is_empty(), "gpreempt wrote no manual pages");
+    pages.sort();
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::repository_root;
+
+    #[test]
+    fn what_is_packaged_is_in_the_repository() {
+        let root = repository_root();
+        for (source, _) in FILES.iter().chain(SCRIPTS) {
+            assert!(root.join(source).is_file(), "{source}");
+        }
+        for script in super::super::deb::MAINTAINER_SCRIPTS {
+            assert!(root.join("deploy/debian").join(script).is_file(), "{script}");
+        }
+        assert!(root.join("deploy/install.sh").is_file());
+    }
+
+    #[test]
+    fn the_unit_starts_what_is_installed() {
+        let root = repository_root();
+        let unit = fs::read_to_string(root.join("deploy/gpreemptd.service")).unwrap();
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        assert_eq!(start.split(' ').next(), Some("/usr/bin/gpreemptd"));
+    }
+}
