@@ -64,7 +64,8 @@ impl Journal {
     /// # Errors
     /// If the folder cannot be made, or others could write into it: what is in it is believed.
     pub fn at(root: PathBuf) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
+        // Others may pass, because the daemon's socket is beside the sessions; those are closed.
+        DirBuilder::new().recursive(true).mode(0o755).create(&root)?;
         let metadata = fs::metadata(&root)?;
         if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
             return Err(io::Error::other(format!(

@@ -3,7 +3,7 @@
 //! libcuda keeps the indices of all rings of a context in one piece of device memory. It is
 //! duplicated into a client of ours and mapped for reading ([`super::own`]): one load of eight
 //! bytes (about 1.1 us on an H200) shows both indices of a ring. Where that is refused, the same
-//! words are read through `/proc/PID/mem` ([`memory`]; about 6.6 us).
+//! words are read through `/proc/PID/mem` (about 6.6 us).
 
 mod memory;
 mod slot;

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
 use super::discover::Client;
-use super::node::{self, Node};
+use super::node::{self, HeldNode, Node};
 use super::survey::{GpuProcess, look};
 use crate::process::{ProcessInfo, ProcessKey, all_pids};
 
@@ -129,7 +129,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
         let now = Instant::now();
         if opened {
             self.all.hurry(now);
-            self.watched.values_mut().for_each(|watch| watch.backoff.hurry(now));
+            self.watched.values_mut().for_each(|watch| watch.hear(now));
         }
         self.look_at_watched(now)?;
         self.look_for_newcomers(now)
@@ -138,8 +138,8 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
     fn wait(&self) -> bool {
         let now = Instant::now();
         let all = self.known.is_some().then_some(&self.all);
-        let due = self.watched.values().map(|watch| &watch.backoff).chain(all);
-        let sleep = due.map(|backoff| backoff.at.saturating_duration_since(now)).min();
+        let due = self.watched.values().map(Watch::due).chain(all.map(|backoff| backoff.at));
+        let sleep = due.map(|at| at.saturating_duration_since(now)).min();
         let timeout = sleep.map(|sleep| Timespec {
             tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(sleep.subsec_nanos()),
@@ -156,7 +156,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
 
     fn look_at_watched(&mut self, now: Instant) -> Option<()> {
         for (process, watch) in &mut self.watched {
-            if watch.backoff.at > now {
+            if !watch.is_due(process.pid, now) {
                 continue;
             }
             watch.backoff.looked(now);
@@ -201,11 +201,39 @@ struct Watch {
     /// What was seen last and is something else.
     fresh: Option<Vec<Client>>,
     backoff: Backoff,
+    /// When to see whether it was this process that opened a node, if somebody did.
+    heard: Option<Instant>,
+    /// The nodes it had open when it was last seen.
+    nodes: Vec<HeldNode>,
 }
 
 impl Watch {
     fn new(known: Vec<Client>, now: Instant) -> Self {
-        Self { known, fresh: None, backoff: Backoff::new(now) }
+        Self { known, fresh: None, backoff: Backoff::new(now), heard: None, nodes: Vec::new() }
+    }
+
+    /// Somebody opened or closed a node. Programs do that in bursts.
+    fn hear(&mut self, now: Instant) {
+        self.heard.get_or_insert(now + Backoff::WAIT_MIN);
+    }
+
+    fn due(&self) -> Instant {
+        self.heard.map_or(self.backoff.at, |heard| heard.min(self.backoff.at))
+    }
+
+    /// Whether it has to be looked at. To see which nodes a process has open is cheap, to look
+    /// into it is not; whoever makes a context opens nodes.
+    fn is_due(&mut self, pid: u32, now: Instant) -> bool {
+        if self.heard.is_some_and(|heard| heard <= now) {
+            self.heard = None;
+            let nodes = node::held_by(pid).unwrap_or_default();
+            if nodes != self.nodes {
+                self.nodes = nodes;
+                self.backoff.hurry(now);
+                self.backoff.at = now;
+            }
+        }
+        self.backoff.at <= now
     }
 
     /// Takes in what was seen. Says whether it is news: a program that is just making a context is
@@ -308,6 +336,25 @@ mod tests {
         assert_eq!(backoff.at, now + Backoff::WAIT_MIN);
         backoff.hurry(now + Duration::from_millis(10));
         assert_eq!(backoff.at, now + Backoff::WAIT_MIN, "hurrying does not postpone");
+    }
+
+    #[test]
+    fn what_others_open_is_no_reason_to_look_into_a_process() {
+        let begin = Instant::now();
+        let pid = std::process::id();
+        let mut watch = Watch::new(Vec::new(), begin);
+        let later = begin + Duration::from_secs(60);
+        watch.backoff.at = later;
+        assert_eq!(watch.due(), later);
+        watch.hear(begin);
+        let soon = begin + Backoff::WAIT_MIN;
+        assert_eq!(watch.due(), soon);
+        // This process has no node open, and had none before.
+        assert!(!watch.is_due(pid, soon));
+        assert_eq!(watch.due(), later);
+        watch.nodes = vec![HeldNode { fd: 3, node: Node::Control }];
+        watch.hear(begin);
+        assert!(watch.is_due(pid, soon), "its nodes are others than before");
     }
 
     #[test]
