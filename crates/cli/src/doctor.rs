@@ -3,6 +3,7 @@
 use std::fs;
 
 use gpreempt_device::nvidia::driver::Driver;
+use gpreempt_device::nvidia::gpu::{self, Gpu};
 use gpreempt_device::nvidia::surroundings::look_around;
 use gpreempt_device::process::ProcessInfo;
 use serde::Serialize;
@@ -95,26 +96,12 @@ fn rights() -> String {
 
 /// The GPUs as the driver lists them.
 fn gpus() -> Vec<Finding> {
-    let Ok(folders) = fs::read_dir("/proc/driver/nvidia/gpus") else {
-        return vec![finding(false, "the driver lists no GPU")];
-    };
-    let mut found: Vec<Finding> = folders
-        .filter_map(|folder| {
-            let folder = folder.ok()?;
-            let text = fs::read_to_string(folder.path().join("information")).ok()?;
-            let field = |name: &str| {
-                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-                Some(line.trim_start_matches(':').trim().to_owned())
-            };
-            let (model, uuid) = (field("Model")?, field("GPU UUID")?);
-            let address = folder.file_name().into_string().ok()?;
-            Some(finding(true, format!("{model}, {uuid}, at {address}")))
-        })
-        .collect();
+    let found = gpu::all();
     if found.is_empty() {
-        found.push(finding(false, "the driver lists no GPU"));
+        return vec![finding(false, "the driver lists no GPU")];
     }
-    found
+    let line = |Gpu { model, uuid, pci }: Gpu| finding(true, format!("{model}, {uuid}, at {pci}"));
+    found.into_iter().map(line).collect()
 }
 
 /// What else has a say.

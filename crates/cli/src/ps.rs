@@ -6,8 +6,9 @@ use gpreempt_device::act::undo;
 use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
 use gpreempt_device::nvidia::act::switch_counts;
-use gpreempt_device::nvidia::discover::{Client, Engine, Group};
+use gpreempt_device::nvidia::discover::{Client, Device, Engine, Group};
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
+use gpreempt_device::nvidia::gpu::{self, Gpu};
 use gpreempt_device::nvidia::survey::{GpuProcess, survey};
 use gpreempt_device::process::ProcessKey;
 use serde::Serialize;
@@ -26,6 +27,8 @@ struct Row {
     name: String,
     container: Option<String>,
     devices: Vec<String>,
+    /// What it has on each of them.
+    uses: Vec<Use>,
     groups: usize,
     channels: usize,
     /// Of the compute groups, in microseconds.
@@ -35,6 +38,16 @@ struct Row {
     state: State,
     /// Why nothing more is known.
     problem: Option<String>,
+}
+
+/// A process's use of one GPU.
+#[derive(Serialize)]
+struct Use {
+    uuid: String,
+    pci: Option<String>,
+    contexts: usize,
+    groups: usize,
+    channels: usize,
 }
 
 #[derive(Serialize)]
@@ -76,9 +89,10 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     clean_up();
     let processes = survey().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
     let touched = touched_processes();
+    let gpus = gpu::all();
     let rows: Vec<Row> = processes
         .iter()
-        .map(|process| row(process, &touched))
+        .map(|process| row(process, &touched, &gpus))
         // Tools that only look, such as monitors and ourselves, have nothing that runs.
         .filter(|row| args.all || row.groups > 0 || row.problem.is_some())
         .collect();
@@ -99,7 +113,7 @@ fn clean_up() {
     }
 }
 
-fn row(process: &GpuProcess, touched: &[(ProcessKey, State)]) -> Row {
+fn row(process: &GpuProcess, touched: &[(ProcessKey, State)], gpus: &[Gpu]) -> Row {
     let clients: &[Client] = process.clients.as_deref().unwrap_or_default();
     let devices = || clients.iter().flat_map(|client| client.devices.iter());
     let groups = || devices().flat_map(|device| device.groups.iter());
@@ -111,6 +125,7 @@ fn row(process: &GpuProcess, touched: &[(ProcessKey, State)]) -> Row {
         name: process.info.name.clone(),
         container: process.info.container.clone(),
         devices: devices().filter_map(|device| device.uuid.clone()).collect(),
+        uses: devices().filter_map(|device| Use::of(device, gpus)).collect(),
         groups: groups().count(),
         channels: groups().map(|group| group.channels.len()).sum(),
         slices_us: groups().filter(compute).filter_map(|group| group.slice_us).collect(),
@@ -120,6 +135,20 @@ fn row(process: &GpuProcess, touched: &[(ProcessKey, State)]) -> Row {
             .find(|(key, _)| *key == process.info.key)
             .map_or(State::Untouched, |(_, state)| *state),
         problem: process.clients.as_ref().err().map(ToString::to_string),
+    }
+}
+
+impl Use {
+    fn of(device: &Device, gpus: &[Gpu]) -> Option<Self> {
+        let uuid = device.uuid.clone()?;
+        let pci = gpus.iter().find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.pci.clone());
+        Some(Self {
+            uuid,
+            pci,
+            contexts: device.contexts().count(),
+            groups: device.groups.len(),
+            channels: device.groups.iter().map(|group| group.channels.len()).sum(),
+        })
     }
 }
 

@@ -5,6 +5,7 @@ pub mod act;
 pub mod backend;
 pub mod discover;
 pub mod driver;
+pub mod gpu;
 mod map;
 pub mod node;
 pub mod own;
