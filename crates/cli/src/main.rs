@@ -54,11 +54,11 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let text = error.to_string();
-            let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let what = one_line(&text);
             let what = if what.is_empty() || what.starts_with("Priorities") {
                 "a command is missing"
             } else {
-                what
+                &what
             };
             return Failure::input(format_args!("{what}; try --help")).report();
         }
@@ -88,5 +88,33 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// What clap complains about, up to the usage: what is missing, or what is allowed.
+fn one_line(text: &str) -> String {
+    let lines = text.trim_start_matches("error: ").lines().map(str::trim);
+    let kept: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    kept.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_says_what_is_missing_and_what_is_allowed() {
+        let complaint = |line: &str| {
+            let error = Args::try_parse_from(line.split(' ')).unwrap_err();
+            one_line(&error.to_string())
+        };
+        let missing = complaint("gpreempt set 7");
+        assert!(missing.contains("--priority") || missing.contains("PID"), "{missing}");
+        let allowed = complaint("gpreempt attach 7 --policy lottery");
+        assert!(allowed.contains("round-robin"), "{allowed}");
+        assert!(!allowed.contains('\n') && !allowed.contains("Usage"), "{allowed}");
     }
 }

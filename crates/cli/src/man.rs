@@ -10,7 +10,7 @@ use crate::write_file::write_whole;
 pub(crate) fn main(args: &ManArgs) -> Result<(), Failure> {
     let program = Args::command();
     let mut pages = vec![(String::from("gpreempt"), program.clone())];
-    for command in program.get_subcommands() {
+    for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = format!("gpreempt-{}", command.get_name());
         let spoken = format!("gpreempt {}", command.get_name());
         pages.push((name.clone(), command.clone().display_name(name).bin_name(spoken)));

@@ -42,6 +42,7 @@ impl Service {
         match self.read_again() {
             Ok(()) => {
                 self.log.info("the configuration was read again");
+                self.problems.solve("the configuration stays");
                 self.tell_of_policy(now_ns);
             }
             Err(problem) => {

@@ -24,6 +24,11 @@ impl Problems {
         true
     }
 
+    /// Forgets those that begin with these words: they are no longer true.
+    pub(super) fn solve(&mut self, beginning: &str) {
+        self.last.retain(|problem| !problem.starts_with(beginning));
+    }
+
     /// Oldest first.
     pub(super) fn sentences(&self) -> Vec<String> {
         self.last.iter().cloned().collect()
@@ -43,5 +48,7 @@ mod tests {
         }
         assert_eq!(problems.sentences().len(), KEPT);
         assert!(problems.add("full"), "that was long ago");
+        problems.solve("fu");
+        assert!(!problems.sentences().contains(&"full".to_owned()));
     }
 }

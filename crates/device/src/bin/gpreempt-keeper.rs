@@ -1,5 +1,6 @@
 //! The keeper as a small program of its own. See [`gpreempt_device::keeper`].
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,7 +8,14 @@ use gpreempt_device::act;
 use gpreempt_device::keeper;
 
 fn main() -> ExitCode {
-    let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
+    let folder = std::env::args_os().nth(1).map(PathBuf::from);
+    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
+        // Whoever starts it by hand should know what it is.
+        let _ = writeln!(
+            std::io::stderr(),
+            "gpreempt-keeper FOLDER: undoes what a session of gpreempt did when its owner dies; \
+             started by gpreempt and gpreemptd, not by hand"
+        );
         return ExitCode::from(2);
     };
     match keeper::main(&folder, &mut act::undo) {
