@@ -16,7 +16,8 @@ impl Scheduler {
         let queue = self.queue_mut(id)?;
         let moved = (ring.put, ring.get) != (queue.ring.put, queue.ring.get);
         let was_done = core::mem::replace(&mut queue.ring, ring).is_done();
-        if was_done != ring.is_done() {
+        // Only of a queue without work does it matter whether that is certain.
+        if !queue.active && was_done != ring.is_done() {
             self.reseat(id);
         }
         let queue = self.queue_mut(id)?;
