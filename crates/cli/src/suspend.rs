@@ -63,8 +63,9 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
         say_stopped(args, &format!("{} ({})", args.pid, process.info.name))?;
         wait(args, &session, &mut entry, &mut keeper, &stop)
     });
-    // Somebody may have resumed it from elsewhere: then the journal no longer has it.
-    if is_in(&session) {
+    // Somebody may have resumed it from elsewhere: then the journal no longer has it. A keeper that
+    // is gone may have undone things before we did the last of them.
+    if is_in(&session) || keeper.has_died() {
         act::undo(&entry).map_err(Failure::run)?;
         session.forget(entry.process).map_err(Failure::run)?;
     }
@@ -113,10 +114,10 @@ fn wait(
         keeper.beat();
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            let acts = survey::look(entry.process.pid).map(|process| stops(&process));
-            if acts.as_ref().is_ok_and(|acts| !acts.is_empty() && *acts != entry.acts) {
-                // What is gone needs no undoing, and what is new is written down first.
-                entry.acts = acts.unwrap_or_default();
+            let found = survey::look(entry.process.pid).map(|process| stops(&process));
+            let known = entry.acts.clone();
+            entry.join(found.unwrap_or_default());
+            if entry.acts != known {
                 stop_all(session, entry)?;
             }
         }

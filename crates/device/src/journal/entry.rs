@@ -90,6 +90,18 @@ pub enum Act {
     },
 }
 
+impl Entry {
+    /// Adds what was found later. Nothing is forgotten: what was only overlooked is still stopped.
+    pub fn join(&mut self, fresh: Vec<Act>) {
+        for act in fresh {
+            match self.acts.iter().position(|known| known.concerns_the_same(&act)) {
+                Some(at) => self.acts[at] = act.joined(&self.acts[at]),
+                None => self.acts.push(act),
+            }
+        }
+    }
+}
+
 impl Act {
     /// Whether undoing one of two acts undoes the other.
     pub fn concerns_the_same(&self, other: &Self) -> bool {
@@ -97,7 +109,7 @@ impl Act {
     }
 
     /// This act, and where both are lists, what only the other one names.
-    pub(crate) fn joined(&self, other: &Self) -> Self {
+    pub fn joined(&self, other: &Self) -> Self {
         let mut joined = self.clone();
         if let (Self::NvidiaStop { channels, .. }, Self::NvidiaStop { channels: others, .. })
         | (Self::NvidiaMode { channels, .. }, Self::NvidiaMode { channels: others, .. }) =
@@ -162,5 +174,10 @@ mod tests {
         };
         assert_eq!(stop(&[5, 6]).joined(&stop(&[6, 7])), stop(&[5, 6, 7]));
         assert!(stop(&[]).is_stop());
+        let process = ProcessKey { pid: 1, start_ticks: 1 };
+        let mut entry = Entry { process, acts: vec![stop(&[5, 6])], until_ns: None };
+        let mode = Act::NvidiaMode { client: 1, subdevice: 0, group: 2, channels: vec![5], set: 1 };
+        entry.join(vec![stop(&[6, 7]), mode.clone()]);
+        assert_eq!(entry.acts, [stop(&[6, 7, 5]), mode]);
     }
 }

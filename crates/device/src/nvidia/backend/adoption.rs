@@ -28,6 +28,10 @@ impl Controller for NvidiaBackend {
         let Some(attached) = self.tasks.remove(&task) else { return };
         self.scout.forget(attached.key);
         self.queues.retain(|_, target| !target.is_of(task));
+        if self.devices.is_empty() {
+            // Nothing was ever done to it; only that it is ours was written down.
+            let _ = self.ledger.undo_process(attached.key);
+        }
         // Each worker may still have something to do to it, so each undoes what there is then.
         for device in &self.devices {
             device.worker.give(Job::Undo(attached.key));
