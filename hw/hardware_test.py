@@ -19,6 +19,9 @@ import sys
 import time
 
 from harness import Bench, kernel_log
+from holds import (test_hints, test_hold_cycles, test_hold_ends, test_hold_resets, test_holds,
+                   test_launch_path, test_two_held)
+from library import test_library
 from peers import test_peers, test_starving
 from priorities import test_kill, test_priority
 from service import soak, test_service
@@ -26,9 +29,11 @@ from shares import test_idle_neighbour, test_single_kernels, test_three_classes,
 from surroundings import (test_containers, test_later_contexts, test_listing, test_memory,
                           test_mps, test_observe, test_refusals, test_users)
 
-TESTS = (test_priority, test_kill, test_turns, test_single_kernels, test_idle_neighbour,
-         test_three_classes, test_listing, test_observe, test_later_contexts, test_containers,
-         test_users, test_refusals, test_memory, test_service, test_peers, test_starving, test_mps)
+TESTS = (test_priority, test_holds, test_hints, test_hold_ends, test_hold_resets, test_two_held,
+         test_launch_path, test_hold_cycles, test_kill, test_turns, test_single_kernels,
+         test_idle_neighbour, test_three_classes, test_listing, test_observe, test_later_contexts,
+         test_containers, test_users, test_refusals, test_memory, test_service, test_peers,
+         test_starving, test_mps, test_library)
 
 
 def selected(arguments):

@@ -64,11 +64,14 @@ class Bench:
         end = time.monotonic()
         return [rate(load, begin, end) for load in loads]
 
-    def latency(self, seconds, every_us, kernels, kernel_us, gap_us, beside=(), more=(), then=None):
+    def latency(self, seconds, every_us, kernels, kernel_us, gap_us, beside=(), more=(), then=None,
+                environment=None):
         """One latency-critical load; the rates of others while it was in steady state."""
         load = self.start(
-            "lc", "--seconds", str(seconds), "--every-us", str(every_us), "--kernels", str(kernels),
-            "--kernel-us", str(kernel_us), "--gap-us", str(gap_us), *more)
+            "lc", "--seconds", str(int(seconds)), "--every-us", str(every_us), "--kernels",
+            str(kernels), "--kernel-us", str(kernel_us), "--gap-us", str(gap_us),
+            "--warmup-ms", "1000", *more,
+            environment=environment)
         if then:
             then(load)
         time.sleep(0.7)

@@ -60,6 +60,12 @@ impl Args {
         given.map(|(name, value)| number(name, value)).transpose()
     }
 
+    /// What stands after `option`; the last if it was given more than once.
+    pub(crate) fn text_of(&self, option: &str) -> Option<&str> {
+        let given = self.options.iter().rev().find(|(name, _)| name == option);
+        given.map(|(_, value)| value.as_str())
+    }
+
     /// The positional argument at `index`, called `name`, as a number.
     pub(crate) fn number_at(&self, index: usize, name: &str) -> anyhow::Result<u64> {
         let value = self.positionals.get(index).with_context(|| format!("{name} is missing"))?;
@@ -88,6 +94,7 @@ mod tests {
         let args = parse(&["--start", "7", "1000", "--quick"]).unwrap();
         assert!(args.has("--quick"));
         assert_eq!(args.number_of("--start").unwrap(), Some(7));
+        assert_eq!((args.text_of("--start"), args.text_of("--end")), (Some("7"), None));
         assert_eq!(args.number_at(0, "N").unwrap(), 1000);
         assert_eq!(parse(&["1"]).unwrap().number_of("--start").unwrap(), None);
     }

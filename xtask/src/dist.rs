@@ -14,8 +14,8 @@ use std::process::Command;
 use anyhow::Context;
 
 use crate::args::Syntax;
-use crate::process::{build_release, repository_root, run_to_success};
-use layout::{Layout, PROGRAMS};
+use crate::process::{build_release, cargo, repository_root, run_to_success};
+use layout::{LIBRARY, Layout, PROGRAMS};
 use stage::Stage;
 
 const SYNTAX: Syntax = Syntax { switches: &["--check"], options: &[], positionals: &[] };
@@ -69,6 +69,9 @@ fn build() -> anyhow::Result<PathBuf> {
     for (package, program) in PROGRAMS {
         selection.extend(["--package", *package, "--bin", *program]);
     }
+    // By itself, so that it has no more in it than it needs.
+    let (package, _) = LIBRARY;
+    run_to_success(&mut cargo(["build", "--release", "--lib", "--package", package]))?;
     let last = build_release(&selection)?;
     last.parent().map(Path::to_path_buf).context("cargo built a program in no folder")
 }
@@ -80,8 +83,10 @@ fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let gpreempt = programs.join("gpreempt");
-    let mut pages = Command::new(&gpreempt);
-    run_to_success(pages.arg("man").arg(&man).stdout(std::process::Stdio::null()))?;
+    for program in ["gpreempt", "gpreemptd", "gpreempt-emu", "gpreempt-load"] {
+        let mut pages = Command::new(programs.join(program));
+        run_to_success(pages.arg("man").arg(&man).stdout(std::process::Stdio::null()))?;
+    }
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(&gpreempt).args(["completions", shell]).output();
         let output = output.context("cannot run gpreempt completions")?;

@@ -10,10 +10,15 @@ mod callgrind;
 mod ci;
 mod cost;
 mod dist;
+mod header;
 mod hw;
+mod kfd_header;
+mod kill_loop;
 mod packages;
 mod process;
+mod python;
 mod seeds;
+mod service_numbers;
 mod shell;
 mod slurm;
 mod step;
@@ -77,10 +82,34 @@ const COMMANDS: &[Command] = &[
         run: dist::main,
     },
     Command {
+        name: "header",
+        arguments: "",
+        about: "writes crates/agent/include/gpreempt.h anew from the source of the library",
+        run: header::main,
+    },
+    Command {
         name: "slurm",
         arguments: "",
         about: "a real Slurm cluster of one node whose jobs compete for an emulated GPU",
         run: slurm::main,
+    },
+    Command {
+        name: "kill-loop",
+        arguments: "[--kills N] [--seed S] [--json]",
+        about: "10,000 kills of everybody who takes part; nothing may be lost or stay stopped",
+        run: kill_loop::main,
+    },
+    Command {
+        name: "service-numbers",
+        arguments: "[--only latency|cost|scale] [--clients N --queues N --minutes M]",
+        about: "how fast the daemon reacts, what it costs, how far it reaches [--urgent] [--json]",
+        run: service_numbers::main,
+    },
+    Command {
+        name: "python",
+        arguments: "",
+        about: "installs the Python package into an environment of its own, checks and tests it",
+        run: python::main,
     },
     Command { name: "help", arguments: "", about: "this list", run: help },
 ];

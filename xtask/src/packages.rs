@@ -45,6 +45,14 @@ pub(crate) fn install_missing() {
     }
 }
 
+/// Installs one package where that is possible. Whether it worked, whoever needs it finds out.
+pub(crate) fn install_one(package: Package) {
+    let mut host = ThisHost;
+    if host.is_root() && host.has("apt-get") {
+        apt_get(&[package], &mut host);
+    }
+}
+
 /// The computer, as far as installing packages is concerned.
 trait Host {
     fn has(&self, program: &str) -> bool;

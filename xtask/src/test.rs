@@ -3,8 +3,11 @@
 use crate::args::Syntax;
 use crate::cost;
 use crate::dist;
+use crate::kfd_header;
+use crate::kill_loop;
 use crate::packages;
 use crate::process::{cargo, run_to_success};
+use crate::python;
 use crate::seeds;
 use crate::shell;
 use crate::slurm;
@@ -21,6 +24,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
     let is_quick = SYNTAX.parse(args)?.has("--quick");
     if !is_quick {
         packages::install_missing();
+        kfd_header::fetch();
     }
     let summary = step::run(steps(is_quick));
     println!("\n{summary}");
@@ -39,6 +43,9 @@ fn steps(is_quick: bool) -> Vec<Step> {
             if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
                 tests.env("PROPTEST_RNG_SEED", "1");
             }
+            if let Some(header) = kfd_header::find() {
+                tests.env(kfd_header::VARIABLE, header);
+            }
             Outcome::of(run_to_success(&mut tests))
         }),
         Step::new("tidy", || Outcome::of(tidy::check_repository())),
@@ -49,6 +56,8 @@ fn steps(is_quick: bool) -> Vec<Step> {
         ("cost", cost::check),
         ("dist", || Outcome::of(dist::make_and_check())),
         ("slurm", slurm::check),
+        ("kills", kill_loop::check),
+        ("python", python::check),
     ];
     for &(name, action) in slow {
         steps.push(if is_quick {
@@ -68,10 +77,10 @@ mod tests {
     fn the_quick_run_names_what_it_leaves_out() {
         let names = |steps: &[Step]| steps.iter().map(Step::name).collect::<Vec<_>>();
         let mut quick = steps(true);
-        let all = ["tests", "tidy", "shell", "seeds", "cost", "dist", "slurm"];
+        let all = ["tests", "tidy", "shell", "seeds", "cost", "dist", "slurm", "kills", "python"];
         assert_eq!(names(&quick), all);
         assert_eq!(names(&steps(false)), names(&quick));
         let summary = step::run(quick.split_off(3)).to_string();
-        assert!(summary.ends_with("0 passed, 0 failed, 4 skipped"), "{summary}");
+        assert!(summary.ends_with("0 passed, 0 failed, 6 skipped"), "{summary}");
     }
 }

@@ -28,6 +28,12 @@ pub(crate) enum Command {
     Peer(PeerArgs),
     #[command(hide = true)]
     Keeper(KeeperArgs),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder; it must exist
+        folder: PathBuf,
+    },
 }
 
 /// What all loads have in common.
@@ -152,6 +158,13 @@ pub(crate) struct LcArgs {
     /// All kernels of a request as one CUDA graph, without gaps
     #[arg(long)]
     pub(crate) graph: bool,
+    /// Kernels go to so many streams in turn
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "graph",
+          value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub(crate) streams: u8,
+    /// Give gpreemptd a hint this long before each request is due
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub(crate) hint_us: Option<u64>,
     /// Copies of this size from the host to the device instead of kernels
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) copy_kib: Option<u32>,

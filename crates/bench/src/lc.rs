@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::args::LcArgs;
 use crate::clock::Monotonic;
-use crate::cuda::{Context, Library, Stream};
+use crate::cuda::{Context, CudaError, Library, Stream};
 use crate::failure::Failure;
 use crate::kernels::{Kernel, Registers};
 use crate::output::Output;
@@ -33,10 +33,14 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let output = Output { json: args.load.json };
     let context = Context::open(&Library::open()?, args.load.device)?;
-    let stream = Stream::new(&context)?;
-    let step = Rc::new(step(args, &context, &stream)?);
+    let streams: Result<Vec<Stream>, CudaError> =
+        (0..args.streams).map(|_| Stream::new(&context)).collect();
+    let streams = streams?;
+    // PANIC: the arguments allow no fewer than one.
+    let first = streams.first().expect("one stream");
+    let step = Rc::new(step(args, &context, first)?);
     let shape = step.workload().map(Workload::shape);
-    let mut request = Request::new(args, stream, step)?;
+    let mut request = Request::new(args, streams, step)?;
     let mut raw = args.raw.as_deref().map(open).transpose()?;
 
     let ready = Ready::now("lc", &context.device().name, shape);
@@ -46,6 +50,7 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     let open_loop = OpenLoop {
         warmup_ns: args.warmup_ms * 1_000_000,
         measured_ns: args.load.seconds * 1_000_000_000,
+        ahead_ns: args.hint_us.unwrap_or(0) * 1_000,
     };
     let schedule = Schedule::new(arrivals(args));
     let mut samples = Vec::new();

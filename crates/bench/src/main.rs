@@ -14,6 +14,7 @@ mod cuda;
 mod devices;
 mod failure;
 mod flag;
+mod hints;
 mod keeper;
 mod kernels;
 mod latency;
@@ -27,9 +28,10 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
+use failure::Failure;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::main(&args),
         Command::Peer(args) => peer::main(&args),
         Command::Keeper(args) => keeper::main(&args),
+        Command::Man { folder } => clap_mangen::generate_to(Args::command(), &folder)
+            .map_err(|error| Failure::input(format_args!("{}: {error}", folder.display()))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod daemon;
+mod number;
 mod process;
 
 use std::path::PathBuf;
@@ -10,15 +11,21 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };
+use number::within;
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, Policy, PreemptArgs, PreemptAt,
     ReadArgs, ResumeArgs, SetArgs, SuspendArgs,
 };
 
+/// What all commands have in common.
+const CONVENTIONS: &str = "\
+Exit codes: 0 all is well, 1 something that was run failed, 2 the input was wrong and nothing was
+done. Errors are one line on stderr; with --json they are {\"error\": \"...\"} there.";
+
 /// Priorities for GPU work that the hardware obeys: the important work runs now, the rest runs in
 /// the gaps and loses nothing.
 #[derive(Debug, Parser)]
-#[command(name = "gpreempt", version, disable_help_subcommand = true)]
+#[command(name = "gpreempt", version, disable_help_subcommand = true, after_help = CONVENTIONS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -61,7 +68,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value = "h200")]
     pub(crate) device: String,
     /// Simulated seconds in each mode (1 to 60)
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, default_value_t = 10, value_parser = within::<u64>(1, 60))]
     pub(crate) seconds: u64,
     /// The seed of the simulation (this workload leaves nothing to chance, so nothing changes)
     #[arg(long, default_value_t = 1)]
@@ -89,7 +96,7 @@ pub(crate) struct SimArgs {
     pub(crate) seed: Option<u64>,
     /// How many random scenarios to check
     #[arg(long, value_name = "N", conflicts_with_all = ["seed", "trace"],
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+          value_parser = within::<u64>(1, 1_000_000_000))]
     pub(crate) seeds: Option<u64>,
     /// The first seed of --seeds
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "seeds")]
@@ -111,7 +118,7 @@ pub(crate) struct SimArgs {
 pub(crate) struct CompareArgs {
     /// How often the scheduler reads the rings, in microseconds (1000 to 10000)
     #[arg(long, default_value_t = 5_000,
-          value_parser = clap::value_parser!(u64).range(1_000..=10_000))]
+          value_parser = within::<u64>(1_000, 10_000))]
     pub(crate) interval_us: u64,
     /// Print the results as JSON
     #[arg(long)]
@@ -144,6 +151,8 @@ pub(crate) struct PsArgs {
 pub(crate) struct KeeperArgs {
     /// The session's folder
     pub(crate) folder: PathBuf,
+    /// The memory with which holds are ended
+    pub(crate) holds: Option<PathBuf>,
 }
 
 /// Write the manual pages into a folder.

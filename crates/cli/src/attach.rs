@@ -2,6 +2,7 @@
 
 mod account;
 mod family;
+mod options;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -9,28 +10,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gpreempt_core::config::{Aging, Config, PolicyKind};
+use gpreempt_core::config::Config;
 use gpreempt_core::driver::Driver;
 use gpreempt_core::event::{Event, TaskTraits};
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
-use gpreempt_core::time::{Duration as Time, Instant};
+use gpreempt_core::time::Instant;
 use gpreempt_device::act;
-use gpreempt_device::controller::{Controller, Note, Numbering, Waker};
+use gpreempt_device::controller::{Controller, HoldStatus, Note, Numbering, Waker};
+use gpreempt_device::hold_pages::HoldPages;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
 use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::abi::control::group::SetInterleave;
-use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
+use gpreempt_device::nvidia::hold::GripSettings;
 use gpreempt_device::nvidia::node::Node;
 use gpreempt_device::nvidia::survey::{GpuProcess, look};
 use gpreempt_device::process::ProcessKey;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
+use crate::args::AttachArgs;
 use crate::control::{Answer, Listener, Request};
+use crate::daemon;
 use crate::driver_gate;
 use crate::failure::Failure;
 use account::Account;
@@ -40,6 +42,9 @@ pub(crate) use account::Voice;
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
+    if !args.dry_run {
+        daemon::refuse_beside("schedules the GPUs", "`gpreempt set PID -p PRIORITY`")?;
+    }
     driver_gate::for_changes(args.driver)?;
     if args.dry_run {
         return plan::print(&targets(args)?, args);
@@ -53,9 +58,10 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     let targets = targets(args)?;
     refuse_rivals(&journal, args)?;
     let voice = if args.json { Voice::Json } else { Voice::Text };
-    let mut attach = Attach::begin(journal, config(args), voice)?;
-    let added =
-        targets.iter().try_for_each(|(process, traits)| attach.add(process, *traits, wishes(args)));
+    let mut attach = Attach::begin(journal, options::config(args), options::hold(args), voice)?;
+    let added = targets
+        .iter()
+        .try_for_each(|(process, traits)| attach.add(process, *traits, options::wishes(args)));
     drop(lock);
     let result = added.and_then(|()| {
         attach.judge_others();
@@ -116,39 +122,6 @@ fn rival_in(
     Ok(rival.map(|entry| entry.process))
 }
 
-/// Over how long a minimum share is counted: short enough that nobody stands still for long, long
-/// enough that a turn pays.
-const SHARE_PERIOD_MS: u64 = 2_000;
-
-fn config(args: &AttachArgs) -> Config {
-    Config {
-        policy: match args.policy {
-            Policy::Strict => PolicyKind::Strict,
-            Policy::RoundRobin => PolicyKind::RoundRobin,
-            Policy::Fair => PolicyKind::Fair,
-        },
-        aging: args.min_share.map(|percent| Aging {
-            after: Time::from_millis(SHARE_PERIOD_MS * (100 - percent) / 100),
-            grant: Time::from_millis(SHARE_PERIOD_MS * percent / 100),
-        }),
-        ..Config::default()
-    }
-}
-
-fn wishes(args: &AttachArgs) -> Wishes {
-    Wishes {
-        mode: args.preempt_at.map(|place| match place {
-            PreemptAt::Instruction => PreemptionMode::Instruction,
-            PreemptAt::Block => PreemptionMode::WorkGroup,
-        }),
-        interleave: args.interleave.map(|level| match level {
-            Interleave::Low => SetInterleave::LOW,
-            Interleave::Medium => SetInterleave::MEDIUM,
-            Interleave::High => SetInterleave::HIGH,
-        }),
-    }
-}
-
 /// A running command.
 pub(crate) struct Attach {
     journal: Journal,
@@ -179,15 +152,27 @@ struct Attached {
 
 impl Attach {
     /// Begins a session with nobody in it.
-    pub(crate) fn begin(journal: Journal, config: Config, voice: Voice) -> Result<Self, Failure> {
+    pub(crate) fn begin(
+        journal: Journal,
+        config: Config,
+        hold: Option<GripSettings>,
+        voice: Voice,
+    ) -> Result<Self, Failure> {
         let session = journal.begin().map_err(Failure::run)?;
-        let keeper = Keeper::start(&session).map_err(Failure::run)?;
+        let holds = HoldPages::new().map_err(Failure::run)?;
+        let keeper = Keeper::start_with(&session, Some(&holds)).map_err(Failure::run)?;
         let listener = Listener::new(&session).map_err(Failure::run)?;
         let waker = Waker::new().map_err(Failure::run)?;
-        let backend = NvidiaBackend::new(Ledger::new(session), Numbering::of(0), waker.clone());
-        let backend = backend.map_err(Failure::run)?;
+        let ledger = Ledger::new(session).with_holds(Some(holds));
+        let backend = NvidiaBackend::new(ledger, Numbering::of(0), waker.clone());
+        let mut backend = backend.map_err(Failure::run)?;
+        let problem = hold.map(|settings| backend.enable_holds(settings)).transpose();
+        let problem = problem.map_err(Failure::run)?.flatten();
         let driver = Driver::new(config).map_err(Failure::run)?;
-        let (account, tasks) = (Account::new(voice), BTreeMap::new());
+        let (mut account, tasks) = (Account::new(voice), BTreeMap::new());
+        if let Some(problem) = problem {
+            account.problem(&problem)?;
+        }
         let (last_task, expected) = (0, None);
         Ok(Self {
             journal,
@@ -210,6 +195,14 @@ impl Attach {
 
     /// Puts everybody back as they were.
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        for (task, attached) in &self.tasks {
+            for queue in self.backend.queues_of(*task) {
+                if let Some(HoldStatus::Ready(figures)) = self.backend.hold_of(queue) {
+                    // Whoever cannot be told must be put back all the same.
+                    let _ = self.account.held(attached.pid, figures);
+                }
+            }
+        }
         self.backend.release_all().map_err(Failure::run)
     }
 

@@ -1,9 +1,13 @@
 //! The daemon, seen from a command.
 
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
+use gpreempt_wire::socket_path::Surroundings;
 use gpreempt_wire::state::Snapshot;
 
 use crate::failure::Failure;
@@ -20,9 +24,50 @@ pub(crate) fn find() -> Result<Option<Client>, Failure> {
     }
 }
 
+/// Refuses to do something that a running daemon does, or would undo; says what to use.
+pub(crate) fn refuse_beside(what: &str, instead: &str) -> Result<(), Failure> {
+    match Client::connect(&ClientOptions::new(Role::Command, PROGRAM)) {
+        Err(error) if error.is_no_daemon() => Ok(()),
+        // One that cannot be talked to is there all the same.
+        Ok(_) | Err(_) => {
+            Err(Failure::input(format_args!("gpreemptd is running and {what}; use {instead}")))
+        }
+    }
+}
+
+/// A command that did not work, and what to use if a daemon is running.
+pub(crate) fn instead(failure: Failure, instead: &str) -> Failure {
+    match (failure, find()) {
+        (Failure::Input(why), Ok(Some(_))) => {
+            Failure::input(format_args!("{why}; gpreemptd is running, so use {instead}"))
+        }
+        (failure, _) => failure,
+    }
+}
+
+/// Where a daemon was that ended without a word: its socket is there and nobody listens.
+pub(crate) fn died_at() -> Option<PathBuf> {
+    let paths = Surroundings::current().connect_paths();
+    paths.into_iter().find(|path| {
+        std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+    })
+}
+
+/// What is said of a daemon that ended without a word.
+pub(crate) fn obituary(path: &Path) -> String {
+    format!(
+        "gpreemptd has died (nobody listens at {}); start it again with `systemctl start \
+         gpreemptd` or `gpreemptd --foreground`",
+        path.display()
+    )
+}
+
 /// The daemon, for a command that cannot do without.
 pub(crate) fn require(role: Role) -> Result<Client, Failure> {
-    Client::connect(&ClientOptions::new(role, PROGRAM)).map_err(|error| failure(&error))
+    Client::connect(&ClientOptions::new(role, PROGRAM)).map_err(|error| match died_at() {
+        Some(path) if error.is_no_daemon() => Failure::input(obituary(&path)),
+        Some(_) | None => failure(&error),
+    })
 }
 
 /// Asks for something that is simply done.

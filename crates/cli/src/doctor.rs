@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use gpreempt_device::amd::probe;
 use gpreempt_device::nvidia::driver::Driver;
 use gpreempt_device::nvidia::gpu::{self, Gpu};
 use gpreempt_device::nvidia::surroundings::look_around;
@@ -30,7 +31,7 @@ pub(crate) fn main(args: &DoctorArgs) -> Result<(), Failure> {
     let findings = Findings {
         emulated: "works everywhere: gpreempt demo",
         nvidia: nvidia(),
-        amd: vec![finding(false, "AMD devices are not supported yet")],
+        amd: amd(),
     };
     if args.json {
         return output::print_json(&findings);
@@ -69,6 +70,16 @@ fn nvidia() -> Vec<Finding> {
         ),
         None => finding(false, format!("driver {version}: unknown; update gpreempt")),
     }];
+    findings.push(match driver.branch {
+        Some(branch) if branch.can_hold() => {
+            finding(true, "a GPU can be held for high processes across their gaps")
+        }
+        Some(_) | None => finding(
+            false,
+            "a GPU cannot be held across gaps with this driver (only 580 was tried); high \
+             processes get long slices alone",
+        ),
+    });
     findings.extend(gpus());
     findings.push(if rustix_is_root() {
         finding(true, "root: processes of all users can be controlled")
@@ -76,6 +87,14 @@ fn nvidia() -> Vec<Finding> {
         finding(false, rights())
     });
     findings.extend(sharing());
+    findings
+}
+
+/// What the kernel offers for AMD devices.
+fn amd() -> Vec<Finding> {
+    let found = probe::look(&probe::Places::default()).into_iter();
+    let mut findings: Vec<Finding> = found.map(|seen| finding(seen.ok, seen.what)).collect();
+    findings.push(finding(false, "AMD devices are looked at, and not scheduled yet"));
     findings
 }
 

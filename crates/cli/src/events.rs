@@ -15,15 +15,32 @@ use crate::{daemon, output};
 pub(crate) fn main(args: &EventsArgs) -> Result<(), Failure> {
     let client = daemon::require(Role::Monitor)?;
     let follow = client.follow(&Request::Follow).map_err(|error| daemon::failure(&error))?;
+    let mut left = args.count;
     for event in follow {
         let event = event.map_err(|error| daemon::failure(&error))?;
+        if !is_wanted(args, &event) {
+            continue;
+        }
         if args.json {
             output::print(&format!("{}\n", as_json(&event)))?;
         } else {
             output::print(&text(&event))?;
         }
+        left = left.map(|left| left - 1);
+        if left == Some(0) {
+            break;
+        }
     }
     Ok(())
+}
+
+/// Whether this is one of those that were asked for.
+fn is_wanted(args: &EventsArgs, event: &Event) -> bool {
+    let is_of = |pid: u32| {
+        let processes = [event.process, event.by_process];
+        processes.into_iter().flatten().any(|process| process.pid() == pid)
+    };
+    (args.kind.is_empty() || args.kind.contains(&event.kind)) && args.pid.is_none_or(is_of)
 }
 
 fn as_json(event: &Event) -> Value {
@@ -103,6 +120,29 @@ mod tests {
         assert_eq!(text(&preempted()), format!("(2 events were left out)\n{line}"));
         let policy = Event::new(5_000, EventKind::Policy);
         assert_eq!(text(&policy), "     0.000005 policy    \n");
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_told() {
+        let args = |kind: &[EventKind], pid| EventsArgs {
+            kind: kind.to_vec(),
+            pid,
+            count: None,
+            json: false,
+        };
+        let mut event = preempted();
+        event.by_process = Process::new(9, 1);
+        for (kinds, pid, expected) in [
+            (&[][..], None, true),
+            (&[EventKind::Preempted], None, true),
+            (&[EventKind::Resume, EventKind::Preempted], Some(4242), true),
+            (&[EventKind::Resume], Some(4242), false),
+            (&[], Some(9), true),
+            (&[], Some(7), false),
+        ] {
+            assert_eq!(is_wanted(&args(kinds, pid), &event), expected, "{kinds:?} {pid:?}");
+        }
+        assert!(!is_wanted(&args(&[], Some(9)), &Event::new(1, EventKind::Policy)));
     }
 
     #[test]

@@ -26,14 +26,18 @@ impl Failure {
         Self::Run(one_line(&message.to_string()))
     }
 
-    /// Tells the user and returns the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    /// Tells the user, or a program that asked for JSON, and returns the exit code.
+    pub(crate) fn report(self, is_json: bool) -> ExitCode {
         let (message, code) = match self {
             Self::Input(message) => (message, 2),
             Self::Run(message) => (message, 1),
             Self::ReaderGone => return ExitCode::SUCCESS,
         };
-        let _ = writeln!(std::io::stderr(), "gpreempt: {message}");
+        let line = match is_json {
+            true => serde_json::json!({ "error": message }).to_string(),
+            false => format!("gpreempt: {message}"),
+        };
+        let _ = writeln!(std::io::stderr(), "{line}");
         ExitCode::from(code)
     }
 }

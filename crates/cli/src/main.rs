@@ -1,8 +1,8 @@
 //! `gpreempt`: priorities for GPU work that the hardware obeys.
 //!
-//! One file for each command. Results go to stdout, progress and
-//! errors to stderr. Exit codes: 0 all is well, 1 something that was run failed, 2 the input was
-//! wrong and nothing was done.
+//! One file for each command. Results go to stdout, progress and errors to stderr; with `--json` an
+//! error is one line `{"error": "..."}` there. Exit codes: 0 all is well, 1 something that was run
+//! failed, 2 the input was wrong and nothing was done.
 
 mod args;
 mod attach;
@@ -37,6 +37,7 @@ mod top;
 mod trace;
 mod write_file;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -45,6 +46,7 @@ use args::{Args, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
+    let is_json = asks_for_json(std::env::args_os());
     let args = match Args::try_parse() {
         Ok(args) => args,
         // Help and version come this way too; they are no errors.
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
             } else {
                 &what
             };
-            return Failure::input(format_args!("{what}; try --help")).report();
+            return Failure::input(format_args!("{what}; try --help")).report(is_json);
         }
     };
     let result = match args.command {
@@ -68,7 +70,9 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Doctor(args) => doctor::main(&args),
-        Command::Run(args) => return run::main(&args).unwrap_or_else(Failure::report),
+        Command::Run(args) => {
+            return run::main(&args).unwrap_or_else(|failure| failure.report(is_json));
+        }
         Command::Ps(args) => ps::main(&args),
         Command::Top(args) => top::main(&args),
         Command::Observe(args) => observe::main(&args),
@@ -87,8 +91,14 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(is_json),
     }
+}
+
+/// Whether the caller is a program that wants JSON, errors included. What comes after `--` is
+/// somebody else's, and a command line that makes no sense may say so too.
+fn asks_for_json(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.by_ref().take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
 /// What clap complains about, up to the usage: what is missing, or what is allowed.
@@ -104,6 +114,13 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_meant_for_a_program_to_run_is_not_meant_for_us() {
+        let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
+        assert!(asks("gpreempt ps --json") && asks("gpreempt dance --json"));
+        assert!(!asks("gpreempt ps") && !asks("gpreempt run -p 3 -- tool --json"));
+    }
 
     #[test]
     fn a_complaint_says_what_is_missing_and_what_is_allowed() {

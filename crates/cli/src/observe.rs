@@ -13,6 +13,7 @@ use gpreempt_device::nvidia::survey::{self, GpuProcess};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
+use crate::daemon;
 use crate::driver_gate;
 use crate::failure::Failure;
 use crate::output;
@@ -53,10 +54,8 @@ struct Watched<'a> {
 }
 
 pub(crate) fn main(args: &ObserveArgs) -> Result<(), Failure> {
-    driver_gate::for_reading(args.driver)?;
-    if args.time > Duration::from_secs(600) {
-        return Err(Failure::input("--for is at most 10m"));
-    }
+    driver_gate::for_reading(args.driver)
+        .map_err(|failure| daemon::instead(failure, "`gpreempt top`"))?;
     let process = survey::look(args.pid).map_err(Failure::input)?;
     let mut watched = open(&process, args)?;
     let begin = Instant::now();

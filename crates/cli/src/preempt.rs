@@ -6,15 +6,15 @@ use gpreempt_device::nvidia::{act, survey};
 use serde_json::json;
 
 use crate::args::PreemptArgs;
+use crate::daemon;
 use crate::driver_gate;
 use crate::failure::Failure;
 use crate::output;
 
 pub(crate) fn main(args: &PreemptArgs) -> Result<(), Failure> {
+    let instead = "`gpreempt suspend PID --for TIME`";
+    daemon::refuse_beside("takes processes off by itself", instead)?;
     driver_gate::for_changes(args.driver)?;
-    if args.wait.is_some_and(|wait| wait.as_secs() > 1 || wait.as_millis() > 1000) {
-        return Err(Failure::input("--wait is at most 1s; the driver waits no longer"));
-    }
     let pid = args.pid;
     let process = survey::look(pid).map_err(Failure::input)?;
     let clients = process.clients.as_ref().map_err(Failure::input)?;

@@ -2,6 +2,8 @@
 
 mod scheduled;
 
+use std::io::Write;
+
 use gpreempt_device::act::undo;
 use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
@@ -82,6 +84,9 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     if let Some(client) = daemon::find()? {
         return scheduled::main(client, args);
     }
+    if let Some(path) = daemon::died_at() {
+        warn(args, &daemon::obituary(&path));
+    }
     // Without a driver nobody uses a GPU, which is an answer and no error.
     if !matches!(Driver::find(), Err(DriverError::Absent)) {
         driver_gate::for_reading(args.driver)?;
@@ -105,12 +110,21 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     output::print(&text(&rows))
 }
 
+/// Says something beside the listing, in the same language.
+fn warn(args: &PsArgs, warning: &str) {
+    let line = match args.json {
+        true => serde_json::json!({ "warning": warning }).to_string(),
+        false => format!("gpreempt: {warning}"),
+    };
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Undoes what sessions without a keeper left behind. A listing does not fail because of it: what
 /// could not be undone is in the listing.
 fn clean_up() {
-    if let Ok(journal) = Journal::open() {
-        let _ = keeper::clean_up(&journal, &mut undo);
-    }
+    let Ok(journal) = Journal::open() else { return };
+    let Ok(_lock) = journal.lock() else { return };
+    let _ = keeper::clean_up(&journal, &mut undo);
 }
 
 fn row(process: &GpuProcess, touched: &[(ProcessKey, State)], gpus: &[Gpu]) -> Row {

@@ -17,6 +17,9 @@ pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
         daemon::tell(&mut client, &Wish::Set { process, change })?;
         return say(args);
     }
+    if let Some(path) = daemon::died_at() {
+        return Err(Failure::input(daemon::obituary(&path)));
+    }
     let (Some(priority), None, None) = (args.priority, args.traits.weight, args.traits.deadline)
     else {
         return Err(Failure::input(

@@ -60,7 +60,7 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     let stopped = stop_all(&session, &entry);
     drop(lock);
     let result = stopped.and_then(|()| {
-        say_stopped(args, &format!("{} ({})", args.pid, process.info.name))?;
+        say_stopped(args, &format!("{} ({})", args.pid, process.info.name), None)?;
         wait(args, &session, &mut entry, &mut keeper, &stop)
     });
     // Somebody may have resumed it from elsewhere: then the journal no longer has it. A keeper that
@@ -135,10 +135,19 @@ fn is_in(session: &Session) -> bool {
     session.entries().is_ok_and(|entries| !entries.is_empty())
 }
 
-fn say_stopped(args: &SuspendArgs, who: &str) -> Result<(), Failure> {
+/// Says that it is stopped, and whose suspension this one replaces, if any: what was left of that.
+fn say_stopped(args: &SuspendArgs, who: &str, replaced: Option<Duration>) -> Result<(), Failure> {
     if args.json {
-        let line = json!({ "line": "stopped", "pid": args.pid, "time_ns": monotonic_ns() });
+        let mut line = json!({ "line": "stopped", "pid": args.pid, "time_ns": monotonic_ns() });
+        if let Some(left) = replaced {
+            line["replaced_ms"] = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).into();
+        }
         return output::print(&format!("{line}\n"));
+    }
+    if let Some(left) = replaced {
+        output::print(&format!(
+            "{who} was suspended already, for another {left:?}; this lease replaces that one\n"
+        ))?;
     }
     let length = args.time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
     output::print(&format!("{who} is stopped {length}\n"))

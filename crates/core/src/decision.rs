@@ -51,7 +51,7 @@ pub enum Reason {
         /// Which gang.
         gang: GangId,
     },
-    /// Preempt: somebody suspended its task.
+    /// Preempt: somebody suspended it or its task.
     Suspended,
     /// Preempt: it looks idle and may not be, and another wants to run where only one may.
     InDoubt,
@@ -133,7 +133,7 @@ impl fmt::Display for Reason {
             Self::Deadline { by } => write!(f, "{by} has to be done earlier"),
             Self::Starved { by } => write!(f, "{by} has starved and gets a turn"),
             Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
-            Self::Suspended => write!(f, "its task was suspended"),
+            Self::Suspended => write!(f, "it was suspended"),
             Self::InDoubt => write!(f, "it may still run something, and only one may"),
             Self::LowTurn => write!(f, "the low class has waited long enough and gets a turn"),
             Self::Clear { off } => write!(f, "nobody more important has work; it was off {off}"),

@@ -97,6 +97,13 @@ pub enum Event {
         /// The priority, or none for the task's.
         priority: Option<Priority>,
     },
+    /// Somebody took one queue off its device whatever its priority, or lets it on again.
+    QueueSuspended {
+        /// Its name.
+        queue: QueueId,
+        /// Whether it is to stay off from now on.
+        suspended: bool,
+    },
     /// A queue is gone.
     QueueVanished {
         /// Its name.

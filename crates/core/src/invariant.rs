@@ -52,8 +52,9 @@ impl Scheduler {
             if queue.awaited && queue.standing != Standing::Preempting {
                 return Err(format!("{id} is waited for but {:?}", queue.standing));
             }
-            if self.is_task_suspended(queue.task) != queue.suspended {
-                return Err(format!("{id} is not suspended as its task is"));
+            let is_off = self.is_task_suspended(queue.task) || queue.own_suspended;
+            if is_off != queue.suspended {
+                return Err(format!("{id} is not suspended as it or its task is"));
             }
             let waits = queue.active && queue.standing == Standing::Off && !queue.suspended;
             if waits != queue.waits_since.is_some() {

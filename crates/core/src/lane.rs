@@ -70,8 +70,8 @@ pub(crate) struct Lane {
     pub(crate) preempting: u32,
     /// Whose turn it is: one seat, or several of one gang.
     pub(crate) holders: BTreeSet<SeatKey>,
-    /// The virtual time of the last holder: where newcomers start.
-    pub(crate) virtual_now: u64,
+    /// The virtual time of the last holder of each class: where newcomers start.
+    pub(crate) virtual_now: [u64; 2],
     /// Whether only one seat may be on at a time.
     pub(crate) exclusive: bool,
     /// Since when there has been work without a break.

@@ -6,7 +6,7 @@
 //! scheduler gives each a slice. To add one: a file here, a variant of
 //! [`crate::config::PolicyKind`], a line in [`of`].
 
-mod deadline;
+pub(crate) mod deadline;
 pub(crate) mod fair;
 mod round_robin;
 mod strict;

@@ -123,6 +123,7 @@ impl Scheduler {
                 self.add_queue(queue, task, device, stopped)
             }
             Event::QueueChanged { queue, priority } => self.change_queue(queue, priority),
+            Event::QueueSuspended { queue, suspended } => self.suspend_queue(queue, suspended),
             Event::QueueVanished { queue } => self.remove_queue(queue),
             Event::RingObserved { queue, ring } => self.observe(queue, ring),
             Event::HintBegin { task, deadline } => self.begin_hint(task, deadline),

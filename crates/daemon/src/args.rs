@@ -1,6 +1,6 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 use gpreempt_daemon::service::Options;
@@ -49,6 +49,14 @@ pub(crate) enum Command {
     Keeper {
         /// The folder of the session
         folder: PathBuf,
+        /// The memory with which holds are ended
+        holds: Option<PathBuf>,
+    },
+    /// Write the manual page into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder; it must exist
+        folder: PathBuf,
     },
 }
 
@@ -57,11 +65,16 @@ impl Args {
         Options {
             config: self.config.clone(),
             socket: self.socket.clone(),
-            state: self.state.clone(),
-            emulated: self.emulated.clone(),
+            state: self.state.as_deref().map(absolute),
+            emulated: self.emulated.iter().map(|socket| absolute(socket)).collect(),
             use_nvidia: !self.no_nvidia,
         }
     }
+}
+
+/// The journal says where things are, and whoever reads it may have another working folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]
@@ -77,6 +90,8 @@ mod tests {
         let options = args.options();
         assert!(!options.use_nvidia);
         assert_eq!(options.emulated.len(), 2);
+        let args = Args::parse_from(["gpreemptd", "--state", "here"]);
+        assert_eq!(args.options().state, Some(std::env::current_dir().unwrap().join("here")));
         assert!(Args::try_parse_from(["gpreemptd", "--json"]).is_err());
     }
 }

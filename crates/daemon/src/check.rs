@@ -7,6 +7,8 @@ mod settings;
 mod survey;
 mod warning;
 
+use std::path::Path;
+
 use serde::Serialize;
 
 pub use process::{ProcessReport, Setting};
@@ -51,19 +53,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// What a configuration means, in general and for these processes.
+    /// What a configuration means for a service that listens at `socket`, in general and for these
+    /// processes.
     pub fn new(
         file: &str,
         config: &Config,
-        accounts: &Accounts,
-        processes: &[ProcessFacts],
+        socket: &Path,
+        (accounts, processes): (&Accounts, &[ProcessFacts]),
     ) -> Self {
         let judged = |facts: &ProcessFacts| {
             ProcessReport::new(facts, accounts, &config.judge(facts, accounts))
         };
         Self {
             file: file.to_owned(),
-            settings: settings::sentences(config),
+            settings: settings::sentences(config, socket),
             rules: config.rules.iter().map(RuleReport::new).collect(),
             warnings: warning::all(config, accounts),
             processes: processes.iter().map(judged).collect(),

@@ -6,7 +6,7 @@
 mod load;
 mod metrics;
 mod rules;
-mod scheduler;
+pub(crate) mod scheduler;
 mod service;
 
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ pub struct Config {
 }
 
 /// `[scheduler]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
     /// What the scheduler itself is told.
     pub core: CoreConfig,
@@ -54,6 +54,22 @@ pub struct SchedulerConfig {
     pub default_priority: Option<Priority>,
     /// Whether to change anything through a driver version that was never tried on hardware.
     pub allow_untested_driver: bool,
+    /// Whether a device is held for important tasks across their gaps.
+    pub hold: bool,
+    /// For how long without new work, at the most.
+    pub hold_max: Duration,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            core: CoreConfig::default(),
+            default_priority: None,
+            allow_untested_driver: false,
+            hold: true,
+            hold_max: scheduler::HOLD_MAX,
+        }
+    }
 }
 
 /// `[metrics]`.
@@ -70,7 +86,7 @@ pub struct MetricsConfig {
 pub struct ServiceConfig {
     /// Where programs reach the service.
     pub socket: PathBuf,
-    /// How often it looks for processes that started or stopped using a GPU.
+    /// How often it looks, at the least, for processes that started or stopped using a GPU.
     pub rescan: Duration,
     /// How much it writes into its log.
     pub log: LogLevel,
@@ -105,6 +121,12 @@ impl Config {
             | Condition::Gpu(_) => None,
         });
         asked_for.chain(environment::VARIABLES.map(str::to_owned)).collect()
+    }
+
+    /// Whether any rule is about certain GPUs, so that it matters which a process uses.
+    pub fn mentions_gpus(&self) -> bool {
+        let mut conditions = self.rules.iter().flat_map(|rule| &rule.conditions);
+        conditions.any(|condition| matches!(condition, Condition::Gpu(_)))
     }
 
     /// What a process gets, and why; its user's rights are looked up.

@@ -5,23 +5,16 @@
 //! no rule.
 
 mod environ;
+mod gpu;
 mod read;
 mod status;
 
 use gpreempt_device::process::ProcessKey;
 
 pub use environ::Environment;
+pub use gpu::{Gpu, PciAddress};
 
 use crate::cgroup::Cgroup;
-
-/// One GPU that a process uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gpu {
-    /// Its number on this machine.
-    pub index: Option<u32>,
-    /// Its name everywhere, such as `GPU-7f1c…`.
-    pub uuid: Option<String>,
-}
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]

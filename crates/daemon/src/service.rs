@@ -9,6 +9,7 @@ mod alarm;
 mod backends;
 mod chores;
 mod events;
+mod failure;
 #[cfg(test)]
 mod fake;
 mod finder;
@@ -17,14 +18,19 @@ mod hints;
 mod history;
 mod log;
 mod member;
+mod memory;
 mod notify;
+mod orders;
 mod permission;
 mod policy;
 mod poller;
 mod problems;
 mod publish;
+mod punctuality;
+mod queue_holds;
 mod refused;
 mod registrations;
+mod renewal;
 mod requests;
 mod roster;
 mod scrape;
@@ -46,12 +52,16 @@ use crate::config::Config;
 use alarm::Alarm;
 use backends::Backends;
 use events::Chronicle;
+pub use failure::Failure;
 use guard::Guard;
 use history::History;
 use log::Log;
 use notify::Notifier;
+use orders::Orders;
 use poller::{Poller, Source};
 use problems::Problems;
+use punctuality::Punctuality;
+use queue_holds::QueueHolds;
 use registrations::Registrations;
 use roster::Roster;
 use scrape::Scrape;
@@ -102,14 +112,16 @@ struct Service {
     backends: Backends,
     roster: Roster,
     registrations: Registrations,
+    orders: Orders,
     sessions: Sessions,
+    queue_holds: QueueHolds,
     scrape: Option<Scrape>,
     guard: Guard,
     chronicle: Chronicle,
     history: History,
     problems: Problems,
     turns: u64,
-    late_turns: u64,
+    punctuality: Punctuality,
     /// The last number that a watched process was given.
     last_watch: u64,
     chores_at_ns: u64,
@@ -123,7 +135,7 @@ struct Service {
 ///
 /// # Errors
 /// Why it could not start, or could not go on; one sentence. What it changed is undone.
-pub fn run(options: Options) -> Result<(), String> {
+pub fn run(options: Options) -> Result<(), Failure> {
     let mut service = Service::start(options)?;
     let kinds = service.backends.kinds().join(", ");
     let kinds = if kinds.is_empty() { "no devices".to_owned() } else { kinds };
@@ -131,7 +143,7 @@ pub fn run(options: Options) -> Result<(), String> {
     service.log.info(format_args!("ready at {socket}: {kinds}"));
     service.notifier.ready(&format!("schedules {kinds}"));
     let result = service.turn().and_then(|()| service.serve());
-    service.stop(result)
+    Ok(service.stop(result)?)
 }
 
 impl Service {
@@ -151,7 +163,10 @@ impl Service {
         let now = instant(now_ns);
         match source {
             Source::Clients => self.sessions.accept(now, &self.poller, &mut self.log),
-            Source::Alarm => self.late_turns += u64::from(self.alarm.take(now_ns)),
+            Source::Alarm => {
+                let interval = self.driver.scheduler().config().interval;
+                self.punctuality.note(self.alarm.late(now_ns), interval);
+            }
             Source::Signals => self.take_signals(now_ns)?,
             Source::Devices => self.waker.clear(),
             Source::Session(id) => self.serve_session(id, now_ns),
@@ -176,9 +191,11 @@ impl Service {
     /// One turn: everything that has come in so far has its consequences.
     fn turn(&mut self) -> Result<(), String> {
         self.turns += 1;
+        self.look_after_session()?;
         self.guard.beat();
         let now_ns = monotonic_ns();
         self.end_leases(now_ns);
+        self.settle_queue_holds(now_ns);
         self.look_at_pages(now_ns);
         let mut wait = Duration::ZERO;
         for _ in 0..STEPS_MAX {
@@ -199,6 +216,7 @@ impl Service {
         let wait_ns = if has_queues { wait.as_nanos() } else { SLEEP_IDLE_NS };
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
         at_ns = at_ns.min(self.roster.next_lease_ns().unwrap_or(u64::MAX));
+        at_ns = at_ns.min(self.queue_holds.next_ns(now_ns).unwrap_or(u64::MAX));
         if self.is_changed {
             at_ns = now_ns;
         } else if self.sessions.has_restless_page() {

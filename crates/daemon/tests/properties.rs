@@ -114,7 +114,9 @@ fn check_config(config: &Config, facts: &ProcessFacts) -> Result<(), TestCaseErr
     if facts.uid != Some(0) && !matched && config.scheduler.default_priority.is_none() {
         prop_assert!(verdict.traits().is_none_or(|traits| traits.priority.level() <= 7));
     }
-    let text = Report::new("f", config, &accounts, std::slice::from_ref(facts)).text();
+    let text =
+        Report::new("f", config, &config.service.socket, (&accounts, std::slice::from_ref(facts)))
+            .text();
     prop_assert!(!text.contains(['\r', '\u{1b}', '\u{2028}']), "{text:?}");
     Ok(())
 }
@@ -134,7 +136,7 @@ prop_compose! {
             names.iter().map(|name| (*name, value.as_str())).collect()
         });
         let cgroup = cgroup.map(|text| Cgroup::parse(text.as_bytes()));
-        let gpus = vec![Gpu { index, uuid: Some("GPU-7f1c".to_owned()) }];
+        let gpus = vec![Gpu { index, uuid: Some("GPU-7f1c".to_owned()), pci: None }];
         let unknown = ProcessFacts::unknown(ProcessKey { pid: 1, start_ticks: 1 });
         ProcessFacts { uid, name, executable, command, environment, cgroup, gpus, ..unknown }
     }

@@ -2,6 +2,8 @@
 
 use gpreempt_core::event::Fault;
 
+use crate::amd;
+use crate::amd::pause::PauseError;
 use crate::emulated;
 use crate::journal::{Act, Entry};
 use crate::nvidia;
@@ -25,6 +27,9 @@ pub enum ActError {
     /// The driver said no.
     #[error("process {0}: {1}")]
     Rm(u32, RmError),
+    /// KFD said no.
+    #[error("process {0}: {1}")]
+    Amd(u32, PauseError),
     /// The emulated GPU said no.
     #[error("process {0}: the emulated GPU refused: {1}")]
     Emulated(u32, String),
@@ -56,7 +61,7 @@ impl ActError {
                 Fault::TimedOut
             }
             Self::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
-            Self::Journal(_) | Self::Emulated(..) | Self::Rm(_, RmError::Os(_)) => {
+            Self::Journal(_) | Self::Amd(..) | Self::Emulated(..) | Self::Rm(_, RmError::Os(_)) => {
                 Fault::Refused(u32::MAX)
             }
         }
@@ -79,10 +84,12 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::NvidiaSlice { .. }
         | Act::NvidiaStop { .. }
         | Act::NvidiaMode { .. }
-        | Act::NvidiaInterleave { .. } => nvidia::act::perform(process, act, undo),
+        | Act::NvidiaInterleave { .. }
+        | Act::NvidiaHold(_) => nvidia::act::perform(process, act, undo),
         Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } => {
             emulated::act::perform(process, act, undo)
         }
+        Act::AmdPause => amd::act::perform(process, act, undo),
     }
 }
 

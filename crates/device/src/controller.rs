@@ -16,6 +16,7 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::nvidia::hold::watcher::HoldFigures;
 use crate::process::ProcessKey;
 pub(crate) use awaited::Awaited;
 pub(crate) use reporter::{Alone, Reporter};
@@ -45,6 +46,11 @@ pub trait Controller: Backend + Debug {
     /// The queues of a task.
     fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
 
+    /// The number of a queue on its device, where it has one that its process knows too.
+    fn native(&self, _queue: QueueId) -> Option<u64> {
+        None
+    }
+
     /// The names of the devices that a process uses which nobody adopted, as far as it was seen.
     fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
         Vec::new()
@@ -54,6 +60,18 @@ pub trait Controller: Backend + Debug {
     /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
     fn set_others(&mut self, _priority: Option<Priority>) {}
 
+    /// How often it is looked, at the least, for what nobody announces.
+    fn set_rescan(&mut self, _every: std::time::Duration) {}
+
+    /// A task says that a request is coming, or is done. The scheduler hears of it as well; this is
+    /// for whoever can do something before it decides.
+    fn hint(&mut self, _task: TaskId, _begins: bool) {}
+
+    /// How it stands with the hold of a queue, where there are holds.
+    fn hold_of(&self, _queue: QueueId) -> Option<HoldStatus> {
+        None
+    }
+
     /// Something that is not for the scheduler.
     fn poll_note(&mut self) -> Option<Note>;
 
@@ -62,6 +80,15 @@ pub trait Controller: Backend + Debug {
     /// # Errors
     /// What could not be put back.
     fn release_all(&mut self) -> Result<(), String>;
+}
+
+/// How it stands with the hold of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldStatus {
+    /// The device is held for it when it needs that, and was so often.
+    Ready(HoldFigures),
+    /// That cannot be done, in a sentence.
+    Impossible(String),
 }
 
 /// What a device is called.
@@ -78,7 +105,9 @@ pub struct DeviceName {
 pub enum Note {
     /// Something did not work, in a sentence. The loop goes on.
     Problem(String),
-    /// A process that nobody adopted began to use a device.
+    /// Problems that begin with these words are no more.
+    Solved(String),
+    /// A process that nobody adopted began to use a device, the first or another one.
     Appeared(ProcessKey),
     /// An adopted process ended, or left all of these devices for good.
     Ended(TaskId),

@@ -6,6 +6,7 @@
 pub(crate) mod act;
 mod backend;
 mod connection;
+mod name;
 mod report;
 mod target;
 mod view;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::hold_pages::HoldPages;
 use crate::journal::{Entry, HeldSession, Session};
 
 /// The owner's side: while this lives, the keeper waits.
@@ -24,7 +25,8 @@ pub struct Keeper {
     child: Child,
     /// Closed when this is dropped, or when we die.
     alive: ChildStdin,
-    beaten: Instant,
+    /// When we last said that we go on.
+    beaten: Option<Instant>,
 }
 
 /// What the keeper says when it is ready.
@@ -49,10 +51,19 @@ impl Keeper {
     /// # Errors
     /// If it cannot be started or does not get ready.
     pub fn start(session: &Session) -> io::Result<Self> {
+        Self::start_with(session, None)
+    }
+
+    /// The same, for an owner that holds devices: the keeper can end every hold.
+    ///
+    /// # Errors
+    /// If it cannot be started or does not get ready.
+    pub fn start_with(session: &Session, holds: Option<&HoldPages>) -> io::Result<Self> {
         let (program, arguments) = program()?;
         let mut child = Command::new(program)
             .args(arguments)
             .arg(session.folder())
+            .args(holds.map(HoldPages::path))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -68,18 +79,30 @@ impl Keeper {
             let _ = child.wait();
             return Err(io::Error::other("the keeper did not start; nothing was changed"));
         }
-        Ok(Self { child, alive, beaten: Instant::now() })
+        Ok(Self { child, alive, beaten: None })
     }
 
     /// Says that we are not only alive but go on. From the first time on, a keeper that hears
     /// nothing for [`SILENCE_MAX`] undoes everything and ends: whoever is stopped, or waits for
     /// something, cannot keep others stopped.
     pub fn beat(&mut self) {
-        if self.beaten.elapsed() >= BEAT {
-            self.beaten = Instant::now();
+        if self.beaten.is_none_or(|beaten| beaten.elapsed() >= BEAT) {
+            self.beaten = Some(Instant::now());
             // A keeper that is gone is noticed by `has_died`.
             let _ = self.alive.write(&[1]);
         }
+    }
+
+    /// Whether we have been silent for longer than a keeper waits: then it undoes everything, or
+    /// has done so. Ask before the next beat.
+    pub fn was_left_alone(&self) -> bool {
+        self.beaten.is_some_and(|beaten| beaten.elapsed() > SILENCE_MAX)
+    }
+
+    /// Whether it has ended by itself, which it does only after it undid everything, as opposed to
+    /// having been killed.
+    pub fn has_given_up(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(status)) if status.code().is_some())
     }
 
     /// Whether it is gone, so that nobody would undo what we do. Then stop doing it.
@@ -99,7 +122,11 @@ fn program() -> io::Result<(PathBuf, Option<&'static str>)> {
 ///
 /// # Errors
 /// If the session is held by somebody else, or something could not be undone.
-pub fn main(folder: &Path, undo: &mut dyn FnMut(&Entry) -> Result<(), String>) -> io::Result<()> {
+pub fn main(
+    folder: &Path,
+    holds: Option<&Path>,
+    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
+) -> io::Result<()> {
     // A session of its own, so that a Ctrl-C for our owner is not one for us. It fails only for
     // whoever leads a group already, and then there is nothing to leave.
     let _ = rustix::process::setsid();
@@ -111,11 +138,16 @@ pub fn main(folder: &Path, undo: &mut dyn FnMut(&Entry) -> Result<(), String>) -
     let Some(held) = Session::at(folder.to_owned()).hold()? else {
         return Err(io::Error::other("the session has a keeper already"));
     };
+    let holds = holds.map(HoldPages::open).transpose()?;
     let mut out = io::stdout();
     writeln!(out, "{READY}")?;
     out.flush()?;
     // Whatever happened to the waiting, what was done has to be undone.
-    let waited = wait_for_owner(&held, undo);
+    let waited = wait_for_owner(&held, holds.as_ref(), undo);
+    // That takes no call, so nobody waits for the calls below.
+    if let Some(holds) = &holds {
+        holds.release_all();
+    }
     undo_all(&held, undo, TRIES_MAX)?;
     match held.end() {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -127,6 +159,7 @@ pub fn main(folder: &Path, undo: &mut dyn FnMut(&Entry) -> Result<(), String>) -
 /// Waits until the pipe ends. Meanwhile undoes what has outlived its lease.
 fn wait_for_owner(
     held: &HeldSession,
+    holds: Option<&HoldPages>,
     undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
 ) -> io::Result<()> {
     let mut stdin = io::stdin();
@@ -151,6 +184,9 @@ fn wait_for_owner(
             return Ok(());
         }
         let now = monotonic_ns();
+        if let Some(holds) = holds {
+            holds.release_silent(now);
+        }
         // A folder that cannot be read now is read the next time.
         for entry in held.session().entries().unwrap_or_default() {
             if entry.until_ns.is_some_and(|until| until <= now) && undo(&entry).is_ok() {
@@ -190,6 +226,9 @@ pub fn undo_all(
 }
 
 /// Undoes what sessions without a keeper left behind. Returns how many there were.
+///
+/// A session that just began has no keeper yet. So whoever calls this holds the journal's lock, and
+/// whoever begins a session holds it until there is a keeper.
 ///
 /// # Errors
 /// If the journal cannot be read.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::act::{self, ActError};
+use crate::hold_pages::HoldPages;
 use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
 
@@ -10,6 +11,7 @@ use crate::process::ProcessKey;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
+    holds: Option<Arc<HoldPages>>,
 }
 
 #[derive(Debug)]
@@ -29,7 +31,29 @@ impl Ledger {
                 entries: Vec::new(),
                 claimed: Vec::new(),
             })),
+            holds: None,
         }
+    }
+
+    /// The same, with memory for holds that its keeper shares.
+    #[must_use]
+    pub fn with_holds(self, holds: Option<Arc<HoldPages>>) -> Self {
+        Self { holds, ..self }
+    }
+
+    /// The memory for holds, if there is any.
+    pub fn holds(&self) -> Option<&Arc<HoldPages>> {
+        self.holds.as_ref()
+    }
+
+    /// Writes an act down that the caller is about to carry out itself, and undoes with
+    /// [`Self::perform`].
+    ///
+    /// # Errors
+    /// If it cannot be written; then it must not be done.
+    pub fn write(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.write_down(process, act).map(|_| ())
     }
 
     /// Does or undoes an act, and keeps the journal in step.

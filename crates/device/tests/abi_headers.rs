@@ -20,10 +20,15 @@ use gpreempt_device::nvidia::abi::table::{BLOCKS, COMMANDS, Layout, NUMBERS};
 const VARIABLE: &str = "GPREEMPT_NVIDIA_HEADERS";
 
 /// Where the headers are in a checkout. The first must be there for it to be one.
-const FOLDERS: [&str; 2] = ["src/common/sdk/nvidia/inc", "src/nvidia/arch/nvalloc/unix/include"];
+const FOLDERS: [&str; 4] = [
+    "src/common/sdk/nvidia/inc",
+    "src/nvidia/arch/nvalloc/unix/include",
+    "kernel-open/nvidia-uvm",
+    "kernel-open/common/inc",
+];
 
 /// The headers with everything we use.
-const HEADERS: [&str; 20] = [
+const HEADERS: [&str; 26] = [
     "nvtypes.h",
     "nvmisc.h",
     "nvlimits.h",
@@ -34,17 +39,26 @@ const HEADERS: [&str; 20] = [
     "nv-unix-nvos-params-wrappers.h",
     "class/cl003e.h",
     "class/cl0040.h",
+    "class/cl0071.h",
     "class/cl0080.h",
     "class/cl2080.h",
     "class/cl9067.h",
     "class/cla06c.h",
+    "class/clcbc0.h",
     "ctrl/ctrl0000/ctrl0000client.h",
     "ctrl/ctrl0000/ctrl0000gpu.h",
     "ctrl/ctrl2080/ctrl2080fifo.h",
     "ctrl/ctrl2080/ctrl2080gpu.h",
     "ctrl/ctrl2080/ctrl2080gr.h",
     "ctrl/ctrla06c.h",
+    "ctrl/ctrla06f/ctrla06fgpfifo.h",
+    "ctrl/ctrlc36f.h",
+    "nvCpuUuid.h",
+    "uvm_ioctl.h",
 ];
+
+/// What only newer branches have in a header of its own, in the last folder.
+const OPTIONAL: [&str; 1] = ["nv_uvm_user_types.h"];
 
 /// The headers of generations, for those that the branch knows.
 const GENERATIONS: [&str; 10] =
@@ -129,7 +143,9 @@ fn claims(branch: Branch) -> Vec<String> {
 fn source(root: &Path, claims: &[String]) -> String {
     let classes = GENERATIONS.map(|class| format!("class/cl{class}.h"));
     let known = classes.iter().filter(|header| root.join(FOLDERS[0]).join(header).exists());
-    let headers = HEADERS.into_iter().chain(known.map(String::as_str));
+    let is_here = |header: &&str| root.join(FOLDERS[3]).join(header).exists();
+    let optional = OPTIONAL.into_iter().filter(is_here);
+    let headers = HEADERS.into_iter().chain(known.map(String::as_str)).chain(optional);
     let includes = headers.map(|header| format!("#include \"{header}\"\n"));
     let asserts = claims.iter().map(|claim| format!("_Static_assert({claim}, \"{claim}\");\n"));
     ["#include <stddef.h>\n#include <sys/ioctl.h>\n".to_owned()]

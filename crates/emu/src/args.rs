@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gpreempt_core::id::DeviceId;
-use gpreempt_emu::load::{BestEffort, LatencyCritical, Load, Output};
+use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
 use gpreempt_emu::server::Options;
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
 
@@ -27,6 +27,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: LoadCommand,
     },
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder; it must exist
+        folder: PathBuf,
+    },
 }
 
 /// Which load.
@@ -34,6 +40,7 @@ pub(crate) enum Command {
 pub(crate) enum LoadCommand {
     Be(BeArgs),
     Lc(LcArgs),
+    Light(LightArgs),
 }
 
 /// What is emulated.
@@ -131,6 +138,25 @@ pub(crate) struct LcArgs {
     load: LoadArgs,
 }
 
+/// Light: several queues with a kernel every so often, asleep in between
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct LightArgs {
+    /// Queues
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    queues: u32,
+    /// How long a kernel runs when nothing disturbs it
+    #[arg(long, value_name = "US", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    kernel_us: u64,
+    /// A kernel in each queue every so often
+    #[arg(long, value_name = "MS", default_value_t = 1_000,
+          value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    every_ms: u64,
+    #[command(flatten)]
+    load: LoadArgs,
+}
+
 impl ServeArgs {
     /// The emulator they ask for, or what is wrong with them.
     pub(crate) fn options(&self) -> Result<Options, String> {
@@ -188,6 +214,13 @@ impl LcArgs {
     }
 }
 
+impl LightArgs {
+    pub(crate) fn load(&self) -> Light {
+        let Self { queues, every_ms, .. } = *self;
+        Light { load: self.load.load(self.kernel_us), queues, every_ms }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +240,7 @@ mod tests {
             "gpreempt-emu load be",
             "gpreempt-emu load be --socket s --depth 0",
             "gpreempt-emu load lc --socket s --kernels 0",
+            "gpreempt-emu load light --socket s --queues 65",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -214,6 +248,7 @@ mod tests {
             "gpreempt-emu --socket s --devices 2 --model mi300x --machine tsg --compute-units 4",
             "gpreempt-emu load be --socket s --seconds 5 --kernel-us 100 --depth 2 --json",
             "gpreempt-emu load lc --socket s --every-us 5000 --gap-us 0 --warmup-ms 0 --device 1",
+            "gpreempt-emu load light --socket s --queues 5 --every-ms 20 --kernel-us 50",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }

@@ -8,7 +8,7 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::packet::Packet;
 
-use crate::clock::monotonic;
+use crate::clock::stopwatch;
 use crate::error::EmuError;
 use crate::map::Access;
 use crate::page::{QueuePage, QueueState};
@@ -44,6 +44,9 @@ pub struct Queue {
     put: u64,
     shared: Arc<Shared>,
 }
+
+/// How many kernels the emulated GPU has loaded: launches name them by numbers from 0 on.
+pub const KERNEL_COUNT: u32 = 5;
 
 /// One launch of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,23 +191,38 @@ impl Queue {
     /// # Errors
     /// The queue is gone, or the emulator.
     pub fn wait(&self, count: u64, timeout: Duration) -> Result<bool, EmuError> {
-        let until = monotonic() + timeout;
+        let until = stopwatch() + timeout;
         loop {
             let completed = self.completed();
             if completed >= count {
                 return Ok(true);
             }
             self.check()?;
-            let left = until.since(monotonic());
+            let left = until.since(stopwatch());
             if left.is_zero() {
                 return Ok(false);
             }
             let left = left.min(LOOK).as_nanos();
             self.page.wait_beyond(completed, std::time::Duration::from_nanos(left));
-            if left == LOOK.as_nanos() && crate::socket::has_ended(&self.shared.socket) {
+            // An emulator that was killed cannot say so in the page. Whoever waits in short pieces
+            // has to notice as well.
+            let is_in_vain = self.completed() == completed;
+            if is_in_vain && crate::socket::has_ended(&self.shared.socket) {
                 return Err(EmuError::Gone);
             }
         }
+    }
+
+    /// Whether the queue is still of use, and if that is asked for, whether there is still an
+    /// emulator, which costs a system call.
+    ///
+    /// # Errors
+    /// The queue is gone, or the emulator.
+    pub fn check_thoroughly(&self, looks_at_connection: bool) -> Result<(), EmuError> {
+        if looks_at_connection && crate::socket::has_ended(&self.shared.socket) {
+            return Err(EmuError::Gone);
+        }
+        self.check()
     }
 
     fn check(&self) -> Result<(), EmuError> {

@@ -12,7 +12,7 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-use crate::clock::monotonic;
+use crate::clock::stopwatch;
 use crate::error::EmuError;
 use crate::map::Access;
 use crate::page::QueuePage;
@@ -206,7 +206,7 @@ impl Control {
     /// # Errors
     /// The emulator is gone, or does not listen.
     pub fn begin(&mut self, request: &Request) -> Result<u64, EmuError> {
-        self.talk.send(request, monotonic() + self.timeout)
+        self.talk.send(request, stopwatch() + self.timeout)
     }
 
     /// The next event, if one came. Does not wait. After a call that waited there may be some

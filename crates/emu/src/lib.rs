@@ -4,15 +4,21 @@
 //! processes share, doorbells, context save in the middle of a kernel, control calls with their
 //! costs. [`client`] is what a program that computes uses, [`control`] what a scheduler's backend
 //! uses; both speak [`protocol`] over a Unix socket. Nothing in here decides who runs.
+#![cfg_attr(
+    not(feature = "server"),
+    expect(dead_code, reason = "some parts of the protocol are the emulator's")
+)]
 
 pub mod client;
 pub mod clock;
 pub mod control;
 mod error;
+#[cfg(feature = "server")]
 pub mod load;
 mod map;
 pub mod page;
 pub mod protocol;
+#[cfg(feature = "server")]
 pub mod server;
 mod socket;
 mod talk;

@@ -1,11 +1,13 @@
 //! Loads for the emulated GPU, as `gpreempt-load` makes them for real ones: best-effort work
-//! without end, and requests whose latency counts from when they were due. Both prove at the end
-//! that every kernel ran exactly once, in order and whole.
+//! without end, and requests whose latency counts from when they were due; and light ones, of which
+//! hundreds run on a small machine. All of them prove at the end that every kernel ran exactly
+//! once, in order and whole.
 
 mod be;
 mod exactness;
 mod latency;
 mod lc;
+mod light;
 mod line;
 mod work;
 
@@ -19,6 +21,7 @@ use crate::error::EmuError;
 
 pub use be::BestEffort;
 pub use lc::LatencyCritical;
+pub use light::Light;
 pub use line::Output;
 
 /// What all loads have in common.

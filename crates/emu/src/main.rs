@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use gpreempt_emu::EmuError;
 use gpreempt_emu::load::{LoadError, Stop};
 use gpreempt_emu::server::{Options, Server};
@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     };
     match args.command {
         Some(Command::Load { command }) => load(command),
+        Some(Command::Man { folder }) => match clap_mangen::generate_to(Args::command(), &folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format!("{}: {error}", folder.display()), 2),
+        },
         None => match args.serve.options() {
             Ok(options) => serve(options),
             Err(message) => fail(&message, 2),
@@ -45,6 +49,7 @@ fn load(command: LoadCommand) -> ExitCode {
     let result = Stop::on_signals().map_err(LoadError::from).and_then(|stop| match command {
         LoadCommand::Be(args) => args.load().run(&stop),
         LoadCommand::Lc(args) => args.load().run(&stop),
+        LoadCommand::Light(args) => args.load().run(&stop),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,6 +65,7 @@ pub enum ServeError {
 
 /// The kernels of the emulated GPU, by the number that packets use.
 pub const KERNELS: [&str; 5] = ["counter", "mix", "reduce", "histogram", "stencil"];
+const _: () = assert!(KERNELS.len() == crate::client::KERNEL_COUNT as usize);
 
 /// The emulator.
 #[derive(Debug)]

@@ -97,7 +97,7 @@ pub(crate) fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result
 pub(crate) fn ready(socket: impl AsFd, until: gpreempt_core::time::Instant) -> Result<bool, Errno> {
     use rustix::event::{PollFd, PollFlags};
     loop {
-        let left = until.since(crate::clock::monotonic());
+        let left = until.since(crate::clock::stopwatch());
         let left = std::time::Duration::from_nanos(left.as_nanos());
         let timeout = rustix::time::Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
         let mut files = [PollFd::new(&socket, PollFlags::IN)];

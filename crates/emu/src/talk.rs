@@ -7,7 +7,7 @@ use std::path::Path;
 use gpreempt_core::time::{Duration, Instant};
 use rustix::io::Errno;
 
-use crate::clock::monotonic;
+use crate::clock::stopwatch;
 use crate::error::EmuError;
 use crate::protocol::{REPLY_BYTES_MAX, Reply, Request};
 
@@ -45,7 +45,7 @@ impl Talk {
                 Ok(()) => return Ok(self.last_request),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(EmuError::Gone),
-                Err(Errno::AGAIN) if monotonic() < until => {
+                Err(Errno::AGAIN) if stopwatch() < until => {
                     // The emulator is busy; it reads again soon.
                     std::thread::sleep(std::time::Duration::from_micros(200));
                 }
@@ -95,7 +95,7 @@ impl Talk {
         request: &Request,
         timeout: Duration,
     ) -> Result<(Reply, Option<OwnedFd>), EmuError> {
-        let until = monotonic() + timeout;
+        let until = stopwatch() + timeout;
         let number = self.send(request, until)?;
         self.answer(number, until)
     }
@@ -110,7 +110,7 @@ impl Talk {
 
     /// Asks for a list: everything up to the end of it.
     pub(crate) fn list(&mut self, timeout: Duration) -> Result<Vec<Reply>, EmuError> {
-        let until = monotonic() + timeout;
+        let until = stopwatch() + timeout;
         let number = self.send(&Request::List, until)?;
         let mut replies = Vec::new();
         loop {

@@ -4,7 +4,7 @@ mod client_error;
 mod follow;
 mod hint_writer;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ pub use hint_writer::HintWriter;
 use crate::mapping::Mapping;
 use crate::message::Message;
 use crate::policy::PolicySettings;
+use crate::queue::{QueueList, QueueRecord};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::role::Role;
@@ -135,6 +136,45 @@ impl Client {
         }
     }
 
+    /// Every queue that the daemon controls, in the order of their numbers.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn queues(&mut self) -> Result<Vec<QueueRecord>, ClientError> {
+        let mut records: Vec<QueueRecord> = Vec::new();
+        loop {
+            let after = records.last().map_or(0, |last| last.id);
+            let list = self.queue_list(&Request::ListQueues { after })?;
+            // A list that does not get on would never end.
+            let gets_on = list.records().iter().all(|record| record.id > after);
+            records.extend_from_slice(list.records());
+            if !list.has_more() || !gets_on || list.records().is_empty() {
+                return Ok(records);
+            }
+        }
+    }
+
+    /// One queue.
+    ///
+    /// # Errors
+    /// As [`Self::call`]. There may be no such queue.
+    pub fn queue(&mut self, queue: u64) -> Result<QueueRecord, ClientError> {
+        let request = Request::ReadQueue { queue };
+        let list = self.queue_list(&request)?;
+        let record = list.records().first().copied();
+        record.ok_or_else(|| off_topic(&request, &Reply::Queues(list)))
+    }
+
+    /// Whether the daemon is still there.
+    pub fn is_connected(&self) -> bool {
+        self.socket.is_connected()
+    }
+
+    fn queue_list(&mut self, request: &Request) -> Result<QueueList, ClientError> {
+        let reply = self.call(request)?;
+        if let Reply::Queues(list) = reply { Ok(list) } else { Err(off_topic(request, &reply)) }
+    }
+
     /// Events from now on, if the request is [`Request::Follow`] or [`Request::Trace`]. The
     /// session is for nothing else from then on.
     ///
@@ -203,6 +243,12 @@ impl Client {
                 return Ok((message.body, received.descriptor));
             }
         }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -108,7 +108,8 @@ impl EventKind {
 /// Something that happened, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in nanoseconds of the machine's monotonic clock.
+    /// When, in nanoseconds of the machine's monotonic clock. A preempt or resume: when its device
+    /// was told.
     pub at_ns: u64,
     /// How many events before this one were left out because the reader was slow.
     pub dropped: u64,

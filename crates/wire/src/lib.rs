@@ -24,6 +24,7 @@ pub mod mapping;
 pub mod message;
 pub mod policy;
 pub mod process;
+pub mod queue;
 pub mod refusal;
 pub mod reply;
 pub mod request;
@@ -32,6 +33,7 @@ pub mod server;
 pub mod snapshot;
 mod socket;
 pub mod socket_path;
+#[cfg(feature = "state")]
 pub mod state;
 pub mod text;
 pub mod token_bucket;

@@ -33,11 +33,15 @@ pub enum RefusalCode {
     Failed,
     /// The daemon is about to end.
     Stopping,
+    /// There is no such queue.
+    NoSuchQueue,
+    /// Not as things stand: the queue was not suspended by this session.
+    WrongState,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::BadMessage,
         Self::Version,
         Self::NotPermitted,
@@ -49,6 +53,8 @@ impl RefusalCode {
         Self::Unsupported,
         Self::Failed,
         Self::Stopping,
+        Self::NoSuchQueue,
+        Self::WrongState,
     ];
 
     /// The number that stands for it.
@@ -65,12 +71,14 @@ impl RefusalCode {
             Self::Unsupported => 9,
             Self::Failed => 10,
             Self::Stopping => 11,
+            Self::NoSuchQueue => 12,
+            Self::WrongState => 13,
         }
     }
 
     fn from_number(number: u16) -> Result<Self, DecodeError> {
         let code = Self::ALL.into_iter().find(|code| code.number() == number);
-        code.ok_or(DecodeError::field("code", "between 1 and 11"))
+        code.ok_or(DecodeError::field("code", "between 1 and 13"))
     }
 }
 

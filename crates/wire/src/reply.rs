@@ -7,6 +7,7 @@ use crate::decode_error::DecodeError;
 use crate::event::{self, Event};
 use crate::message::{Body, bytes_of, layout_of};
 use crate::policy::{self, PolicySettings};
+use crate::queue::QueueList;
 use crate::refusal::{self, Refusal};
 use crate::snapshot::Chunk;
 
@@ -33,6 +34,8 @@ pub enum Reply {
     },
     /// The policy in force.
     Policy(PolicySettings),
+    /// Queues.
+    Queues(QueueList),
 }
 
 const OK: u16 = 0x8001;
@@ -42,6 +45,7 @@ const EVENT: u16 = 0x8004;
 const END: u16 = 0x8005;
 const PAGE: u16 = 0x8006;
 const POLICY: u16 = 0x8007;
+const QUEUES: u16 = 0x8008;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -66,6 +70,7 @@ impl Reply {
             Self::End { .. } => "End",
             Self::Page { .. } => "Page",
             Self::Policy(_) => "Policy",
+            Self::Queues(_) => "Queues",
         }
     }
 }
@@ -80,6 +85,7 @@ impl Body for Reply {
             Self::End { .. } => END,
             Self::Page { .. } => PAGE,
             Self::Policy(_) => POLICY,
+            Self::Queues(_) => QUEUES,
         }
     }
 
@@ -92,6 +98,7 @@ impl Body for Reply {
             Self::End { dropped } => bytes_of(&EndLayout { dropped: U64::new(*dropped) }),
             Self::Page { slots } => bytes_of(&PageLayout { slots: U32::new(*slots) }),
             Self::Policy(settings) => bytes_of(&settings.to_layout()),
+            Self::Queues(list) => list.to_bytes(),
         }
     }
 
@@ -119,6 +126,7 @@ impl Body for Reply {
                 let layout = layout_of::<policy::Layout>(bytes)?;
                 Ok(Self::Policy(PolicySettings::from_layout(&layout)?))
             }
+            QUEUES => Ok(Self::Queues(QueueList::from_bytes(bytes)?)),
             unknown => Err(DecodeError::Kind(unknown)),
         }
     }

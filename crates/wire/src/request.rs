@@ -1,7 +1,10 @@
 //! What a client asks for.
 
+mod queues;
+
 use std::num::{NonZeroU16, NonZeroU32};
 
+use gpreempt_core::priority::Priority;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -9,9 +12,11 @@ use crate::decode_error::{DecodeError, check_zero};
 use crate::message::{Body, bytes_of, layout_of};
 use crate::policy::{self, PolicySettings};
 use crate::process::{self, Process};
+use crate::queue::{QueueIds, StopDepth};
 use crate::role::Role;
 use crate::text::Text;
 use crate::traits::{self, TraitsChange};
+use queues::{ResumeQueuesLayout, SetQueueLayout, SuspendQueuesLayout};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +93,40 @@ pub enum Request {
     OpenPage,
     /// Something changed on the page. Not answered, and its number is 0.
     Wake,
+    /// The queues after that number, in order; all of them after 0. Answered with `Queues`.
+    ListQueues {
+        /// After which.
+        after: u64,
+    },
+    /// One queue. Answered with `Queues`.
+    ReadQueue {
+        /// Which one.
+        queue: u64,
+    },
+    /// Take queues off their devices, all or none, for as long as this session lasts, and so long
+    /// at the most. Answered with `Ok`, before they are off.
+    SuspendQueues {
+        /// Which ones.
+        queues: QueueIds,
+        /// How long each may go on while it has work.
+        grace_us: u32,
+        /// After how many milliseconds they run again by themselves.
+        lease_ms: NonZeroU32,
+        /// How deep it has to reach.
+        depth: StopDepth,
+    },
+    /// End suspensions of queues by this session, all or none. Answered with `Ok`.
+    ResumeQueues {
+        /// Which ones.
+        queues: QueueIds,
+    },
+    /// A queue has a priority of its own from now on, or again its process's. Answered with `Ok`.
+    SetQueue {
+        /// Which one.
+        queue: u64,
+        /// The priority, or none for its process's.
+        priority: Option<Priority>,
+    },
 }
 
 const HELLO: u16 = 1;
@@ -107,6 +146,11 @@ const HINT_BEGIN: u16 = 14;
 const HINT_END: u16 = 15;
 const OPEN_PAGE: u16 = 16;
 const WAKE: u16 = 17;
+const LIST_QUEUES: u16 = 18;
+const READ_QUEUE: u16 = 19;
+const SUSPEND_QUEUES: u16 = 20;
+const RESUME_QUEUES: u16 = 21;
+const SET_QUEUE: u16 = 22;
 
 /// The same in every version of the protocol.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -167,6 +211,11 @@ impl Request {
             Self::HintEnd { .. } => "HintEnd",
             Self::OpenPage => "OpenPage",
             Self::Wake => "Wake",
+            Self::ListQueues { .. } => "ListQueues",
+            Self::ReadQueue { .. } => "ReadQueue",
+            Self::SuspendQueues { .. } => "SuspendQueues",
+            Self::ResumeQueues { .. } => "ResumeQueues",
+            Self::SetQueue { .. } => "SetQueue",
         }
     }
 }
@@ -191,6 +240,11 @@ impl Body for Request {
             Self::HintEnd { .. } => HINT_END,
             Self::OpenPage => OPEN_PAGE,
             Self::Wake => WAKE,
+            Self::ListQueues { .. } => LIST_QUEUES,
+            Self::ReadQueue { .. } => READ_QUEUE,
+            Self::SuspendQueues { .. } => SUSPEND_QUEUES,
+            Self::ResumeQueues { .. } => RESUME_QUEUES,
+            Self::SetQueue { .. } => SET_QUEUE,
         }
     }
 
@@ -220,6 +274,14 @@ impl Body for Request {
                 process: process.to_layout(),
                 deadline_us: U64::new(deadline_us),
             }),
+            Self::ListQueues { after: queue } | Self::ReadQueue { queue } => {
+                bytes_of(&U64::new(queue))
+            }
+            Self::SuspendQueues { ref queues, grace_us, lease_ms, depth } => {
+                bytes_of(&SuspendQueuesLayout::new(queues, grace_us, lease_ms, depth))
+            }
+            Self::ResumeQueues { ref queues } => bytes_of(&ResumeQueuesLayout::new(queues)),
+            Self::SetQueue { queue, priority } => bytes_of(&SetQueueLayout::new(queue, priority)),
             Self::Ping
             | Self::ResumeAll
             | Self::PolicyRead
@@ -264,6 +326,11 @@ impl Body for Request {
             HINT_END => Ok(Self::HintEnd { process: process()? }),
             OPEN_PAGE => nothing(Self::OpenPage),
             WAKE => nothing(Self::Wake),
+            LIST_QUEUES => Ok(Self::ListQueues { after: layout_of::<U64>(bytes)?.get() }),
+            READ_QUEUE => Ok(Self::ReadQueue { queue: layout_of::<U64>(bytes)?.get() }),
+            SUSPEND_QUEUES => layout_of::<SuspendQueuesLayout>(bytes)?.read(),
+            RESUME_QUEUES => layout_of::<ResumeQueuesLayout>(bytes)?.read(),
+            SET_QUEUE => layout_of::<SetQueueLayout>(bytes)?.read(),
             unknown => Err(DecodeError::Kind(unknown)),
         }
     }

@@ -39,6 +39,10 @@ pub struct DaemonSnapshot {
     pub turns: u64,
     /// Turns that came more than a millisecond too late.
     pub late_turns: u64,
+    /// Turns that missed their deadline: they began more than an interval after their time.
+    pub missed_turns: u64,
+    /// How much too late a turn came at the most.
+    pub late_us_max: u64,
     /// Processor time it has used.
     pub cpu_ms: u64,
     /// Memory it has resident.
@@ -144,6 +148,26 @@ pub struct QueueSnapshot {
     pub active: bool,
     /// Work that waits.
     pub pending: u64,
+    /// How it stands with holds, where the device has them and the queue is one for them.
+    pub hold: Option<HoldSnapshot>,
+}
+
+/// Holding the device for one queue across its gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HoldSnapshot {
+    /// Whether the device is held for it now.
+    pub held: bool,
+    /// How often it was.
+    pub placed: u64,
+    /// How often a hold was ended by the maximum.
+    pub expired: u64,
+    /// How long the longest hold was.
+    pub longest_us: u64,
+    /// For how long it has to be quiet until it is let go of, as learnt from its own gaps.
+    pub quiet_us: u64,
+    /// Why it cannot be held, if it cannot.
+    pub problem: Option<String>,
 }
 
 impl Snapshot {

@@ -9,6 +9,7 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::queue::{QueueIds, QueueList, StopDepth};
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -78,6 +79,11 @@ fn the_examples_are_what_the_encoder_makes() {
     settings.set("slice_us", 10_000).unwrap();
     assert_example("PolicySet", 4, Request::PolicySet(settings));
     assert_example("Wake", 0, Request::Wake);
+    let queues = QueueIds::new(&[7, 9]).unwrap();
+    let lease_ms = NonZeroU32::new(60_000).unwrap();
+    let (grace_us, depth) = (500, StopDepth::Interrupt);
+    let suspend = Request::SuspendQueues { queues, grace_us, lease_ms, depth };
+    assert_example("SuspendQueues", 5, suspend);
 }
 
 /// A row of the tables: `| number | name | body bytes |`.
@@ -91,6 +97,7 @@ fn every_message_is_in_the_tables() {
     let document = document();
     let process = Process::SENDER;
     let change = TraitsChange::default();
+    let queues = QueueIds::new(&[1]).unwrap();
     let requests = [
         Request::Hello { role: Role::Agent, program: Text::EMPTY },
         Request::Ping,
@@ -109,6 +116,16 @@ fn every_message_is_in_the_tables() {
         Request::HintEnd { process },
         Request::OpenPage,
         Request::Wake,
+        Request::ListQueues { after: 0 },
+        Request::ReadQueue { queue: 1 },
+        Request::SuspendQueues {
+            queues: queues.clone(),
+            grace_us: 0,
+            lease_ms: NonZeroU32::MIN,
+            depth: StopDepth::Any,
+        },
+        Request::ResumeQueues { queues },
+        Request::SetQueue { queue: 1, priority: None },
     ];
     for request in &requests {
         assert_row(&document, request.name(), request);
@@ -124,10 +141,13 @@ fn every_message_is_in_the_tables() {
     for reply in &replies {
         assert_row(&document, reply.name(), reply);
     }
-    // The one without a fixed length.
+    // Those without a fixed length.
     let chunk = Reply::Snapshot(Chunk::cut(b"", 0).unwrap());
     assert_eq!((chunk.kind(), chunk.to_bytes().len()), (0x8003, 8));
     assert!(document.contains("\n| 0x8003 | Snapshot | 8 and the piece |"));
+    let list = Reply::Queues(QueueList::default());
+    assert_eq!((list.kind(), list.to_bytes().len()), (0x8008, 8));
+    assert!(document.contains("\n| 0x8008 | Queues | 8 and 80 for each |"));
 }
 
 #[test]

@@ -10,6 +10,9 @@ use gpreempt_wire::header::PACKET_BYTES_MAX;
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::queue::{
+    DeviceKind, QUEUE_IDS_MAX, QueueIds, QueueList, QueueRecord, StopDepth,
+};
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -58,6 +61,36 @@ fn settings() -> impl Strategy<Value = PolicySettings> {
     })
 }
 
+fn ids() -> impl Strategy<Value = QueueIds> {
+    prop::collection::vec(1..u64::MAX, 1..=QUEUE_IDS_MAX)
+        .prop_map(|ids| QueueIds::new(&ids).unwrap())
+}
+
+fn record() -> impl Strategy<Value = QueueRecord> {
+    let numbers = (any::<[u64; 6]>(), any::<[u32; 3]>(), any::<[bool; 5]>());
+    let kinds = (priority(), 1..=3u8, select(&DeviceKind::ALL[..]), text());
+    (numbers, kinds).prop_map(|((long, short, flags), (priority, level, kind, name))| QueueRecord {
+        id: long[0],
+        native: long[1],
+        start_ticks: long[2],
+        pending: long[3],
+        ran_us: long[4],
+        preempts: long[5],
+        pid: short[0],
+        uid: short[1],
+        device: short[2],
+        priority,
+        level,
+        kind,
+        is_on: flags[0],
+        is_active: flags[1],
+        is_suspended: flags[2],
+        has_own_priority: flags[3],
+        is_suspended_by_asker: flags[4],
+        name,
+    })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         (select(&Role::ALL[..]), text())
@@ -73,6 +106,19 @@ fn request() -> impl Strategy<Value = Request> {
         any::<NonZeroU16>().prop_map(|seconds| Request::Trace { seconds }),
         (process(), any::<u64>())
             .prop_map(|(process, deadline_us)| Request::HintBegin { process, deadline_us }),
+        any::<u64>().prop_map(|after| Request::ListQueues { after }),
+        any::<u64>().prop_map(|queue| Request::ReadQueue { queue }),
+        (ids(), any::<u32>(), any::<NonZeroU32>(), select(&StopDepth::ALL[..])).prop_map(
+            |(queues, grace_us, lease_ms, depth)| Request::SuspendQueues {
+                queues,
+                grace_us,
+                lease_ms,
+                depth,
+            },
+        ),
+        ids().prop_map(|queues| Request::ResumeQueues { queues }),
+        (any::<u64>(), option::of(priority()))
+            .prop_map(|(queue, priority)| Request::SetQueue { queue, priority }),
         select(vec![
             Request::Ping,
             Request::ResumeAll,
@@ -125,6 +171,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<u64>().prop_map(|dropped| Reply::End { dropped }),
         any::<u32>().prop_map(|slots| Reply::Page { slots }),
         settings().prop_map(Reply::Policy),
+        prop::collection::vec(record(), 0..60)
+            .prop_map(|records| Reply::Queues(QueueList::new(records))),
     ]
 }
 

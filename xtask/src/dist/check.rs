@@ -64,6 +64,10 @@ fn files_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// A manual page of every program that people start.
+const PAGES: [&str; 4] =
+    ["man1/gpreempt.1", "man8/gpreemptd.8", "man1/gpreempt-emu.1", "man1/gpreempt-load.1"];
+
 /// Runs the programs under `root`.
 fn programs_work(root: &Path) -> anyhow::Result<()> {
     let bin = root.join("usr/bin");
@@ -75,6 +79,16 @@ fn programs_work(root: &Path) -> anyhow::Result<()> {
             let said = output(Command::new(&path).arg("--version"))?;
             ensure!(said.contains(VERSION), "{program} --version says `{said}`");
         }
+    }
+    for file in
+        ["usr/lib/libgpreempt.so", "usr/include/gpreempt.h", "usr/lib/pkgconfig/gpreempt.pc"]
+    {
+        ensure!(root.join(file).is_file(), "{file} is not there");
+    }
+    for page in PAGES {
+        let path = root.join("usr/share/man").join(page);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        ensure!(text.contains(".SH SYNOPSIS"), "{page} is no manual page");
     }
     let config = root.join(CONFIG);
     let said =

@@ -90,7 +90,9 @@ mod tests {
         for shell in ["bash", "zsh", "fish"] {
             fs::write(folder.join("generated/completions").join(shell), "x\n").unwrap();
         }
-        fs::write(folder.join("generated/man/gpreempt.1"), ".TH x\n").unwrap();
+        for page in ["gpreempt.1", "gpreemptd.8"] {
+            fs::write(folder.join("generated/man").join(page), ".TH x\n").unwrap();
+        }
         folder
     }
 
@@ -120,6 +122,7 @@ mod tests {
             ("-rw-r--r--", "./usr/lib/systemd/system/gpreemptd.service"),
             ("-rw-r--r--", "./etc/gpreempt/config.toml"),
             ("-rw-r--r--", "./usr/share/man/man1/gpreempt.1"),
+            ("-rw-r--r--", "./usr/share/man/man8/gpreemptd.8"),
             ("-rw-r--r--", "./usr/share/bash-completion/completions/gpreempt"),
             ("-rwxr-xr-x", "./usr/share/gpreempt/slurm/prolog.sh"),
             ("-rw-r--r--", "./usr/share/doc/gpreempt/copyright"),

@@ -16,13 +16,19 @@ pub(super) const PROGRAMS: &[(&str, &str)] = &[
     ("gpreempt-emu", "gpreempt-emu"),
 ];
 
+/// The library for other programs, which lies where the programs do.
+pub(super) const LIBRARY: (&str, &str) = ("gpreempt-agent", "libgpreempt.so");
+
 /// Files of the repository: from, to.
 const FILES: &[(&str, &str)] = &[
     ("deploy/gpreemptd.service", "usr/lib/systemd/system/gpreemptd.service"),
+    ("crates/agent/include/gpreempt.h", "usr/include/gpreempt.h"),
+    ("deploy/gpreempt.pc", "usr/lib/pkgconfig/gpreempt.pc"),
     ("LICENSE", "usr/share/doc/gpreempt/copyright"),
     ("LICENSE-APACHE", "usr/share/doc/gpreempt/LICENSE-APACHE"),
     ("LICENSE-MIT", "usr/share/doc/gpreempt/LICENSE-MIT"),
     ("README.md", "usr/share/doc/gpreempt/README.md"),
+    ("docs/c-api.md", "usr/share/doc/gpreempt/c-api.md"),
     ("docs/configuration.md", "usr/share/doc/gpreempt/configuration.md"),
     ("docs/install.md", "usr/share/doc/gpreempt/install.md"),
     ("docs/nvidia.md", "usr/share/doc/gpreempt/nvidia.md"),
@@ -82,6 +88,7 @@ impl Layout {
         for (_, program) in PROGRAMS {
             add(programs.join(program), format!("usr/bin/{program}"), 0o755);
         }
+        add(programs.join(LIBRARY.1), format!("usr/lib/{}", LIBRARY.1), 0o644);
         for (source, target) in FILES {
             add(root.join(source), (*target).to_owned(), 0o644);
         }
@@ -93,7 +100,8 @@ impl Layout {
         }
         for page in manual_pages(&generated.join("man"))? {
             let source = generated.join("man").join(&page);
-            add(source, format!("usr/share/man/man1/{page}"), 0o644);
+            let section = page.rsplit('.').next().unwrap_or("1");
+            add(source, format!("usr/share/man/man{section}/{page}"), 0o644);
         }
         entries.sort_by(|one, other| one.target.cmp(&other.target));
         let deploy = root.join("deploy");
@@ -108,7 +116,7 @@ fn manual_pages(folder: &Path) -> anyhow::Result<Vec<String>> {
     for file in files {
         pages.push(file?.file_name().to_string_lossy().into_owned());
     }
-    anyhow::ensure!(!pages.is_empty(), "gpreempt wrote no manual pages");
+    anyhow::ensure!(!pages.is_empty(), "there are no manual pages");
     pages.sort();
     Ok(pages)
 }
@@ -128,6 +136,13 @@ mod tests {
             assert!(root.join("deploy/debian").join(script).is_file(), "{script}");
         }
         assert!(root.join("deploy/install.sh").is_file());
+    }
+
+    #[test]
+    fn the_library_says_its_version() {
+        let text = fs::read_to_string(repository_root().join("deploy/gpreempt.pc")).unwrap();
+        let version = format!("\nVersion: {}\n", super::super::VERSION);
+        assert!(text.contains(&version), "{text}");
     }
 
     #[test]

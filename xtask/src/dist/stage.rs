@@ -32,7 +32,8 @@ impl Stage {
             println!("strip is missing: the programs are larger than they need to be");
             return Ok(());
         }
-        let programs = layout.entries.iter().filter(|entry| entry.target.starts_with("usr/bin/"));
+        let is_program = |target: &str| target.starts_with("usr/bin/") || target.ends_with(".so");
+        let programs = layout.entries.iter().filter(|entry| is_program(&entry.target));
         let paths = programs.map(|entry| self.root.join(&entry.target));
         run_to_success(Command::new("strip").arg("--strip-debug").args(paths))
     }

@@ -64,7 +64,11 @@ mod tests {
     fn slices(line: &str) -> Option<SlicesArgs> {
         match Args::try_parse_from(line.split(' ')).ok()?.command {
             Command::Peer(PeerArgs { command: PeerCommand::Slices(args) }) => Some(args),
-            Command::Be(_) | Command::Lc(_) | Command::Devices(_) | Command::Keeper(_) => None,
+            Command::Be(_)
+            | Command::Lc(_)
+            | Command::Devices(_)
+            | Command::Keeper(_)
+            | Command::Man { .. } => None,
         }
     }
 

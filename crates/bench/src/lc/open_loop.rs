@@ -19,6 +19,9 @@ const LOOK_NS: u64 = 100_000_000;
 pub(super) trait Service {
     /// Returns when it is served.
     fn serve(&mut self) -> Result<(), Failure>;
+
+    /// The next request is due soon.
+    fn expect(&mut self) {}
 }
 
 /// How long to run.
@@ -28,6 +31,8 @@ pub(super) struct OpenLoop {
     pub(super) warmup_ns: u64,
     /// Requests due in this time after it count.
     pub(super) measured_ns: u64,
+    /// So long before a request is due it is expected.
+    pub(super) ahead_ns: u64,
 }
 
 /// One request that counts.
@@ -79,6 +84,10 @@ impl OpenLoop {
         };
         for offset in schedule {
             let due_ns = begin.saturating_add(offset);
+            let expected_ns = due_ns.saturating_sub(self.ahead_ns).min(end);
+            if self.ahead_ns > 0 && wait(expected_ns, clock, stop) == Waited::Enough {
+                service.expect();
+            }
             if wait(due_ns.min(end), clock, stop) == Waited::Asked {
                 end = end.min(clock.now_ns());
             }

@@ -8,6 +8,7 @@ use crate::clock::{Clock, Monotonic};
 use crate::cuda::{Context, CudaError, DeviceMemory, Graph, HostMemory, Stream};
 use crate::failure::Failure;
 use crate::flag::Announcement;
+use crate::hints::Hints;
 use crate::workload::Workload;
 
 /// What a request does several times.
@@ -18,7 +19,7 @@ pub(super) enum Step {
 
 /// A request that can be served again and again.
 pub(super) struct Request {
-    stream: Stream,
+    streams: Vec<Stream>,
     step: Rc<Step>,
     steps: u16,
     gap_ns: u64,
@@ -26,6 +27,8 @@ pub(super) struct Request {
     graph: Option<Graph<Step>>,
     /// Where others are told that a request is running, if they are.
     announcement: Option<Announcement>,
+    /// Where the daemon is told, if it is.
+    hints: Option<Hints>,
 }
 
 impl Step {
@@ -53,10 +56,14 @@ impl Step {
 
 impl Request {
     /// The request that the arguments describe, served once already: the first time is slow.
-    pub(super) fn new(args: &LcArgs, stream: Stream, step: Rc<Step>) -> Result<Self, Failure> {
+    pub(super) fn new(
+        args: &LcArgs,
+        streams: Vec<Stream>,
+        step: Rc<Step>,
+    ) -> Result<Self, Failure> {
         let steps = args.kernels;
         let graph = if args.graph {
-            Some(Graph::capture(&stream, Rc::clone(&step), |step, stream| {
+            Some(Graph::capture(&streams[0], Rc::clone(&step), |step, stream| {
                 (0..steps).try_for_each(|_| step.submit(stream))
             })?)
         } else {
@@ -64,7 +71,8 @@ impl Request {
         };
         let announcement = args.announce.as_deref().map(Announcement::open).transpose()?;
         let gap_ns = args.gap_us * 1_000;
-        let mut request = Self { stream, step, steps, gap_ns, graph, announcement };
+        let hints = args.hint_us.map(|_| Hints::open()).transpose()?;
+        let mut request = Self { streams, step, steps, gap_ns, graph, announcement, hints };
         request.serve()?;
         Ok(request)
     }
@@ -72,6 +80,11 @@ impl Request {
 
 impl Request {
     fn announce(&self, is_running: bool) -> Result<(), Failure> {
+        if let Some(hints) = &self.hints
+            && !is_running
+        {
+            hints.end();
+        }
         let Some(announcement) = &self.announcement else { return Ok(()) };
         announcement
             .say(is_running)
@@ -83,18 +96,25 @@ impl Service for Request {
     fn serve(&mut self) -> Result<(), Failure> {
         self.announce(true)?;
         if let Some(graph) = &self.graph {
-            self.stream.launch_graph(graph)?;
-            self.stream.synchronize()?;
+            self.streams[0].launch_graph(graph)?;
+            self.streams[0].synchronize()?;
             return self.announce(false);
         }
         for step in 1..=self.steps {
-            self.step.submit(&self.stream)?;
-            self.stream.synchronize()?;
+            let stream = &self.streams[usize::from(step) % self.streams.len()];
+            self.step.submit(stream)?;
+            stream.synchronize()?;
             if step == self.steps {
                 self.announce(false)?;
             }
             Monotonic.spin(self.gap_ns);
         }
         Ok(())
+    }
+
+    fn expect(&mut self) {
+        if let Some(hints) = &self.hints {
+            hints.begin();
+        }
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use gpreempt_core::priority::Priority;
+use gpreempt_wire::event::EventKind;
 use gpreempt_wire::traits::TraitsChange;
 
+use super::number::{pid as parse_pid, within};
 use super::process::{ChangeArgs, parse_time};
 
 /// Start a program with a priority; its children have it too.
@@ -18,7 +20,7 @@ use super::process::{ChangeArgs, parse_time};
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunArgs {
     /// The priority, 0 (lowest) to 15 (highest)
-    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..=15))]
+    #[arg(short, long, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: u8,
     #[command(flatten)]
     pub(crate) traits: TraitArgs,
@@ -37,7 +39,7 @@ pub(crate) struct TraitArgs {
     pub(crate) weight: Option<NonZeroU32>,
     /// How soon its requests should be done, in microseconds, for the policy `edf`; 0 for any time
     #[arg(long, value_name = "US",
-          value_parser = clap::value_parser!(u64).range(0..=3_600_000_000))]
+          value_parser = within::<u64>(0, 3_600_000_000))]
     pub(crate) deadline: Option<u64>,
 }
 
@@ -83,6 +85,15 @@ pub(crate) struct PolicyArgs {
 /// Follow what gpreemptd does, and why.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct EventsArgs {
+    /// Only events of this kind, such as preempt; may be given several times
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    pub(crate) kind: Vec<EventKind>,
+    /// Only events of this process, or on its account
+    #[arg(long, value_parser = parse_pid)]
+    pub(crate) pid: Option<u32>,
+    /// End after so many events (1 to 1000000000)
+    #[arg(long, value_name = "N", value_parser = within::<u64>(1, 1_000_000_000))]
+    pub(crate) count: Option<u64>,
     /// Print lines of JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -121,6 +132,13 @@ pub(crate) enum Shell {
     Fish,
 }
 
+fn parse_kind(text: &str) -> Result<EventKind, String> {
+    EventKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = EventKind::ALL.into_iter().map(EventKind::name).collect();
+        format!("there is no such kind; there are {}", names.join(", "))
+    })
+}
+
 fn parse_weight(text: &str) -> Result<NonZeroU32, String> {
     let weight = text.parse().ok().filter(|weight| (1..=1000).contains(weight));
     let weight = weight.and_then(NonZeroU32::new);
@@ -128,12 +146,9 @@ fn parse_weight(text: &str) -> Result<NonZeroU32, String> {
 }
 
 fn parse_period(text: &str) -> Result<Duration, String> {
-    let period = parse_time(text)?;
-    if (100..=10_000).contains(&period.as_millis()) {
-        Ok(period)
-    } else {
-        Err("look at most ten times a second and at least every 10s".to_owned())
-    }
+    let period = parse_time(text).ok();
+    let period = period.filter(|period| (100..=10_000).contains(&period.as_millis()));
+    period.ok_or_else(|| "write a time from 100ms to 10s, such as 200ms".to_owned())
 }
 
 #[cfg(test)]

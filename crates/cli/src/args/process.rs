@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 
 use super::daemon::TraitArgs;
+use super::number::{pid as parse_pid, within};
 
 /// Give running processes a priority, until this command ends.
 ///
@@ -17,7 +18,7 @@ pub(crate) struct AttachArgs {
     #[arg(required = true, value_name = "PID[:PRIORITY[:WEIGHT]]", value_parser = parse_target)]
     pub(crate) processes: Vec<Target>,
     /// The priority, 0 (lowest) to 15 (highest)
-    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(0..=15))]
+    #[arg(short, long, default_value_t = 4, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: u8,
     /// Say what would be changed, and change nothing
     #[arg(long)]
@@ -29,7 +30,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_enum, default_value = "strict")]
     pub(crate) policy: Policy,
     /// Keep this part of the time for those who would otherwise get nothing, in percent (1 to 50)
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=50))]
+    #[arg(long, value_name = "PERCENT", value_parser = within::<u64>(1, 50))]
     pub(crate) min_share: Option<u64>,
     /// Where in a kernel it may be taken off: between instructions (CUDA's own choice), or only
     /// between blocks, which is cheaper where blocks are short and much worse where they are long
@@ -38,6 +39,13 @@ pub(crate) struct AttachArgs {
     /// How often its turn comes among processes with equal slices (needs root)
     #[arg(long, value_enum)]
     pub(crate) interleave: Option<Interleave>,
+    /// Do not hold the GPU across the gaps of high processes; they get long slices alone
+    #[arg(long)]
+    pub(crate) no_hold: bool,
+    /// How long the GPU is held without new work at the most, in milliseconds (1 to 1000)
+    #[arg(long, value_name = "MS", default_value_t = 50,
+          value_parser = within::<u64>(1, 1_000))]
+    pub(crate) hold_max_ms: u64,
     /// Print lines of JSON: what was attached, every decision with its reason, every problem
     #[arg(long)]
     pub(crate) json: bool,
@@ -60,7 +68,7 @@ pub(crate) enum Policy {
     Strict,
     /// The highest priority; equals take turns
     RoundRobin,
-    /// Everybody in proportion to its weight, whatever the priorities
+    /// The high ones first; within a class everybody in proportion to its weight
     Fair,
 }
 
@@ -93,9 +101,10 @@ pub(crate) enum Interleave {
 ))]
 pub(crate) struct SetArgs {
     /// The process
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
     /// The priority, 0 (lowest) to 15 (highest)
-    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..=15))]
+    #[arg(short, long, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: Option<u8>,
     #[command(flatten)]
     pub(crate) traits: TraitArgs,
@@ -108,6 +117,7 @@ pub(crate) struct SetArgs {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DetachArgs {
     /// The process
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
     /// Print the result as JSON
     #[arg(long)]
@@ -121,13 +131,14 @@ pub(crate) struct DetachArgs {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ObserveArgs {
     /// The process
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
-    /// For how long, such as 500ms or 10s
-    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    /// For how long, such as 500ms or 10s (1ms to 10m)
+    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_look)]
     pub(crate) time: Duration,
     /// How often to look, in microseconds (20 to 10000)
     #[arg(long, value_name = "US", default_value_t = 100,
-          value_parser = clap::value_parser!(u64).range(20..=10_000))]
+          value_parser = within::<u64>(20, 10_000))]
     pub(crate) every_us: u64,
     /// Read through /proc/PID/mem instead of mapping the rings
     #[arg(long)]
@@ -143,9 +154,10 @@ pub(crate) struct ObserveArgs {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PreemptArgs {
     /// The process
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
     /// Wait until it is off, for at most this long (1ms to 1s)
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub(crate) wait: Option<Duration>,
     /// Print the result as JSON
     #[arg(long)]
@@ -163,6 +175,7 @@ pub(crate) struct PreemptArgs {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct SuspendArgs {
     /// The process
+    #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
     /// For how long, such as 500ms, 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
@@ -178,7 +191,7 @@ pub(crate) struct SuspendArgs {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
     /// The process
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_parser = parse_pid)]
     pub(crate) pid: Option<u32>,
     /// Undo everything gpreempt has done to any process, whoever asked for it
     #[arg(long)]
@@ -223,6 +236,20 @@ fn parse_target(text: &str) -> Result<Target, String> {
     Ok(Target { pid, priority: priority.transpose()?, weight: weight.transpose()? })
 }
 
+/// A time that the driver waits at the most.
+fn parse_wait(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text).ok().filter(|time| *time <= Duration::from_secs(1));
+    time.ok_or_else(|| {
+        "write a time from 1ms to 1s, such as 50ms; the driver waits no longer".into()
+    })
+}
+
+/// A time to look at something.
+fn parse_look(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text).ok().filter(|time| *time <= Duration::from_secs(600));
+    time.ok_or_else(|| "write a time from 1ms to 10m, such as 500ms or 10s".into())
+}
+
 /// A whole number with a unit.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
@@ -245,6 +272,15 @@ mod tests {
         for text in ["10", "s", "-1s", "0s", "9999999m", "1.5s", "99999999999999999999s"] {
             assert_eq!(ms(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn each_time_has_its_own_range() {
+        assert_eq!(parse_wait("1s"), Ok(Duration::from_secs(1)));
+        assert!(parse_wait("1001ms").unwrap_err().contains("from 1ms to 1s"));
+        assert!(parse_wait("soon").unwrap_err().contains("from 1ms to 1s"));
+        assert_eq!(parse_look("10m"), Ok(Duration::from_secs(600)));
+        assert!(parse_look("11m").unwrap_err().contains("from 1ms to 10m"));
     }
 
     #[test]

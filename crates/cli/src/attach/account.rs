@@ -6,6 +6,7 @@ use gpreempt_core::decision::Decision;
 use gpreempt_core::priority::Priority;
 use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::nvidia::hold::watcher::HoldFigures;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use serde_json::{Value, json};
 
@@ -54,6 +55,8 @@ impl Account {
     pub(crate) fn note(&mut self, note: &Note) -> Result<(), Failure> {
         match note {
             Note::Problem(problem) => self.problem(problem),
+            // Whoever read of it before reads what comes next.
+            Note::Solved(_) => Ok(()),
             Note::Appeared(process) => {
                 let pid = process.pid;
                 let name = ProcessInfo::read(pid).map(|info| info.name).unwrap_or_default();
@@ -93,6 +96,16 @@ impl Account {
         self.say(line, || match request {
             Request::Set { pid, priority } => format!("{pid} has priority {priority} now"),
             Request::Detach { pid } => format!("{pid} was detached"),
+        })
+    }
+
+    /// How often the device was held for a process.
+    pub(crate) fn held(&self, pid: u32, figures: HoldFigures) -> Result<(), Failure> {
+        let HoldFigures { placed, expired, longest_us, quiet_us, .. } = figures;
+        let line = json!({ "line": "holds", "pid": pid, "placed": placed, "expired": expired,
+                           "longest_us": longest_us, "quiet_us": quiet_us });
+        self.say(line, || {
+            format!("the GPU was held for {pid} {placed} times, for {longest_us} us at the most")
         })
     }
 

@@ -206,7 +206,7 @@ mod tests {
     use gpreempt_core::ring::RingView;
 
     fn reading(put: u64, get: u64, submitted: bool) -> Reading {
-        Reading { ring: RingView { put, get, running: None }, submitted, reads: 1 }
+        Reading { ring: RingView { put, get, running: None }, submitted, fetched: false, reads: 1 }
     }
 
     /// Requests of three kernels, each submitted into an empty ring, every 10 ms for 100 ms.

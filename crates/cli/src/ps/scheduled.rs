@@ -45,6 +45,14 @@ pub(crate) fn waiting(task: &TaskSnapshot) -> String {
     }
 }
 
+/// How often the GPU was held for a process, or a dash.
+fn held(task: &TaskSnapshot) -> String {
+    let holds = task.queues.iter().filter_map(|queue| queue.hold.as_ref());
+    let possible = holds.filter(|hold| hold.problem.is_none());
+    let placed = possible.map(|hold| hold.placed).reduce(|sum, placed| sum + placed);
+    placed.map_or_else(|| "-".to_owned(), |placed| placed.to_string())
+}
+
 fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     if snapshot.tasks.is_empty() {
@@ -52,7 +60,7 @@ fn text(snapshot: &Snapshot) -> String {
     } else {
         let heads = [
             "name", "pid", "uid", "gpu", "priority", "state", "pending", "share", "preempts",
-            "waiting", "why",
+            "held", "waiting", "why",
         ];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         table.extend(snapshot.tasks.iter().map(row));
@@ -75,6 +83,7 @@ fn row(task: &TaskSnapshot) -> Vec<String> {
         task.pending.to_string(),
         format!("{:.0}%", 100.0 * task.share),
         task.preempts.to_string(),
+        held(task),
         waiting(task),
         shown(&task.why),
     ]

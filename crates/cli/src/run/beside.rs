@@ -13,6 +13,7 @@ use gpreempt_core::time::Duration as Time;
 use gpreempt_device::act;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper;
+use gpreempt_device::nvidia::hold::GripSettings;
 
 use super::{command, not_started, say};
 use crate::args::RunArgs;
@@ -26,8 +27,10 @@ const SLEEP: Duration = Duration::from_millis(20);
 /// Gets ready to schedule.
 pub(super) fn begin() -> Result<Attach, Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
+    // Until our session has its keeper: others would take it for one that was left behind.
+    let _lock = journal.lock().map_err(Failure::run)?;
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
-    Attach::begin(journal, Config::default(), Voice::Quiet)
+    Attach::begin(journal, Config::default(), Some(GripSettings::default()), Voice::Quiet)
 }
 
 /// Starts the program and schedules it until it ends.

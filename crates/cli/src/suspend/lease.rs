@@ -28,8 +28,9 @@ pub(super) fn main(mut client: Client, args: &SuspendArgs) -> Result<(), Failure
     let begin = Instant::now();
     let until = args.time.map(|time| begin + time);
     let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
+    let replaced = lease_of(&mut client, process)?;
     suspend(&mut client, process, left(begin))?;
-    say_stopped(args, &args.pid.to_string())?;
+    say_stopped(args, &args.pid.to_string(), replaced)?;
     let (mut renewed, mut looked) = (begin, begin);
     let mut is_suspended = true;
     while is_suspended && !stop.is_set() {
@@ -69,7 +70,13 @@ fn suspend(client: &mut Client, process: Process, left: Option<Duration>) -> Res
 }
 
 fn look(client: &mut Client, process: Process) -> Result<bool, Failure> {
+    lease_of(client, process).map(|lease| lease.is_some())
+}
+
+/// How much is left of a suspension, if there is one.
+fn lease_of(client: &mut Client, process: Process) -> Result<Option<Duration>, Failure> {
     let tasks = daemon::snapshot(client)?.tasks;
     let task = tasks.iter().find(|task| task.pid == process.pid());
-    Ok(task.is_some_and(|task| task.state == TaskState::Suspended))
+    let suspended = task.filter(|task| task.state == TaskState::Suspended);
+    Ok(suspended.map(|task| Duration::from_millis(task.lease_ms.unwrap_or_default())))
 }

@@ -208,7 +208,14 @@ mod tests {
     use gpreempt_wire::text::Text;
 
     fn snapshot() -> Snapshot {
-        let queue = QueueSnapshot { id: 1 << 40, device: 2, on: true, active: true, pending: 1 };
+        let queue = QueueSnapshot {
+            id: 1 << 40,
+            device: 2,
+            on: true,
+            active: true,
+            pending: 1,
+            hold: None,
+        };
         let task = TaskSnapshot { pid: 7, name: "be".into(), ..TaskSnapshot::default() };
         Snapshot {
             now_ns: 1_000_000,

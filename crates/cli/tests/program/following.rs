@@ -57,6 +57,27 @@ fn events_are_lines() {
 }
 
 #[test]
+fn events_are_filtered_and_counted() {
+    let folder = Folder::new("filtered");
+    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let kinds = |arguments: &[&str]| {
+        let text = folder.stdout(&[&["events", "--json"], arguments].concat());
+        let kind = |line: &str| serde_json::from_str::<Value>(line).unwrap()["kind"].clone();
+        text.lines().map(kind).collect::<Vec<Value>>()
+    };
+    assert_eq!(kinds(&["--kind", "resume"]), [json!("resume")]);
+    assert_eq!(kinds(&["--kind", "preempt", "--kind", "resume"]).len(), 2);
+    assert_eq!(kinds(&["--count", "2"]), [json!("preempt"), json!("preempted")]);
+    assert_eq!(kinds(&["--pid", "4242"]).len(), 3);
+    assert_eq!(kinds(&["--pid", "7"]), [] as [Value; 0]);
+    let (code, line) = folder.failure(&["events", "--kind", "dance"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("there are preempt, preempted"), "{line}");
+    let (_, line) = folder.failure(&["events", "--count", "0"]);
+    assert!(line.contains("must be a whole number from 1"), "{line}");
+}
+
+#[test]
 fn a_daemon_that_goes_away_ends_the_events_with_a_line() {
     let folder = Folder::new("events-end");
     let daemon = FakeDaemon::start(&folder.0, |_| Deed::Events(events(), false));

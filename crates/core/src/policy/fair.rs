@@ -1,7 +1,8 @@
-//! Weighted fair share.
+//! Weighted fair share, the high class before the low one.
 //!
-//! Who has had the least weighted device time gets the next slice. Time is charged when a turn
-//! ends; a task that slept does not come back with credit for the time it slept.
+//! Anybody may ask for a weight, but not anybody may be in the high class: so weights decide within
+//! a class only. Who has had the least weighted device time gets the next slice. Time is charged
+//! when a turn ends; a task that slept does not come back with credit for the time it slept.
 
 use core::cmp::Reverse;
 
@@ -15,7 +16,8 @@ pub(super) struct Fair;
 impl Policy for Fair {
     fn rank(&self, seat: &Seat) -> Rank {
         let order = if seat.holds { 0 } else { seat.virtual_time.saturating_add(1) };
-        Rank { boosted: false, level: 0, order: Reverse(order) }
+        // CAST: there are two classes.
+        Rank { boosted: false, level: seat.priority.class() as u8, order: Reverse(order) }
     }
 
     fn takes_turns(&self, _: &Rank) -> bool {
@@ -35,11 +37,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_served_comes_first_whatever_its_priority() {
-        let served = Seat { virtual_time: 10, ..seat(15) };
+    fn the_least_served_of_a_class_comes_first_whatever_its_priority() {
+        let served = Seat { virtual_time: 10, ..seat(7) };
         let starved = Seat { virtual_time: 9, ..seat(0) };
         assert!(Fair.rank(&starved) > Fair.rank(&served));
         assert!(Fair.rank(&Seat { holds: true, ..served }) > Fair.rank(&starved));
+        let high = Seat { virtual_time: 99, ..seat(8) };
+        assert!(Fair.rank(&high) > Fair.rank(&starved));
     }
 
     #[test]

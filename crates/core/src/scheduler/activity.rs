@@ -5,6 +5,7 @@ use crate::capability::Mechanism;
 use crate::decision::Reason;
 use crate::event::EventError;
 use crate::id::{QueueId, TaskId};
+use crate::priority::Priority;
 use crate::queue::Standing;
 use crate::ring::RingView;
 use crate::time::{Duration, Instant};
@@ -116,7 +117,8 @@ impl Scheduler {
             return;
         };
         let key = device.seat_key(task_id, id);
-        let virtual_now = device.lane(lane).virtual_now;
+        let class = traits.map_or(Priority::DEFAULT, |traits| traits.priority).class();
+        let virtual_now = device.lane(lane).virtual_now[class as usize];
         let Some(seat) = device.seats.get_mut(&key) else {
             return;
         };

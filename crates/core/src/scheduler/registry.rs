@@ -77,7 +77,7 @@ impl Scheduler {
             return Err(EventError::ZeroWeight(id));
         }
         let task = self.tasks.get_mut(&id).ok_or(EventError::UnknownTask(id))?;
-        let TaskTraits { gang, deadline, .. } = task.traits;
+        let TaskTraits { gang, deadline, priority, .. } = task.traits;
         task.traits = TaskTraits { gang, ..traits };
         let queues: Vec<QueueId> = task.queues.iter().copied().collect();
         for queue in queues {
@@ -85,6 +85,9 @@ impl Scheduler {
                 self.restart_deadline(queue);
             }
             self.update_priority(queue);
+            if priority.class() != traits.priority.class() {
+                self.forget_debts(queue, traits.priority.class());
+            }
         }
         Ok(())
     }
@@ -137,6 +140,7 @@ impl Scheduler {
             gang: task.traits.gang,
             own_priority: None,
             suspended: task.suspended,
+            own_suspended: false,
             priority,
             standing: if stopped { Standing::Off } else { Standing::On },
             ring: RingView::default(),

@@ -7,7 +7,8 @@ use crate::command::Command;
 use crate::decision::Reason;
 use crate::id::{DeviceId, QueueId};
 use crate::lane::Place;
-use crate::priority::{Class, Priority};
+use crate::policy;
+use crate::priority::Class;
 use crate::queue::{Edge, Standing};
 use crate::timer::Timer;
 
@@ -70,7 +71,7 @@ impl Scheduler {
         if high.boosted && !low.boosted {
             return Reason::Starved { by };
         }
-        if high.level == Priority::LEVELS {
+        if policy::deadline::decides(high, low) {
             return Reason::Deadline { by };
         }
         match (self.queues.get(&by), self.queues.get(&loser.queue.0)) {

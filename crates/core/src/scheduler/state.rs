@@ -140,8 +140,10 @@ pub(crate) struct Queue {
     pub(crate) device: DeviceId,
     pub(crate) gang: Option<GangId>,
     pub(crate) own_priority: Option<Priority>,
-    /// Its task is suspended.
+    /// It is suspended: its task is, or it alone.
     pub(crate) suspended: bool,
+    /// Somebody took it off its device, whatever becomes of its task.
+    pub(crate) own_suspended: bool,
     /// The priority in force: its own or its task's.
     pub(crate) priority: Priority,
     pub(crate) standing: Standing,

@@ -131,6 +131,9 @@ impl Scheduler {
         device.worked = working.or(lately);
         let mut allowed = device.high.iter().rev().map(|(_, Reverse(id))| *id).filter(may_run);
         let wanted = working.or(lately).or_else(|| allowed.next());
+        // Where nobody else is there, nobody can get into a gap.
+        let is_alone = device.capabilities.mechanism == Mechanism::Slice && !device.mixture.mixed;
+        let wanted = wanted.filter(|_| !is_alone);
         if device.held == wanted {
             return None;
         }

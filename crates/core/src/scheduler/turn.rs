@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use super::Scheduler;
 use super::state::Device;
-use crate::id::DeviceId;
+use crate::id::{DeviceId, QueueId};
 use crate::lane::SeatKey;
 use crate::policy;
-use crate::priority::Class;
+use crate::priority::{Class, Priority};
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;
 
@@ -41,6 +41,8 @@ impl Scheduler {
             }
         }
         for &key in keys {
+            let priority =
+                self.tasks.get(&key.task).map_or(Priority::DEFAULT, |task| task.traits.priority);
             let Some(device) = self.devices.get_mut(&device_id) else {
                 return;
             };
@@ -52,7 +54,8 @@ impl Scheduler {
                 let virtual_time = seat.virtual_time;
                 let lane = device.lane_mut(class);
                 lane.holders.insert(key);
-                lane.virtual_now = lane.virtual_now.max(virtual_time);
+                let virtual_now = &mut lane.virtual_now[priority.class() as usize];
+                *virtual_now = virtual_time.max(*virtual_now);
                 self.reseat_all(device_id, key);
             }
         }
@@ -121,7 +124,24 @@ impl Scheduler {
             seat.virtual_time = 0;
         }
         for lane in &mut device.lanes {
-            lane.virtual_now = 0;
+            lane.virtual_now = [0; 2];
+        }
+    }
+
+    /// Whoever is in another class now is like a newcomer there: what it had was had among others.
+    pub(super) fn forget_debts(&mut self, id: QueueId, class: Class) {
+        let Some(queue) = self.queues.get(&id) else {
+            return;
+        };
+        let (device_id, lane) = (queue.device, queue.lane);
+        let Some(device) = self.devices.get_mut(&device_id) else {
+            return;
+        };
+        let key = device.seat_key(queue.task, id);
+        let virtual_now = device.lane(lane).virtual_now[class as usize];
+        if let Some(seat) = device.seats.get_mut(&key) {
+            seat.virtual_time = virtual_now;
+            self.reseat_all(device_id, key);
         }
     }
 

@@ -1,9 +1,12 @@
 //! What readers may see.
 
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use super::Scheduler;
+use super::state::Queue;
 use crate::account::Account;
+use crate::capability::Capabilities;
 use crate::histogram::Histogram;
 use crate::id::{DeviceId, QueueId, TaskId};
 use crate::priority::Priority;
@@ -22,6 +25,10 @@ pub struct QueueView {
     pub device: DeviceId,
     /// The priority in force.
     pub priority: Priority,
+    /// Whether that is its own, and not its task's.
+    pub has_own_priority: bool,
+    /// Whether it or its task is suspended.
+    pub suspended: bool,
     /// Whether it may run.
     pub standing: Standing,
     /// Whether it has work, as far as anybody can tell.
@@ -37,17 +44,39 @@ pub struct QueueView {
 impl Scheduler {
     /// Every queue, in order of their names.
     pub fn queues(&self) -> impl Iterator<Item = QueueView> + '_ {
-        self.queues.iter().map(|(&id, queue)| QueueView {
+        self.queues.iter().map(|(&id, queue)| self.view_of(id, queue))
+    }
+
+    /// The queues that come after one, in order of their names.
+    pub fn queues_after(&self, after: QueueId) -> impl Iterator<Item = QueueView> + '_ {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.queues.range(range).map(|(&id, queue)| self.view_of(id, queue))
+    }
+
+    /// One queue.
+    pub fn queue(&self, id: QueueId) -> Option<QueueView> {
+        self.queues.get(&id).map(|queue| self.view_of(id, queue))
+    }
+
+    fn view_of(&self, id: QueueId, queue: &Queue) -> QueueView {
+        QueueView {
             queue: id,
             task: queue.task,
             device: queue.device,
             priority: queue.priority,
+            has_own_priority: queue.own_priority.is_some(),
+            suspended: queue.suspended,
             standing: queue.standing,
             active: queue.active,
             ring: queue.ring,
             starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             account: queue.meter.read(self.now),
-        })
+        }
+    }
+
+    /// What a device can do, if it is there.
+    pub fn capabilities(&self, device: DeviceId) -> Option<Capabilities> {
+        self.devices.get(&device).map(|device| device.capabilities)
     }
 
     /// The names of all queues.
@@ -63,7 +92,7 @@ impl Scheduler {
 
 /// For the checks of [`crate::invariant`].
 impl Scheduler {
-    pub(crate) fn all_queues(&self) -> impl Iterator<Item = (QueueId, &super::state::Queue)> {
+    pub(crate) fn all_queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter().map(|(&id, queue)| (id, queue))
     }
 

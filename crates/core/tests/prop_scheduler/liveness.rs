@@ -18,7 +18,11 @@ pub(crate) fn check_suspended(world: &mut World) {
     for _ in 0..60 {
         pass(world, Duration::from_millis(5));
     }
-    for view in world.scheduler.queues().filter(|view| world.suspended.contains(&view.task)) {
+    let is_suspended = |view: &QueueView| {
+        world.suspended.contains(&view.task) || world.suspended_queues.contains(&view.queue)
+    };
+    for view in world.scheduler.queues().filter(is_suspended) {
+        assert!(view.suspended, "{view:?}");
         let watched = world.devices[&view.device] == Mechanism::Watch;
         assert!(watched || view.standing == Standing::Off, "{view:?}");
     }
@@ -31,6 +35,10 @@ pub(crate) fn calm_down(world: &mut World) {
     for task in tasks {
         world.tell(Event::HintEnd { task });
         world.tell(Event::TaskSuspended { task, suspended: false });
+    }
+    let queues: Vec<_> = world.queues.keys().copied().collect();
+    for queue in queues {
+        world.tell(Event::QueueSuspended { queue, suspended: false });
     }
     world.rest();
     for _ in 0..60 {

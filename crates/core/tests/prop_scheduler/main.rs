@@ -27,6 +27,7 @@ enum Step {
     DropTask(u64),
     AddQueue(u64, u64, u32, bool),
     ChangeQueue(u64, Option<Priority>),
+    SuspendQueue(u64, bool),
     DropQueue(u64),
     Work(u64),
     Fetch(u64),
@@ -94,6 +95,7 @@ fn step(gangs: bool) -> impl Strategy<Value = Step> {
             .prop_map(|(id, task, device, stopped)| Step::AddQueue(id, task, device, stopped)),
         3 => (queue(), proptest::option::of(priority()))
             .prop_map(|(id, priority)| Step::ChangeQueue(id, priority)),
+        2 => (queue(), any::<bool>()).prop_map(|(id, off)| Step::SuspendQueue(id, off)),
         1 => queue().prop_map(Step::DropQueue),
         20 => queue().prop_map(Step::Work),
         5 => queue().prop_map(Step::Fetch),
@@ -174,6 +176,10 @@ fn take(world: &mut World, step: Step) {
             let queue = name(world, slot);
             world.tell(Event::QueueChanged { queue, priority });
         }
+        Step::SuspendQueue(slot, suspended) => {
+            let queue = name(world, slot);
+            world.tell(Event::QueueSuspended { queue, suspended });
+        }
         Step::DropQueue(slot) => {
             let queue = name(world, slot);
             world.tell(Event::QueueVanished { queue });
@@ -233,6 +239,17 @@ fn change_ring(world: &mut World, slot: u64, ring: Ring) {
         truth.work = truth.ring.has_work();
     }
     world.observe(queue);
+}
+
+/// Puts everybody into the low class: shares are fair within a class.
+fn make_equal(world: &mut World) {
+    for (task, traits) in world.tasks.clone() {
+        let priority = Priority::new(traits.priority.level() % (Priority::LEVELS / 2)).unwrap();
+        world.tell(Event::TaskChanged { task, traits: TaskTraits { priority, ..traits } });
+    }
+    for queue in world.scheduler.queue_ids() {
+        world.tell(Event::QueueChanged { queue, priority: None });
+    }
 }
 
 fn config(policy: PolicyKind, aging: Option<Aging>) -> Config {
@@ -299,6 +316,7 @@ proptest! {
             take(&mut world, step);
         }
         world.set_config(fair);
+        make_equal(&mut world);
         liveness::calm_down(&mut world);
         liveness::check_everybody_runs(&mut world);
     }

@@ -31,6 +31,7 @@ pub(crate) struct World {
     pub(crate) devices: BTreeMap<DeviceId, Mechanism>,
     pub(crate) tasks: BTreeMap<TaskId, TaskTraits>,
     pub(crate) suspended: BTreeSet<TaskId>,
+    pub(crate) suspended_queues: BTreeSet<QueueId>,
     pub(crate) queues: BTreeMap<QueueId, Truth>,
     /// Every name a queue ever had.
     pub(crate) announced: BTreeSet<QueueId>,
@@ -61,6 +62,7 @@ impl World {
             devices: BTreeMap::new(),
             tasks: BTreeMap::new(),
             suspended: BTreeSet::new(),
+            suspended_queues: BTreeSet::new(),
             queues: BTreeMap::new(),
             announced: BTreeSet::new(),
             in_flight: BTreeMap::new(),
@@ -111,6 +113,7 @@ impl World {
                 device(on)
             }
             Event::QueueChanged { queue: id, .. }
+            | Event::QueueSuspended { queue: id, .. }
             | Event::QueueVanished { queue: id }
             | Event::RingObserved { queue: id, .. } => queue(id),
             Event::Preempted { queue: id } | Event::PreemptFailed { queue: id, .. } => {
@@ -147,6 +150,12 @@ impl World {
             }
             Event::TaskSuspended { task, suspended: false } => {
                 self.suspended.remove(&task);
+            }
+            Event::QueueSuspended { queue, suspended: true } => {
+                self.suspended_queues.insert(queue);
+            }
+            Event::QueueSuspended { queue, suspended: false } => {
+                self.suspended_queues.remove(&queue);
             }
             Event::TaskVanished { task } => {
                 self.tasks.remove(&task);

@@ -1,19 +1,25 @@
 //! The settings in words.
 
+use std::path::Path;
+
 use gpreempt_core::config::{Aging, PolicyKind};
 
 use crate::accounts::RAISING_GROUP;
-use crate::config::Config;
+use crate::config::{Config, SchedulerConfig};
 use crate::verdict::open_to_all;
 
 /// One sentence for each thing that was or could have been set.
-pub(super) fn sentences(config: &Config) -> Vec<String> {
+pub(super) fn sentences(config: &Config, socket: &Path) -> Vec<String> {
     let core = &config.scheduler.core;
     let policy = match core.policy {
         PolicyKind::Strict => "the highest priority runs, equals share the device",
         PolicyKind::RoundRobin => "the highest priority runs, equals take turns",
-        PolicyKind::Deadline => "the earliest deadline runs, then those without one",
-        PolicyKind::Fair => "device time in proportion to weights, whatever the priorities",
+        PolicyKind::Deadline => {
+            "the high class runs before the low one, within a class the earliest deadline first"
+        }
+        PolicyKind::Fair => {
+            "the high class runs before the low one, within a class in proportion to weights"
+        }
     };
     let aging = match core.aging {
         None => "Aging is off: under constant important work the others may wait for ever.".into(),
@@ -29,6 +35,12 @@ pub(super) fn sentences(config: &Config) -> Vec<String> {
         true => "Driver versions never tried on hardware are used too.",
         false => "Driver versions never tried on hardware are only looked at, not used.",
     };
+    let hold = match config.scheduler {
+        SchedulerConfig { hold: true, hold_max, .. } => {
+            format!("GPUs are held for high processes across their gaps, {hold_max} at the most.")
+        }
+        _ => "GPUs are not held for anybody.".into(),
+    };
     let metrics = match config.metrics.listen {
         None => "Metrics are off.".into(),
         Some(address) => format!("Metrics are served at http://{address}/metrics."),
@@ -37,7 +49,7 @@ pub(super) fn sentences(config: &Config) -> Vec<String> {
     vec![
         format!("Policy {}: {policy}.", core.policy),
         format!(
-            "Rings are read every {}, processes looked for every {}.",
+            "Rings are read every {}, processes looked for every {} at the least.",
             core.interval, service.rescan
         ),
         format!("Turns among equals last {} or longer where switching is slow.", core.slice),
@@ -54,8 +66,9 @@ pub(super) fn sentences(config: &Config) -> Vec<String> {
              or in the group {RAISING_GROUP}.",
             open_to_all(config.scheduler.default_priority)
         ),
+        hold,
         driver.to_owned(),
         metrics,
-        format!("The socket is {}; the log says {}.", service.socket.display(), service.log),
+        format!("The socket is {}; the log says {}.", socket.display(), service.log),
     ]
 }

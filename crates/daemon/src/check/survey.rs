@@ -33,7 +33,7 @@ pub fn processes(config: &Config, accounts: &Accounts) -> io::Result<Vec<Process
 }
 
 fn gpus(process: &GpuProcess) -> Vec<Gpu> {
-    process.uuids().into_iter().map(|uuid| Gpu { index: None, uuid: Some(uuid) }).collect()
+    Gpu::named(process.uuids())
 }
 
 /// Whether anybody says anything about this one in particular.

@@ -18,13 +18,6 @@ pub(super) fn all(config: &Config, accounts: &Accounts) -> Vec<String> {
              desktops and monitoring tools included."
         ));
     }
-    if let Some(variable) = decisive_variable(scheduler.core.policy) {
-        warnings.push(format!(
-            "Under policy {} any user can set {variable} and so come first; a rule with \
-             trust_env = false prevents that.",
-            scheduler.core.policy
-        ));
-    }
     if config.metrics.allow_remote
         && let Some(address) = config.metrics.listen
     {
@@ -42,15 +35,6 @@ pub(super) fn all(config: &Config, accounts: &Accounts) -> Vec<String> {
         }
     }
     warnings
-}
-
-/// The variable that decides the order under this policy and is open to everybody.
-fn decisive_variable(policy: PolicyKind) -> Option<&'static str> {
-    match policy {
-        PolicyKind::Strict | PolicyKind::RoundRobin => None,
-        PolicyKind::Deadline => Some(crate::environment::DEADLINE),
-        PolicyKind::Fair => Some(crate::environment::WEIGHT),
-    }
 }
 
 fn unknown_users(rule: &Rule, accounts: &Accounts) -> Option<String> {

@@ -1,6 +1,7 @@
 //! `[[rule]]`: what certain processes get.
 
 use super::priority;
+use crate::facts::PciAddress;
 use crate::fields::{Field, Fields, ReadError, listed, quoted};
 use crate::glob::Glob;
 use crate::rule::{Action, Condition, GpuPattern, Rule, RuleLabel, User, Wish};
@@ -34,7 +35,8 @@ const ENV_MAX: usize = 16;
 const PATTERN: &str = "1 to 256 characters, none of them a control character";
 const ENV: &str = "a string like \"NAME=pattern\", or an array of those";
 const USER: &str = "a user's name, or a number from 0 to 4294967295";
-const GPU: &str = "the beginning of a uuid such as \"GPU-7f1c\", or a number from 0 to 4294967295";
+const GPU: &str = "the beginning of a uuid such as \"GPU-7f1c\", a PCI address such as \
+                   \"0000:41:00.0\", or a number from 0 to 4294967295";
 
 /// Reads every rule of the file.
 pub(super) fn read(root: &Fields<'_>) -> Result<Vec<Rule>, ReadError> {
@@ -145,6 +147,10 @@ fn user(field: &Field<'_>) -> Result<User, ReadError> {
 fn gpu(field: &Field<'_>) -> Result<GpuPattern, ReadError> {
     Ok(match name_or_number(field, GPU)? {
         Ok(index) => GpuPattern::Index(index),
+        Err(address) if address.contains(':') => match PciAddress::parse(address) {
+            Some(address) => GpuPattern::Pci(address),
+            None => return Err(field.error(format!("is {}; must be {GPU}", quoted(address)))),
+        },
         Err(prefix) if prefix.contains(['*', '?', ' ']) => {
             return Err(field.error(format!("is {}; must be {GPU}", quoted(prefix))));
         }

@@ -16,12 +16,18 @@ pub(super) const KEYS: &[&str] = &[
     "aging",
     "default_priority",
     "allow_untested_driver",
+    "hold",
+    "hold_max_ms",
 ];
 pub(super) const AGING_KEYS: &[&str] = &["share_percent", "period_ms", "after_ms", "grant_ms"];
 
 /// The longest of the scheduler's own times: 10 s.
-const MS_MAX: u64 = 10_000;
-const AGING_MS_MAX: u64 = 3_600_000;
+pub(crate) const MS_MAX: u64 = 10_000;
+/// The longest that a device is held without new work, and the usual.
+const HOLD_MS_MAX: u64 = 1_000;
+pub(crate) const HOLD_MAX: Duration = Duration::from_millis(50);
+/// The longest times of aging: an hour.
+pub(crate) const AGING_MS_MAX: u64 = 3_600_000;
 /// A share is kept by turns, and a turn must be worth a switch.
 const PERIOD_MS_MIN: u64 = 100;
 const PERIOD_DEFAULT: Duration = Duration::from_millis(1_000);
@@ -51,6 +57,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<SchedulerConfig, ReadError> {
         core,
         default_priority: default_priority.map(|field| priority(&field)).transpose()?,
         allow_untested_driver: fields.bool("allow_untested_driver", false)?,
+        hold: fields.bool("hold", true)?,
+        hold_max: fields.duration("hold_max_ms", 1..=HOLD_MS_MAX, HOLD_MAX)?,
     })
 }
 

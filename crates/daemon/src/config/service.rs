@@ -61,7 +61,7 @@ impl Default for ServiceConfig {
     fn default() -> Self {
         Self {
             socket: PathBuf::from("/run/gpreempt/gpreemptd.sock"),
-            rescan: Duration::from_millis(1_000),
+            rescan: Duration::from_millis(5_000),
             log: LogLevel::default(),
         }
     }

@@ -67,6 +67,8 @@ fn everything_can_be_set() {
         aging = { after_ms = 100, grant_ms = 5 }
         default_priority = 0
         allow_untested_driver = true
+        hold = false
+        hold_max_ms = 20
         [metrics]
         listen = "[::1]:9000"
         [daemon]
@@ -86,7 +88,13 @@ fn everything_can_be_set() {
         linger_max: Duration::ZERO,
     };
     let default_priority = Some(Priority::MIN);
-    let scheduler = SchedulerConfig { core, default_priority, allow_untested_driver: true };
+    let scheduler = SchedulerConfig {
+        core,
+        default_priority,
+        allow_untested_driver: true,
+        hold: false,
+        hold_max: Duration::from_millis(20),
+    };
     assert_eq!(config.scheduler, scheduler);
     assert_eq!(config.metrics.listen, Some("[::1]:9000".parse().unwrap()));
     let service = ServiceConfig {
@@ -214,6 +222,7 @@ fn mistakes_in_rules_are_named() {
         ("user = -1", "f:2: rule[0].user: is an integer; must be a user's name, or a number"),
         ("user = \"4294967296\"", "f:2: rule[0].user: is \"4294967296\"; must be a user's name"),
         ("user = \"al*\"", "f:2: rule[0].user: is \"al*\"; must be a user's name, or a number"),
+        ("gpu = \"0000:4x:00.0\"", "f:2: rule[0].gpu: is \"0000:4x:00.0\"; must be the beginning"),
         ("gpu = \"GPU-*\"", "f:2: rule[0].gpu: is \"GPU-*\"; must be the beginning of a uuid"),
         ("executable = \"\"", "f:2: rule[0].executable: is \"\"; must be 1 to 256 characters"),
         (&long, "f:2: rule[0].command: is \"xxxx"),

@@ -38,6 +38,13 @@ pub(super) fn write(page: &mut Page, snapshot: &Snapshot) {
             Value::Whole(daemon.late_turns),
         ),
         (
+            Family::counter(
+                "gpreempt_loop_missed_turns_total",
+                "Turns that came more than an interval too late.",
+            ),
+            Value::Whole(daemon.missed_turns),
+        ),
+        (
             Family::counter("gpreempt_cpu_seconds_total", "Processor time of the daemon."),
             Value::Millis(daemon.cpu_ms),
         ),

@@ -10,7 +10,7 @@ use super::*;
 
 /// A process of which everything is known.
 fn task() -> TaskSnapshot {
-    let queue = QueueSnapshot { id: 1, device: 0, on: true, active: true, pending: 4 };
+    let queue = QueueSnapshot { id: 1, device: 0, on: true, active: true, pending: 4, hold: None };
     TaskSnapshot {
         pid: 42,
         start_ticks: 9,
@@ -42,6 +42,7 @@ fn snapshot() -> Snapshot {
             uptime_ms: 2_500,
             turns: 500,
             late_turns: 2,
+            missed_turns: 1,
             cpu_ms: 11,
             resident_kib: 8,
             sessions: 3,
@@ -132,6 +133,8 @@ fn a_snapshot_becomes_text() {
         gpreempt_loop_turns_total 500
         # TYPE gpreempt_loop_late_turns_total counter
         gpreempt_loop_late_turns_total 2
+        # TYPE gpreempt_loop_missed_turns_total counter
+        gpreempt_loop_missed_turns_total 1
         # TYPE gpreempt_cpu_seconds_total counter
         gpreempt_cpu_seconds_total 0.011
         # TYPE gpreempt_resident_bytes gauge

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::accounts::Accounts;
-use crate::facts::{Gpu, ProcessFacts};
+use crate::facts::{Gpu, PciAddress, ProcessFacts};
 use crate::glob::Glob;
 
 /// A user as an operator writes it.
@@ -22,6 +22,8 @@ pub enum GpuPattern {
     Index(u32),
     /// By the beginning of its uuid; upper and lower case are the same.
     UuidPrefix(String),
+    /// By where it is plugged in.
+    Pci(PciAddress),
 }
 
 /// One condition. What is unknown of a process fulfils none.
@@ -107,6 +109,7 @@ impl GpuPattern {
     fn is(&self, gpu: &Gpu) -> bool {
         match self {
             Self::Index(index) => gpu.index == Some(*index),
+            Self::Pci(address) => gpu.pci == Some(*address),
             Self::UuidPrefix(prefix) => {
                 gpu.uuid.as_ref().is_some_and(|uuid| starts_with_ignoring_case(uuid, prefix))
             }
@@ -127,6 +130,7 @@ impl fmt::Display for Condition {
             Self::Cgroup(pattern) => write!(f, "the control group is like {pattern}"),
             Self::Container(pattern) => write!(f, "the container or pod is {pattern}"),
             Self::Env { name, value } => write!(f, "{name} is set to {value}"),
+            Self::Gpu(GpuPattern::Pci(address)) => write!(f, "the GPU at {address} is used"),
             Self::Gpu(GpuPattern::Index(index)) => write!(f, "GPU {index} is used"),
             Self::Gpu(GpuPattern::UuidPrefix(prefix)) => {
                 write!(f, "a GPU whose uuid begins with {prefix} is used")

@@ -4,7 +4,7 @@ use gpreempt_device::process::ProcessKey;
 
 use super::*;
 use crate::cgroup::Cgroup;
-use crate::facts::Gpu;
+use crate::facts::{Gpu, PciAddress};
 use crate::glob::Glob;
 
 const ID: &str = "3f2a9c81d4e5b6a7908172635445362718f9e0d1c2b3a4958677867564534231";
@@ -30,14 +30,22 @@ fn facts() -> ProcessFacts {
         environment: Some([("ROLE", "serve-eu"), ("EMPTY", "")].into_iter().collect()),
         cgroup: Some(Cgroup::parse(cgroup.as_bytes())),
         gpus: vec![
-            Gpu { index: Some(0), uuid: Some("GPU-7F1C0000".to_owned()) },
-            Gpu { index: Some(3), uuid: None },
+            Gpu { index: Some(0), uuid: Some("GPU-7F1C0000".to_owned()), pci: address("41:00.0") },
+            Gpu { index: Some(3), ..Gpu::default() },
         ],
     }
 }
 
 fn env(name: &str, value: &str) -> Condition {
     Condition::Env { name: name.to_owned(), value: Glob::new(value) }
+}
+
+fn address(text: &str) -> Option<PciAddress> {
+    PciAddress::parse(text)
+}
+
+fn at(text: &str) -> Condition {
+    Condition::Gpu(GpuPattern::Pci(address(text).unwrap()))
 }
 
 fn gpu(prefix: &str) -> Condition {
@@ -62,7 +70,12 @@ fn conditions() -> (Vec<Condition>, Vec<Condition>) {
         globs(Cgroup, &["/kubepods/*", "/other", &format!("*{ID}")]),
         globs(Container, &["3f2a9c", "3F2A9C", ID, "3f*", POD, pod, "*"]),
         vec![env("ROLE", "serve-*"), env("EMPTY", ""), env("EMPTY", "*")],
-        vec![gpu("GPU-7f1c"), gpu("gpu-7F"), Condition::Gpu(GpuPattern::Index(3))],
+        vec![
+            gpu("GPU-7f1c"),
+            gpu("gpu-7F"),
+            Condition::Gpu(GpuPattern::Index(3)),
+            at("0000:41:00.0"),
+        ],
     ];
     let fails = [
         vec![Condition::User(User::Uid(0)), user("root"), user("nobody")],
@@ -71,7 +84,12 @@ fn conditions() -> (Vec<Condition>, Vec<Condition>) {
         globs(Cgroup, &["/kubepods", "kubepods/*", "/other/*"]),
         globs(Container, &["f2a9", "3f2a9c0", "0c7b6e1d", "web"]),
         vec![env("ROLE", "train-*"), env("ROLE", ""), env("MISSING", "*")],
-        vec![gpu("GPU-7f1c00000"), gpu("7F1C"), Condition::Gpu(GpuPattern::Index(1))],
+        vec![
+            gpu("GPU-7f1c00000"),
+            gpu("7F1C"),
+            Condition::Gpu(GpuPattern::Index(1)),
+            at("42:00.0"),
+        ],
     ];
     (holds.concat(), fails.concat())
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use gpreempt_core::time::Duration;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -16,9 +17,6 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// A turn that begins later than this after its time is late.
-    pub(super) const LATE_NS: u64 = 1_000_000;
-
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, due_ns: u64::MAX })
@@ -37,10 +35,10 @@ impl Alarm {
         Ok(())
     }
 
-    /// Takes note that it rang. Returns whether the loop is late.
-    pub(super) fn take(&self, now_ns: u64) -> bool {
-        let _ = rustix::io::read(&self.timer, &mut [0_u8; 8]);
-        now_ns > self.due_ns.saturating_add(Self::LATE_NS)
+    /// How late the loop is, now that it rang. It rings until it is set again, which every turn
+    /// does: reading it as well would be one more system call in each of them.
+    pub(super) const fn late(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.due_ns))
     }
 }
 
@@ -60,13 +58,13 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_when_its_time_has_come_and_says_whether_that_was_long_ago() {
+    fn it_rings_when_its_time_has_come_and_says_how_long_ago_that_was() {
         let mut alarm = Alarm::new().unwrap();
         assert!(!rings(&alarm));
         alarm.set(0).unwrap();
         assert!(rings(&alarm));
-        assert!(alarm.take(Alarm::LATE_NS + 2) && !alarm.take(Alarm::LATE_NS));
-        assert!(!rings(&alarm));
+        assert_eq!([0, 1, 31].map(|now_ns| alarm.late(now_ns).as_nanos()), [0, 0, 30]);
+        assert!(rings(&alarm), "until it is set again");
         alarm.set(u64::MAX).unwrap();
         assert!(!rings(&alarm));
     }

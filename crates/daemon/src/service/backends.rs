@@ -8,7 +8,9 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
-use gpreempt_device::controller::{Controller, DeviceName, Note};
+use gpreempt_core::time::Duration;
+use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Note};
+use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
 /// How many things that happened are kept for whoever asks.
@@ -24,6 +26,8 @@ pub(super) struct Backends {
     own: VecDeque<Event>,
     /// What passed through, for followers.
     seen: VecDeque<Event>,
+    /// When queues were given commands since somebody last asked, for followers.
+    commanded: BTreeMap<QueueId, u64>,
     /// Whether anybody wants to know.
     pub(super) is_followed: bool,
     others: BTreeMap<usize, Priority>,
@@ -41,6 +45,11 @@ impl Backends {
     /// Says something as if a device had: it is taken in with the next step, and if it is a hint
     /// all rings are read at once.
     pub(super) fn say(&mut self, event: Event) {
+        if let Event::HintBegin { task, .. } = event {
+            self.hint(task, true);
+        } else if let Event::HintEnd { task } = event {
+            self.hint(task, false);
+        }
         self.own.push_back(event);
     }
 
@@ -64,6 +73,21 @@ impl Backends {
         self.owners.retain(|_, owner| *owner != (controller, task));
         if let Some(controller) = self.controllers.get_mut(controller) {
             controller.release(task);
+        }
+    }
+
+    /// Tells everybody who can act at once that a task has something to hint.
+    fn hint(&mut self, task: TaskId, begins: bool) {
+        for controller in &mut self.controllers {
+            controller.hint(task, begins);
+        }
+    }
+
+    /// Looks at least so often for what nobody announces.
+    pub(super) fn set_rescan(&mut self, every: Duration) {
+        let every = std::time::Duration::from_nanos(every.as_nanos());
+        for controller in &mut self.controllers {
+            controller.set_rescan(every);
         }
     }
 
@@ -94,6 +118,16 @@ impl Backends {
         std::mem::take(&mut self.seen)
     }
 
+    /// When each queue was given its last command, by the machine's clock, since the last call.
+    pub(super) fn take_commanded(&mut self) -> BTreeMap<QueueId, u64> {
+        std::mem::take(&mut self.commanded)
+    }
+
+    /// How it stands with the hold of a queue.
+    pub(super) fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
+        self.controllers.iter().find_map(|controller| controller.hold_of(queue))
+    }
+
     /// Every device, with its kind.
     pub(super) fn devices(&self) -> Vec<(&'static str, DeviceName)> {
         let mut devices = Vec::new();
@@ -117,6 +151,21 @@ impl Backends {
     /// The names of the devices that a process was seen to use.
     pub(super) fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
         self.controllers.iter().flat_map(|controller| controller.uuids_of(process)).collect()
+    }
+
+    /// What kind of device a queue is on.
+    pub(super) fn kind_of(&self, queue: QueueId) -> Option<&'static str> {
+        self.owner_of(queue).map(|controller| controller.kind())
+    }
+
+    /// The number of a queue on its device, where it has one.
+    pub(super) fn native(&self, queue: QueueId) -> Option<u64> {
+        self.owner_of(queue).and_then(|controller| controller.native(queue))
+    }
+
+    fn owner_of(&self, queue: QueueId) -> Option<&dyn Controller> {
+        let (controller, _) = *self.owners.get(&queue)?;
+        self.controllers.get(controller).map(AsRef::as_ref)
     }
 
     /// Puts everything back as it was.
@@ -147,6 +196,7 @@ impl Backends {
             | Event::TaskChanged { .. }
             | Event::TaskSuspended { .. }
             | Event::QueueChanged { .. }
+            | Event::QueueSuspended { .. }
             | Event::RingObserved { .. }
             | Event::HintBegin { .. }
             | Event::HintEnd { .. }
@@ -168,6 +218,11 @@ impl Backend for Backends {
     fn submit(&mut self, command: Command) {
         if let Some(owner) = self.owner(command.queue()) {
             owner.submit(command);
+            if self.is_followed
+                && matches!(command, Command::Preempt { .. } | Command::Resume { .. })
+            {
+                self.commanded.insert(command.queue(), monotonic_ns());
+            }
             return;
         }
         // It is gone, so nothing of it can run, and nothing can keep it from running.
@@ -228,6 +283,9 @@ mod tests {
         backends.submit(Command::Resume { queue: QueueId(10) });
         assert_eq!(fakes[0].commands(), [Command::Resume { queue: QueueId(10) }]);
         assert_eq!(fakes[1].commands(), []);
+        let commanded = backends.take_commanded();
+        assert!(commanded[&QueueId(10)] > 0 && commanded.len() == 1, "{commanded:?}");
+        assert!(backends.take_commanded().is_empty());
     }
 
     #[test]
@@ -249,6 +307,14 @@ mod tests {
         while backends.poll_event().is_some() {}
         assert_eq!(backends.take_seen(), [appeared(10, 10, 0), appeared(20, 20, 0)]);
         assert_eq!(backends.take_seen(), []);
+    }
+
+    #[test]
+    fn every_controller_hears_how_often_to_look() {
+        let (mut backends, fakes) = two();
+        backends.set_rescan(Duration::from_millis(300));
+        let heard = fakes.map(|fake| fake.rescan());
+        assert_eq!(heard, [Some(std::time::Duration::from_millis(300)); 2]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ impl Service {
 
     /// A keeper that is gone is replaced, or nothing may be changed any more.
     fn look_after_keeper(&mut self) -> Result<(), String> {
+        if self.guard.has_given_up() {
+            return self.begin_again();
+        }
         match self.guard.look_after_keeper() {
             Ok(false) => Ok(()),
             Ok(true) => {
@@ -74,7 +77,8 @@ impl Service {
         let set = self.driver.scheduler_mut().set_config(now, core);
         set.map_err(|error| error.to_string())?;
         self.log.set_level(config.service.log);
-        if config.service.socket != self.config.service.socket {
+        self.backends.set_rescan(config.service.rescan);
+        if self.options.socket_path(&config).is_ok_and(|socket| socket != self.socket) {
             self.log.warn("another socket is used after a restart only");
         }
         self.environment_names = config.environment_names();
@@ -122,6 +126,9 @@ impl Service {
         }
         self.registrations.sweep();
         self.sweep_members();
+        self.end_holds_of_the_dead();
+        self.orders.sweep(now_ns);
+        self.keep_orders();
         self.look_after_keeper()
     }
 

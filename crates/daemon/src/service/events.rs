@@ -60,7 +60,7 @@ impl Chronicle {
         event
     }
 
-    /// A decision, which was made at `at_ns`.
+    /// A decision, which was made at `at_ns`, or told to the device then.
     pub(super) fn of_decision(
         &mut self,
         at_ns: u64,
@@ -107,8 +107,10 @@ impl Chronicle {
         queue: QueueId,
         roster: &Roster,
     ) -> Event {
-        let mut event = self.of_queue(at_ns, kind, queue, roster);
         let since = self.commanded.remove(&queue);
+        // The command may be younger than the turn it was carried out in.
+        let at_ns = since.map_or(at_ns, |since| at_ns.max(since));
+        let mut event = self.of_queue(at_ns, kind, queue, roster);
         event.duration_ns = since.map_or(0, |since| at_ns.saturating_sub(since));
         event
     }
@@ -149,6 +151,8 @@ mod tests {
             task: TaskId(queue),
             device: DeviceId(3),
             priority: Priority::DEFAULT,
+            has_own_priority: false,
+            suspended: false,
             standing: Standing::On,
             active,
             ring: RingView::default(),

@@ -25,6 +25,7 @@ struct State {
     rings: BTreeMap<QueueId, RingView>,
     commands: Vec<Command>,
     others: Vec<Option<Priority>>,
+    rescan: Option<std::time::Duration>,
     adopted: Vec<(TaskId, ProcessKey)>,
     released: Vec<TaskId>,
 }
@@ -38,6 +39,7 @@ impl Fake {
             rings: BTreeMap::new(),
             commands: Vec::new(),
             others: Vec::new(),
+            rescan: None,
             adopted: Vec::new(),
             released: Vec::new(),
         })))
@@ -53,6 +55,10 @@ impl Fake {
 
     pub(super) fn commands(&self) -> Vec<Command> {
         self.0.borrow().commands.clone()
+    }
+
+    pub(super) fn rescan(&self) -> Option<std::time::Duration> {
+        self.0.borrow().rescan
     }
 
     pub(super) fn others(&self) -> Vec<Option<Priority>> {
@@ -111,6 +117,10 @@ impl Controller for Fake {
 
     fn set_others(&mut self, priority: Option<Priority>) {
         self.0.borrow_mut().others.push(priority);
+    }
+
+    fn set_rescan(&mut self, every: std::time::Duration) {
+        self.0.borrow_mut().rescan = Some(every);
     }
 
     fn poll_note(&mut self) -> Option<Note> {

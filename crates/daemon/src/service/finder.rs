@@ -33,15 +33,18 @@ impl Service {
         while let Some((controller, note)) = self.backends.poll_note() {
             match note {
                 Note::Problem(problem) => self.problem(&problem),
+                Note::Solved(beginning) => self.problems.solve(&beginning),
                 Note::Appeared(key) => self.meet(controller, key),
                 Note::Ended(task) => self.leave(controller, task),
                 Note::Regrouped { task, appeared, vanished } => {
-                    let Some(pid) = self.roster.of_task(task).map(|member| member.key.pid) else {
+                    let Some(key) = self.roster.of_task(task).map(|member| member.key) else {
                         continue;
                     };
+                    let pid = key.pid;
                     self.log.debug(format_args!(
                         "process {pid} has {appeared} new contexts and lost {vanished}"
                     ));
+                    self.judge_again(key);
                 }
             }
         }
@@ -50,15 +53,17 @@ impl Service {
     /// A process uses devices of a controller.
     pub(super) fn meet(&mut self, controller: usize, key: ProcessKey) {
         if let Some(member) = self.roster.get_mut(key) {
-            member.homes.insert(controller);
-            self.apply(key);
+            if member.homes.insert(controller) {
+                self.apply(key);
+            }
+            self.judge_again(key);
             return;
         }
         // Whoever is gone again is not worth a word.
         let Ok((about, verdict)) = self.judge(key) else { return };
         let order = self.registrations.find(key, about.uid);
         let (pidfd, watch) = self.watch(key);
-        let member = Member {
+        let mut member = Member {
             key,
             about,
             verdict,
@@ -72,6 +77,7 @@ impl Service {
             pidfd,
             watch,
         };
+        self.recall(&mut member, monotonic_ns());
         let (pid, name, why) = (key.pid, &member.about.name, member.why());
         self.log.info(format_args!("process {pid} ({name}) uses a GPU: {why}"));
         for note in &member.verdict.notes {
@@ -89,10 +95,29 @@ impl Service {
         let known = devices.into_iter().filter_map(|device| self.backends.uuid(device));
         let seen = self.backends.uuids_of(key);
         let uuids: BTreeSet<String> = known.chain(seen).collect();
-        let gpus = uuids.into_iter().map(|uuid| Gpu { index: None, uuid: Some(uuid) }).collect();
+        let gpus = if self.config.mentions_gpus() { Gpu::named(uuids) } else { Vec::new() };
         let facts = ProcessFacts::read(key, gpus, &self.environment_names)?;
         let verdict = self.config.judge(&facts, &self.accounts);
         Ok((About::new(&facts), verdict))
+    }
+
+    /// Judges a process again that has something else on the GPUs than before.
+    fn judge_again(&mut self, key: ProcessKey) {
+        if !self.config.mentions_gpus() {
+            return;
+        }
+        let Ok((_, verdict)) = self.judge(key) else { return };
+        let Some(member) = self.roster.get_mut(key) else { return };
+        if member.verdict == verdict {
+            return;
+        }
+        member.verdict = verdict;
+        if member.is_ignored() {
+            member.suspended_until_ns = None;
+        }
+        let why = member.why();
+        self.log.info(format_args!("process {key} uses other GPUs: {why}"));
+        self.apply(key);
     }
 
     /// A descriptor that is readable when a process has ended, in the set, and its name there.

@@ -1,11 +1,14 @@
 //! Whatever happens to us, everything is put back: the journal, our session in it, its keeper.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpreempt_device::act;
+use gpreempt_device::hold_pages::HoldPages;
 use gpreempt_device::journal::{Journal, Session};
 use gpreempt_device::keeper::{self, Keeper};
 use gpreempt_device::ledger::Ledger;
@@ -26,8 +29,23 @@ pub(super) struct Guard {
     journal: Journal,
     folder: PathBuf,
     keeper: Keeper,
+    holds: Option<Arc<HoldPages>>,
     /// Held as long as we live: two daemons with one journal would undo each other's acts.
-    _lock: File,
+    _lock: Lock,
+}
+
+/// A file that is locked, and that is removed when it need not be any more.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is still locked: whoever opened it before finds out that it is another file.
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// What was found at the start.
@@ -47,17 +65,34 @@ impl Guard {
         }?;
         let lock = lock(&journal)?;
         wait_for_the_dead(&journal)?;
+        // Until our session has its keeper: a command that cleans up at this very moment would take
+        // it for one that was left behind, and remove it.
+        let _cleaning = journal.lock()?;
         let cleaned = keeper::clean_up(&journal, &mut act::undo)?;
         let session = journal.begin()?;
+        // Without memory for them nothing is held, and the rest works.
+        let holds = HoldPages::new().ok();
         let folder = session.folder().to_owned();
-        let keeper = Keeper::start(&session)?;
-        let guard = Self { journal, folder, keeper, _lock: lock };
-        Ok((guard, Ledger::new(session), Found { cleaned }))
+        let keeper = start_keeper(&session, holds.as_deref())?;
+        let ledger = Ledger::new(session).with_holds(holds.clone());
+        let guard = Self { journal, folder, keeper, holds, _lock: lock };
+        Ok((guard, ledger, Found { cleaned }))
     }
 
     /// Says that we go on. A keeper that no longer hears that undoes everything.
     pub(super) fn beat(&mut self) {
         self.keeper.beat();
+    }
+
+    /// Whether we stood still for so long that the keeper undoes everything, or has done so. To be
+    /// asked before [`Self::beat`].
+    pub(super) fn was_left_alone(&self) -> bool {
+        self.keeper.was_left_alone()
+    }
+
+    /// Whether the keeper undid everything and ended. Then the session is over.
+    pub(super) fn has_given_up(&mut self) -> bool {
+        self.keeper.has_given_up()
     }
 
     /// Starts another keeper if ours is gone. True if it was.
@@ -68,18 +103,31 @@ impl Guard {
         if !self.keeper.has_died() {
             return Ok(false);
         }
-        let session = Session::at(self.folder.clone());
-        // Whoever kills keepers may kill the next one before it is ready.
-        let mut started = Keeper::start(&session);
-        for _ in 1..STARTS_MAX {
-            if started.is_ok() {
-                break;
-            }
-            std::thread::sleep(WAIT);
-            started = Keeper::start(&session);
-        }
-        self.keeper = started?;
+        self.keeper = start_keeper(&Session::at(self.folder.clone()), self.holds.as_deref())?;
         Ok(true)
+    }
+
+    /// Begins another session after the keeper ended the last one. Nothing may be in force.
+    ///
+    /// # Errors
+    /// If there is no new session, or nobody to keep it. Then nothing must be done.
+    pub(super) fn begin_again(&mut self) -> io::Result<Ledger> {
+        let until = Instant::now() + WAIT_MAX;
+        // It may still be busy; whatever it undoes later would be ours by then.
+        while !self.keeper.has_died() && Instant::now() < until {
+            std::thread::sleep(WAIT);
+        }
+        let _cleaning = self.journal.lock()?;
+        keeper::clean_up(&self.journal, &mut act::undo)?;
+        let session = self.journal.begin()?;
+        self.keeper = start_keeper(&session, self.holds.as_deref())?;
+        self.folder = session.folder().to_owned();
+        Ok(Ledger::new(session).with_holds(self.holds.clone()))
+    }
+
+    /// Where the journal is.
+    pub(super) fn root(&self) -> &Path {
+        self.journal.root()
     }
 
     /// Whether another command has changed something in a process.
@@ -91,18 +139,41 @@ impl Guard {
     }
 }
 
+/// Whoever kills keepers may kill the next one before it is ready, so it is tried a few times.
+fn start_keeper(session: &Session, holds: Option<&HoldPages>) -> io::Result<Keeper> {
+    let mut started = Keeper::start_with(session, holds);
+    for _ in 1..STARTS_MAX {
+        if started.is_ok() {
+            break;
+        }
+        std::thread::sleep(WAIT);
+        started = Keeper::start_with(session, holds);
+    }
+    started
+}
+
 /// The lock beside the sessions.
-fn lock(journal: &Journal) -> io::Result<File> {
+fn lock(journal: &Journal) -> io::Result<Lock> {
     let path = journal.root().join("gpreemptd.lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::other(format!(
-            "another gpreemptd keeps its journal in {}; stop that one first, or give another \
-             folder with --state",
-            journal.root().display()
-        ))),
-        Err(error) => Err(error.into()),
+    loop {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::other(format!(
+                    "another gpreemptd keeps its journal in {}; stop that one first, or give \
+                     another folder with --state",
+                    journal.root().display()
+                )));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // A daemon that ended just now removed it between the two steps; then it keeps nobody out.
+        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        let known = std::fs::metadata(&path).map(identity);
+        if known.is_ok_and(|known| file.metadata().map(identity).is_ok_and(|own| own == known)) {
+            return Ok(Lock { path, _file: file });
+        }
     }
 }
 
@@ -157,6 +228,7 @@ mod tests {
         let second = lock(&journal).unwrap_err().to_string();
         assert!(second.contains("another gpreemptd"), "{second}");
         drop(first);
+        assert!(!root.join("gpreemptd.lock").exists());
         assert!(lock(&journal).is_ok());
         std::fs::remove_dir_all(root).unwrap();
     }

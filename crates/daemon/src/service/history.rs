@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpreempt_core::id::TaskId;
+use gpreempt_core::id::{DeviceId, TaskId};
 use gpreempt_core::time::{Duration, Instant};
 
 /// How often it is looked at.
@@ -10,7 +10,10 @@ pub(super) const SAMPLE: Duration = Duration::from_millis(250);
 /// How many looks make a second.
 const SAMPLES: usize = 4;
 
-/// What a task had so far.
+/// A task's place on one device.
+pub(super) type Seat = (TaskId, DeviceId);
+
+/// What a task had so far on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) ran: Duration,
@@ -27,7 +30,8 @@ impl Total {
 /// What a task had in the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Recent {
-    /// Part of the time in which it had a device, 0 to 1.
+    /// Part of the time in which it had the device it had most, 0 to 1. Where several may run at
+    /// once the time is divided among them, because nobody tells who had which part of it.
     pub(super) share: f64,
     /// Preempts in a second.
     pub(super) preempts_per_s: f64,
@@ -36,21 +40,44 @@ pub(super) struct Recent {
 /// The last second.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    samples: VecDeque<(Instant, BTreeMap<TaskId, Total>)>,
+    samples: VecDeque<(Instant, BTreeMap<Seat, Total>)>,
 }
 
 impl History {
     /// Takes note of how things are now.
-    pub(super) fn sample(&mut self, now: Instant, totals: BTreeMap<TaskId, Total>) {
+    pub(super) fn sample(&mut self, now: Instant, totals: BTreeMap<Seat, Total>) {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back((now, totals));
     }
 
+    /// What every task had lately, if it has `totals` now. The shares of one device never make
+    /// more than the whole.
+    pub(super) fn recent_of_all(
+        &self,
+        now: Instant,
+        totals: &BTreeMap<Seat, Total>,
+    ) -> BTreeMap<TaskId, Recent> {
+        let seats: Vec<(Seat, Recent)> =
+            totals.iter().map(|(seat, total)| (*seat, self.recent(now, *seat, *total))).collect();
+        let mut sums: BTreeMap<DeviceId, f64> = BTreeMap::new();
+        for ((_, device), recent) in &seats {
+            *sums.entry(*device).or_default() += recent.share;
+        }
+        let mut tasks: BTreeMap<TaskId, Recent> = BTreeMap::new();
+        for ((task, device), recent) in seats {
+            let sum = sums.get(&device).copied().unwrap_or_default().max(1.0);
+            let known = tasks.entry(task).or_default();
+            known.share = known.share.max(recent.share / sum);
+            known.preempts_per_s += recent.preempts_per_s;
+        }
+        tasks
+    }
+
     /// What a task had since the oldest look in which it was there, if it has `total` now.
-    pub(super) fn recent(&self, now: Instant, task: TaskId, total: Total) -> Recent {
-        let then = self.samples.iter().find_map(|(at, totals)| Some((*at, *totals.get(&task)?)));
+    fn recent(&self, now: Instant, seat: Seat, total: Total) -> Recent {
+        let then = self.samples.iter().find_map(|(at, totals)| Some((*at, *totals.get(&seat)?)));
         let Some((at, before)) = then.filter(|(at, _)| *at < now) else {
             return Recent::default();
         };
@@ -81,17 +108,38 @@ mod tests {
     #[test]
     fn only_the_last_second_counts() {
         let mut history = History::default();
-        let task = TaskId(1);
-        assert_eq!(history.recent(at(0), task, total(5, 5)), Recent::default());
+        let seat = (TaskId(1), DeviceId(0));
+        assert_eq!(history.recent(at(0), seat, total(5, 5)), Recent::default());
         for sample in 0..8 {
             // It has the device all the time at first and then half of it.
             let ran = if sample < 4 { sample * 250 } else { 1_000 + (sample - 4) * 125 };
-            history.sample(at(sample * 250), BTreeMap::from([(task, total(ran, sample))]));
+            history.sample(at(sample * 250), BTreeMap::from([(seat, total(ran, sample))]));
         }
-        let recent = history.recent(at(2_000), task, total(1_500, 8));
+        let recent = history.recent(at(2_000), seat, total(1_500, 8));
         assert_eq!(recent, Recent { share: 0.5, preempts_per_s: 4.0 });
-        assert_eq!(history.recent(at(2_000), TaskId(2), total(9, 9)), Recent::default());
-        let several = history.recent(at(2_000), task, total(9_000, 8));
-        assert!(several.share <= 1.0, "on several devices at once");
+        let other = (TaskId(2), DeviceId(0));
+        assert_eq!(history.recent(at(2_000), other, total(9, 9)), Recent::default());
+        let several = history.recent(at(2_000), seat, total(9_000, 8));
+        assert!(several.share <= 1.0, "with several queues at once");
+    }
+
+    #[test]
+    fn the_shares_of_a_device_are_never_more_than_the_whole() {
+        let mut history = History::default();
+        let [first, second] = [1, 2].map(|task| (TaskId(task), DeviceId(0)));
+        let elsewhere = (TaskId(2), DeviceId(1));
+        let seats = [first, second, elsewhere];
+        history.sample(at(0), seats.map(|seat| (seat, total(0, 0))).into());
+        // The first one may run all the time and the second half of it, beside it.
+        let now = BTreeMap::from([
+            (first, total(1_000, 2)),
+            (second, total(500, 3)),
+            (elsewhere, total(250, 1)),
+        ]);
+        let recent = history.recent_of_all(at(1_000), &now);
+        let shares = [1, 2].map(|task| recent[&TaskId(task)].share);
+        assert!((shares[0] + shares[1] - 1.0).abs() < 1e-9, "{shares:?}");
+        assert!((shares[0] - 2.0 * shares[1]).abs() < 1e-9, "{shares:?}");
+        assert!((recent[&TaskId(2)].preempts_per_s - 4.0).abs() < 1e-9);
     }
 }

@@ -3,23 +3,28 @@
 //! The protocol carries numbers only. Times are accepted in milliseconds and microseconds, whatever
 //! unit the file has, and told in the unit of the file where that is exact.
 
+use std::ops::RangeInclusive;
+
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::time::Duration;
 use gpreempt_wire::policy::PolicySettings;
 
-/// What can be set: a name without its unit, and the unit that the file has.
-const PARAMETERS: [(&str, Unit); 7] = [
-    ("interval", Unit::Ms),
-    ("slice", Unit::Ms),
-    ("preempt_timeout", Unit::Ms),
-    ("hint_max", Unit::Ms),
-    ("linger_max", Unit::Us),
-    ("after", Unit::Ms),
-    ("grant", Unit::Ms),
-];
+use crate::config::scheduler::{AGING_MS_MAX, MS_MAX};
 
-/// The longest time that makes sense for any of them: an hour.
-const US_MAX: u64 = 3_600_000_000;
+/// What can be set: a name without its unit, the unit that the file has, and the range there.
+const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
+    (
+        "interval",
+        Unit::Ms,
+        Config::INTERVAL_MIN.as_micros() / 1_000..=Config::INTERVAL_MAX.as_micros() / 1_000,
+    ),
+    ("slice", Unit::Ms, 1..=MS_MAX),
+    ("preempt_timeout", Unit::Ms, 1..=MS_MAX),
+    ("hint_max", Unit::Ms, 1..=MS_MAX),
+    ("linger_max", Unit::Us, 0..=MS_MAX * 1_000),
+    ("after", Unit::Ms, 1..=AGING_MS_MAX),
+    ("grant", Unit::Ms, 1..=AGING_MS_MAX),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
@@ -46,7 +51,7 @@ impl Unit {
 /// The settings in force. Aging that is off is not mentioned.
 pub(super) fn to_wire(config: &Config) -> PolicySettings {
     let mut settings = PolicySettings::new(config.policy.name());
-    for (name, unit) in PARAMETERS {
+    for (name, unit, _) in PARAMETERS {
         let Some(us) = read(config, name).map(Duration::as_micros) else { continue };
         let unit = if us % unit.in_us() == 0 { unit } else { Unit::Us };
         // There are seven of them, and all have names.
@@ -67,15 +72,23 @@ pub(super) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
     }
     for parameter in settings.parameters() {
         let name = parameter.name.as_str();
-        let us = [Unit::Ms, Unit::Us].into_iter().find_map(|unit| {
+        let known = [Unit::Ms, Unit::Us].into_iter().find_map(|unit| {
             let plain = name.strip_suffix(unit.suffix())?;
-            Some((plain, parameter.value.saturating_mul(unit.in_us())))
+            let known = PARAMETERS.into_iter().find(|(known, ..)| *known == plain)?;
+            Some((known, parameter.value.saturating_mul(unit.in_us())))
         });
-        let Some((plain, us)) = us.filter(|(plain, _)| is_known(plain)) else {
+        let Some(((plain, unit, range), us)) = known else {
             return Err(format!("there is no parameter {name}; see docs/configuration.md"));
         };
-        if us > US_MAX {
-            return Err(format!("{name} is {}; the longest is an hour", parameter.value));
+        let (least, most) = range.into_inner();
+        // Aging is switched off by nothing in both of its parts.
+        let is_off = us == 0 && matches!(plain, "after" | "grant");
+        if !is_off && !(least * unit.in_us()..=most * unit.in_us()).contains(&us) {
+            let suffix = unit.suffix();
+            return Err(format!(
+                "{name} is {}; {plain}{suffix} must be from {least} to {most}",
+                parameter.value
+            ));
         }
         write(&mut next, plain, Duration::from_micros(us));
     }
@@ -89,10 +102,6 @@ pub(super) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
 
 fn names() -> String {
     PolicyKind::ALL.map(PolicyKind::name).join(", ")
-}
-
-fn is_known(name: &str) -> bool {
-    PARAMETERS.iter().any(|(known, _)| *known == name)
 }
 
 fn read(config: &Config, name: &str) -> Option<Duration> {
@@ -137,14 +146,14 @@ mod tests {
     #[test]
     fn what_is_in_force_can_be_set_again() {
         let aging =
-            Some(Aging { after: Duration::from_millis(950), grant: Duration::from_micros(50) });
+            Some(Aging { after: Duration::from_millis(950), grant: Duration::from_micros(1_500) });
         for config in [Config::default(), Config { aging, ..Config::default() }] {
             let told = to_wire(&config);
             assert_eq!(changed(&Config::default(), &told), Ok(config));
         }
         let told = to_wire(&Config { aging, ..Config::default() });
         assert_eq!((told.name(), told.value("interval_ms")), (Some("strict"), Some(5)));
-        assert_eq!((told.value("after_ms"), told.value("grant_us")), (Some(950), Some(50)));
+        assert_eq!((told.value("after_ms"), told.value("grant_us")), (Some(950), Some(1_500)));
     }
 
     #[test]
@@ -174,7 +183,35 @@ mod tests {
         assert!(refused("best", &[]).contains("strict, round-robin, edf, fair"));
         assert!(refused("", &[("interval", 5)]).contains("no parameter interval"));
         assert!(refused("", &[("mood_ms", 5)]).contains("no parameter mood_ms"));
-        assert!(refused("", &[("interval_ms", 20)]).contains("between 1 ms and 10 ms"));
-        assert!(refused("", &[("slice_ms", u64::MAX)]).contains("an hour"));
+        let interval = refused("", &[("interval_ms", 20)]);
+        assert_eq!(interval, "interval_ms is 20; interval_ms must be from 1 to 10");
+        assert!(
+            refused("", &[("slice_ms", u64::MAX)]).contains("slice_ms must be from 1 to 10000")
+        );
+    }
+
+    /// The same number in the file and in a request are both good, or both are not.
+    #[test]
+    fn the_ranges_are_those_of_the_file() {
+        let keys =
+            ["interval_ms", "slice_ms", "preempt_timeout_ms", "hint_max_ms", "linger_max_us"];
+        let numbers =
+            [0, 1, 2, 10, 11, 9_999, 10_000, 10_001, 3_600_000, 10_000_000, 10_000_001, u64::MAX];
+        for key in keys {
+            for number in numbers {
+                let text = format!("[scheduler]\n{key} = {number}\n");
+                let file = crate::config::Config::parse("f", &text);
+                let file = file.ok().map(|config| config.scheduler.core);
+                let told = changed(&Config::default(), &settings("", &[(key, number)])).ok();
+                assert_eq!(told, file, "{text}");
+            }
+        }
+        for number in numbers.into_iter().filter(|number| *number > 0) {
+            let text = format!("[scheduler]\naging = {{ after_ms = {number}, grant_ms = 5 }}\n");
+            let file = crate::config::Config::parse("f", &text);
+            let file = file.ok().map(|config| config.scheduler.core);
+            let both = settings("", &[("after_ms", number), ("grant_ms", 5)]);
+            assert_eq!(changed(&Config::default(), &both).ok(), file, "{text}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What the loop waits for: one epoll set.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -62,9 +64,16 @@ impl Source {
 }
 
 /// The set.
-#[derive(Debug)]
 pub(super) struct Poller {
     epoll: OwnedFd,
+    /// Room for what the system says, kept from one turn to the next.
+    ready: RefCell<Vec<epoll::Event>>,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
 }
 
 /// How many sources are taken in one turn. The others come in the next.
@@ -72,7 +81,8 @@ const READY_MAX: usize = 256;
 
 impl Poller {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, ready: RefCell::new(Vec::with_capacity(READY_MAX)) })
     }
 
     /// Watches a source for something to read. It is watched until its descriptor is closed.
@@ -91,7 +101,8 @@ impl Poller {
 
     /// Waits until somebody wants something, and says who.
     pub(super) fn wait(&self) -> io::Result<Vec<Source>> {
-        let mut ready = Vec::with_capacity(READY_MAX);
+        let mut ready = self.ready.borrow_mut();
+        ready.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut ready), None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

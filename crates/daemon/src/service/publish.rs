@@ -60,6 +60,7 @@ impl Service {
                 | Event::TaskSuspended { .. }
                 | Event::TaskVanished { .. }
                 | Event::QueueChanged { .. }
+                | Event::QueueSuspended { .. }
                 | Event::RingObserved { .. }
                 | Event::HintBegin { .. }
                 | Event::HintEnd { .. }
@@ -77,8 +78,11 @@ impl Service {
             told.push(self.chronicle.of_queue(now_ns, kind, view.queue, &self.roster));
         }
         let steady_now = self.driver.now();
+        let commanded = self.backends.take_commanded();
         for decision in decisions {
-            let at_ns = machine_ns(decision.at, steady_now, now_ns);
+            // What was decided is told with the time at which the device was told.
+            let made_ns = machine_ns(decision.at, steady_now, now_ns);
+            let at_ns = commanded.get(&decision.queue).map_or(made_ns, |ns| made_ns.max(*ns));
             told.push(self.chronicle.of_decision(at_ns, decision, &self.roster));
         }
         told

@@ -47,6 +47,10 @@ impl Registrations {
         self.known.get_mut(&key)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ProcessKey, &Registration)> {
+        self.known.iter()
+    }
+
     pub(super) fn insert(&mut self, key: ProcessKey, registration: Registration) {
         self.known.insert(key, registration);
     }

@@ -1,6 +1,7 @@
 //! What clients ask for, and what they get.
 
 mod change;
+mod queues;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -60,10 +61,23 @@ impl Service {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let caller = Caller::new(session.peer(), self.own_uid, &self.accounts);
         let asker = Asker { session: id, caller, process: session.process };
+        let is_order = matches!(
+            body,
+            Request::Register { .. }
+                | Request::Set { .. }
+                | Request::Suspend { .. }
+                | Request::Resume { .. }
+                | Request::ResumeAll
+                | Request::Detach { .. }
+        );
         let answer = match self.answer(asker, request, body, now_ns) {
             Ok(answer) => answer,
             Err(refused) => Reply::Refused(refused.to_wire()).into(),
         };
+        // Whoever is told that it is done may rely on that, whatever happens to us next.
+        if is_order {
+            self.keep_orders();
+        }
         let Some(session) = self.sessions.get_mut(id) else { return };
         let connection = session.connection();
         let sent = match answer {
@@ -95,6 +109,11 @@ impl Service {
     ) -> Result<Answer, Refused> {
         let caller = asker.caller;
         match body {
+            Request::ListQueues { .. }
+            | Request::ReadQueue { .. }
+            | Request::SuspendQueues { .. }
+            | Request::ResumeQueues { .. }
+            | Request::SetQueue { .. } => return self.answer_about_queues(asker, body, now_ns),
             Request::Hello { role, program } => {
                 let uid = caller.uid();
                 self.log.debug(format_args!("{program} of uid {uid} says hello ({role:?})"));
@@ -106,7 +125,7 @@ impl Service {
                 self.suspend(asker, process, lease_ms.get(), now_ns)?;
             }
             Request::Resume { process } => self.resume(asker, process)?,
-            Request::ResumeAll => self.resume_all(caller),
+            Request::ResumeAll => self.resume_everything(caller, now_ns),
             Request::Detach { process } => self.detach(asker, process)?,
             Request::PolicyRead => {
                 let settings = policy::to_wire(self.driver.scheduler().config());

@@ -68,6 +68,16 @@ impl Roster {
         self.tasks.remove(&task);
     }
 
+    /// Forgets all tasks and where processes are, as if nobody had been met yet.
+    pub(super) fn forget_places(&mut self) {
+        self.tasks.clear();
+        for member in self.members.values_mut() {
+            member.in_force = None;
+            member.homes.clear();
+            member.adopted.clear();
+        }
+    }
+
     /// Suspensions that are over by now.
     pub(super) fn leases_over(&self, now_ns: u64) -> Vec<ProcessKey> {
         let is_over = |member: &&Member| member.suspended_until_ns.is_some_and(|at| at <= now_ns);

@@ -69,6 +69,8 @@ pub(super) struct Sessions {
     last: u64,
     /// Tasks whose hints ended with their session.
     orphans: Vec<TaskId>,
+    /// Sessions that were closed.
+    left: Vec<u64>,
 }
 
 impl Sessions {
@@ -77,7 +79,7 @@ impl Sessions {
         let listener = Listener::bind(path).map_err(|error: BindError| error.to_string())?;
         poller.watch(&listener, Source::Clients).map_err(|error| error.to_string())?;
         let known = BTreeMap::new();
-        Ok(Self { listener: Some(listener), known, last: 0, orphans: Vec::new() })
+        Ok(Self { listener: Some(listener), known, last: 0, orphans: Vec::new(), left: Vec::new() })
     }
 
     /// Listens again if somebody removed the socket. True if that was so.
@@ -226,12 +228,18 @@ impl Sessions {
             log.warn(format_args!("session of process {pid} (uid {uid}) closed: {offence}"));
         }
         self.orphans.extend(session.hinted);
+        self.left.push(id);
         session.connection.close(offence);
     }
 
     /// Tasks whose hints ended with their session since the last call.
     pub(super) fn take_orphans(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.orphans)
+    }
+
+    /// Sessions that were closed since the last call.
+    pub(super) fn take_left(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.left)
     }
 
     /// Ends sessions that never say hello, and traces whose time is over.

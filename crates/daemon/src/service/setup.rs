@@ -9,6 +9,7 @@ use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::backend::NvidiaBackend;
 use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
+use gpreempt_device::nvidia::hold::GripSettings;
 use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -17,11 +18,13 @@ use super::backends::Backends;
 use super::guard::Guard;
 use super::log::Log;
 use super::notify::Notifier;
+use super::orders::Orders;
 use super::poller::{Poller, Source};
+use super::punctuality::Punctuality;
 use super::scrape::Scrape;
 use super::sessions::Sessions;
 use super::signals::Signals;
-use super::{Options, Service};
+use super::{Failure, Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
 
@@ -41,10 +44,13 @@ impl Options {
     }
 
     /// Where to listen: as told, as configured, or where a daemon of this user does.
-    fn socket_path(&self, config: &Config) -> Result<PathBuf, String> {
+    ///
+    /// # Errors
+    /// If there is no place for it.
+    pub fn socket_path(&self, config: &Config) -> Result<PathBuf, String> {
         let configured = &config.service.socket;
         let surroundings = Surroundings::current();
-        if let Some(path) = &self.socket {
+        let path = if let Some(path) = &self.socket {
             Ok(path.clone())
         } else if *configured != ServiceConfig::default().socket && surroundings.socket.is_none() {
             Ok(configured.clone())
@@ -53,22 +59,26 @@ impl Options {
                 "there is no place for the socket: XDG_RUNTIME_DIR is not set; give --socket"
                     .to_owned()
             })
-        }
+        }?;
+        // Others have another working folder.
+        std::path::absolute(&path)
+            .map_err(|error| format!("{} is no place for a socket: {error}", path.display()))
     }
 }
 
 impl Service {
     /// Takes the socket, undoes what others left behind, and meets who is there.
-    pub(super) fn start(options: Options) -> Result<Self, String> {
+    pub(super) fn start(options: Options) -> Result<Self, Failure> {
         let text = |error: std::io::Error| error.to_string();
-        let config = options.load_config().map_err(|error| error.to_string())?;
+        let input = |sentence: String| Failure::Input(sentence);
+        let config = options.load_config().map_err(|error| input(error.to_string()))?;
         let accounts = Accounts::load().map_err(text)?;
         let mut log = Log::new(config.service.log);
         raise_file_limit();
         // Before anything else happens: from here on a signal ends us in good order.
         let signals = Signals::take_over().map_err(text)?;
         let poller = Poller::new().map_err(text)?;
-        let socket = options.socket_path(&config)?;
+        let socket = options.socket_path(&config).map_err(input)?;
         let sessions = Sessions::listen(&socket, &poller)?;
         let (guard, ledger, found) = Guard::start(options.state.as_deref()).map_err(|error| {
             format!("nothing can be undone without a journal, so nothing is done: {error}")
@@ -84,6 +94,7 @@ impl Service {
         poller.watch(&waker, Source::Devices).map_err(text)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
+        let (orders, registrations) = Orders::load(guard.root());
         let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
         let mut service = Self {
             environment_names: config.environment_names(),
@@ -104,19 +115,22 @@ impl Service {
             backends,
             roster: Default::default(),
             registrations: Default::default(),
+            orders,
             sessions,
+            queue_holds: Default::default(),
             guard,
             chronicle: Default::default(),
             history: Default::default(),
             problems: Default::default(),
             turns: 0,
-            late_turns: 0,
+            punctuality: Punctuality::default(),
             last_watch: 0,
             chores_at_ns: 0,
             watchdog_at_ns: 0,
             is_changed: false,
             is_stopping: false,
         };
+        service.register_again(registrations);
         service.meet_everybody();
         Ok(service)
     }
@@ -129,7 +143,7 @@ fn raise_file_limit() {
 }
 
 /// The devices of this machine.
-fn controllers(
+pub(super) fn controllers(
     options: &Options,
     config: &Config,
     ledger: &Ledger,
@@ -146,8 +160,17 @@ fn controllers(
             Ok(version) => {
                 let numbering = numbering(&backends)?;
                 let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
-                backends.push(Box::new(nvidia.map_err(|error| error.to_string())?));
+                let mut nvidia = nvidia.map_err(|error| error.to_string())?;
                 log.info(format_args!("NVIDIA driver {version}"));
+                if config.scheduler.hold {
+                    let hold_max = config.scheduler.hold_max;
+                    let settings = GripSettings { hold_max, ..GripSettings::default() };
+                    let problem = nvidia.enable_holds(settings);
+                    if let Some(problem) = problem.map_err(|error| error.to_string())? {
+                        log.warn(problem);
+                    }
+                }
+                backends.push(Box::new(nvidia));
             }
             Err(Unfit::Absent(why)) => log.info(why),
             Err(Unfit::Refused(why)) => log.warn(why),
@@ -160,6 +183,7 @@ fn controllers(
         backends.push(Box::new(emulated.map_err(|error| error.to_string())?));
         log.info(format_args!("emulated GPUs at {}", socket.display()));
     }
+    backends.set_rescan(config.service.rescan);
     Ok(backends)
 }
 
@@ -217,6 +241,9 @@ mod tests {
         let options = Options { socket: Some("/tmp/x.sock".into()), ..Options::default() };
         let path = options.socket_path(&Config::default()).unwrap();
         assert_eq!(path, PathBuf::from("/tmp/x.sock"));
+        let options = Options { socket: Some("x.sock".into()), ..Options::default() };
+        let path = options.socket_path(&Config::default()).unwrap();
+        assert_eq!(path, std::env::current_dir().unwrap().join("x.sock"));
     }
 
     #[test]

@@ -2,23 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use gpreempt_core::id::{DeviceId, TaskId};
+use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_device::controller::HoldStatus;
 use gpreempt_wire::state::{
-    DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
+    DaemonSnapshot, DeviceSnapshot, HoldSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 
 use super::Service;
-use super::history::{Recent, Total};
+use super::history::{Recent, Seat, Total};
 use super::member::Member;
 
-/// Tasks with their queues, as far as anybody has looked.
-pub(super) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<TaskId, Total> {
-    let mut totals: BTreeMap<TaskId, Total> = BTreeMap::new();
+/// What each task had on each device, as far as anybody has looked.
+pub(super) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, Total> {
+    let mut totals: BTreeMap<Seat, Total> = BTreeMap::new();
     for view in views {
-        let total = totals.entry(view.task).or_default();
+        let total = totals.entry((view.task, view.device)).or_default();
         *total = total.and(view.account.ran, view.account.preempts);
     }
     totals
@@ -32,10 +33,16 @@ impl Service {
         for view in scheduler.queues() {
             queues.entry(view.task).or_default().push(view);
         }
+        let lately = self.history.recent_of_all(self.driver.now(), &totals(scheduler.queues()));
         let task = |member: &Member| {
-            let own = member.in_force.and_then(|in_force| queues.get(&in_force.task));
-            let own = own.map(Vec::as_slice).unwrap_or_default();
-            task_snapshot(member, own, now_ns, self.recent(member, own))
+            let task = member.in_force.map(|in_force| in_force.task);
+            let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
+            let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
+            let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            for queue in &mut snapshot.queues {
+                queue.hold = self.backends.hold_of(QueueId(queue.id)).map(hold_snapshot);
+            }
+            snapshot
         };
         Snapshot {
             now_ns,
@@ -48,15 +55,6 @@ impl Service {
         }
     }
 
-    fn recent(&self, member: &Member, own: &[QueueView]) -> Recent {
-        let now = self.driver.now();
-        let total = totals(own.iter().copied()).into_values().next();
-        match (member.in_force, total) {
-            (Some(in_force), Some(total)) => self.history.recent(now, in_force.task, total),
-            (_, _) => Recent::default(),
-        }
-    }
-
     fn daemon_snapshot(&self, now_ns: u64) -> DaemonSnapshot {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_ms = cpu.tv_sec.saturating_mul(1_000).saturating_add(cpu.tv_nsec / 1_000_000);
@@ -65,7 +63,9 @@ impl Service {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: now_ns.saturating_sub(self.started_ns) / 1_000_000,
             turns: self.turns,
-            late_turns: self.late_turns,
+            late_turns: self.punctuality.late,
+            missed_turns: self.punctuality.missed,
+            late_us_max: self.punctuality.worst.as_micros(),
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
             sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
@@ -143,6 +143,23 @@ fn queue_snapshot(view: &QueueView) -> QueueSnapshot {
         on: view.standing == Standing::On,
         active: view.active,
         pending: view.ring.pending(),
+        hold: None,
+    }
+}
+
+fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
+    match status {
+        HoldStatus::Ready(figures) => HoldSnapshot {
+            held: figures.is_held,
+            placed: figures.placed,
+            expired: figures.expired,
+            longest_us: figures.longest_us,
+            quiet_us: figures.quiet_us,
+            problem: None,
+        },
+        HoldStatus::Impossible(reason) => {
+            HoldSnapshot { problem: Some(reason), ..HoldSnapshot::default() }
+        }
     }
 }
 

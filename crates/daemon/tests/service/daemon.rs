@@ -76,6 +76,20 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one that tells somebody at that socket of the folder how it is, as often as a
+    /// watchdog of that patience wants to hear it.
+    pub(crate) fn start_notifying(folder: &Folder, socket: &str, patience: Duration) -> Self {
+        let micros = patience.as_micros();
+        let told = "NOTIFY_SOCKET=\"$1\" WATCHDOG_USEC=\"$2\"; export NOTIFY_SOCKET WATCHDOG_USEC";
+        let script = format!("{told}; shift 2; exec \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_gpreemptd")]);
+        shell.arg(folder.path(socket)).arg(micros.to_string());
+        let daemon = Self::spawn(shell, folder, &[]);
+        daemon.until_logged("ready at");
+        daemon
+    }
+
     /// Starts one.
     pub(crate) fn try_start(folder: &Folder, more: &[&str]) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_gpreemptd")), folder, more)

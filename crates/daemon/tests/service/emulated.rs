@@ -117,6 +117,46 @@ fn when_the_daemon_is_killed_nothing_stays_stopped_and_the_next_one_goes_on() {
 }
 
 #[test]
+fn what_people_asked_for_outlives_the_daemon() {
+    let mut scene = Scene::new("cwsr");
+    scene.until_low_waits();
+    let lease_ms = NonZeroU32::new(600_000).unwrap();
+    let (low, high) = (process(&scene.low), process(&scene.high));
+    let mut client = scene.daemon.connect();
+    client.expect_ok(&Request::Set { process: low, change: priority(9) }).unwrap();
+    client.expect_ok(&Request::Suspend { process: high, lease_ms }).unwrap();
+    drop(client);
+    // Killed at once, and stopped in good order.
+    for is_killed in [true, false] {
+        if is_killed {
+            scene.daemon.kill();
+        } else {
+            scene.daemon.signal(Signal::TERM);
+            assert!(scene.daemon.wait().success());
+        }
+        until("nothing is stopped", || !scene.emulator.is_stopped(scene.high.pid()));
+        scene.daemon = Scene::daemon(&scene.folder);
+        until("it is suspended again", || {
+            state(&scene.daemon, &scene.high) == Some(TaskState::Suspended)
+                && scene.emulator.is_stopped(scene.high.pid())
+        });
+        until("it is met", || task(&scene.daemon, &scene.low).is_some());
+        let told = task(&scene.daemon, &scene.low).unwrap();
+        assert_eq!(told.priority, Some(9), "{}", told.why);
+    }
+    scene.daemon.connect().expect_ok(&Request::ResumeAll).unwrap();
+    scene.daemon.connect().expect_ok(&Request::Detach { process: low }).unwrap();
+    scene.daemon.kill();
+    // What makes no sense is ignored.
+    scene.daemon = Scene::daemon(&scene.folder);
+    until("it stays detached", || state(&scene.daemon, &scene.low) == Some(TaskState::Untouched));
+    scene.daemon.kill();
+    std::fs::write(scene.folder.path("state/orders.json"), "{ half").unwrap();
+    scene.daemon = Scene::daemon(&scene.folder);
+    scene.until_low_waits();
+}
+
+#[test]
 fn a_keeper_that_was_replaced_does_its_duty() {
     let mut scene = Scene::new("cwsr");
     scene.until_low_waits();
@@ -127,6 +167,30 @@ fn a_keeper_that_was_replaced_does_its_duty() {
     scene.until_low_waits();
     scene.daemon.kill();
     until("it runs again", || !scene.emulator.is_stopped(scene.low.pid()));
+}
+
+#[test]
+fn a_daemon_that_stood_still_begins_a_new_session_and_goes_on() {
+    let mut scene = Scene::new("cwsr");
+    scene.until_low_waits();
+    let set = Request::Set { process: process(&scene.low), change: priority(3) };
+    scene.daemon.connect().expect_ok(&set).unwrap();
+    let keeper = scene.daemon.keeper();
+    scene.daemon.signal(Signal::STOP);
+    until("it runs again", || !scene.emulator.is_stopped(scene.low.pid()));
+    scene.daemon.signal(Signal::CONT);
+    scene.until_low_waits();
+    assert_ne!(scene.daemon.keeper(), keeper);
+    assert_eq!(task(&scene.daemon, &scene.low).unwrap().priority, Some(3), "it keeps what it has");
+    let log = scene.daemon.log();
+    let lines = log.iter().filter(|line| line.contains("a new session begins")).count();
+    assert_eq!(lines, 1, "{log:#?}");
+    assert!(!log.iter().any(|line| line.contains("killed")), "{log:#?}");
+    // The new keeper does its duty too.
+    scene.daemon.kill();
+    until("it runs again", || !scene.emulator.is_stopped(scene.low.pid()));
+    scene.high.finish();
+    scene.low.finish();
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
+use gpreempt_device::journal::Journal;
 use gpreempt_wire::client::ClientError;
 use gpreempt_wire::request::Request;
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,6 +22,9 @@ fn it_ends_in_good_order_when_told_to() {
         daemon.signal(signal);
         assert!(daemon.wait().success(), "{:?}", daemon.log());
         assert!(!daemon.socket().exists());
+        for lock in ["gpreemptd.sock.lock", "state/gpreemptd.lock"] {
+            assert!(!folder.path(lock).exists(), "{lock} is left");
+        }
         assert!(follow.next().is_none_or(|event| event.is_err()), "followers hear that it ended");
         until("the keeper ends as well", || sessions(&folder) == 0);
         daemon.until_logged("everything is as it was");
@@ -29,6 +34,21 @@ fn it_ends_in_good_order_when_told_to() {
 fn sessions(folder: &Folder) -> usize {
     let entries = fs::read_dir(folder.path("state")).unwrap();
     entries.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+}
+
+#[test]
+fn it_begins_no_session_while_a_command_cleans_up() {
+    let folder = Folder::new();
+    let journal = Journal::at(folder.path("state")).unwrap();
+    // A command that holds this may take a session without a keeper for one that was left behind.
+    let cleaning = journal.lock().unwrap();
+    let daemon = Daemon::try_start(&folder, &[]);
+    until("it is on its way", || daemon.socket().exists());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(sessions(&folder), 0);
+    drop(cleaning);
+    daemon.until_logged("ready at");
+    assert_eq!(sessions(&folder), 1);
 }
 
 #[test]
@@ -76,6 +96,12 @@ fn a_bad_configuration_on_reload_changes_nothing_and_is_said() {
     write(2);
     daemon.signal(Signal::HUP);
     until("the new one counts", || daemon.snapshot().interval_us == 2_000);
+    // Where it listens was said on the command line, so what the file says of it does not matter.
+    fs::write(&config, "[daemon]\nsocket = \"/nonexistent/x.sock\"\n").unwrap();
+    daemon.signal(Signal::HUP);
+    until("the new one counts", || daemon.snapshot().interval_us == 5_000);
+    let log = daemon.log();
+    assert!(!log.iter().any(|line| line.contains("another socket")), "{log:#?}");
 }
 
 #[test]
@@ -83,20 +109,42 @@ fn it_does_not_start_with_a_bad_configuration_and_check_says_why() {
     let folder = Folder::new();
     fs::write(folder.path("config.toml"), "[scheduler]\npolicy = \"best\"\n").unwrap();
     let mut daemon = Daemon::try_start(&folder, &[]);
-    assert!(!daemon.wait().success());
+    assert_eq!(daemon.wait().code(), Some(2));
     daemon.until_logged("config.toml:2: scheduler.policy");
-    let check = |text: &str| {
+    let check = |text: &str, more: &[&str]| {
         fs::write(folder.path("config.toml"), text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpreemptd"));
-        command.arg("--check").arg("--config").arg(folder.path("config.toml"));
+        command.arg("--check").arg("--config").arg(folder.path("config.toml")).args(more);
+        command.current_dir(folder.path("")).env("GPREEMPT_SOCKET", "/tmp/elsewhere.sock");
         command.output().unwrap()
     };
-    let good = check("[[rule]]\nexecutable = \"nothing-is-called-so\"\npriority = 3\n");
+    let rule = "[[rule]]\nexecutable = \"nothing-is-called-so\"\npriority = 3\n";
+    let good = check(rule, &[]);
     assert!(good.status.success());
-    assert!(String::from_utf8_lossy(&good.stdout).contains("no mistakes"));
-    let bad = check("[scheduler]\npolicy = \"best\"\n");
-    assert!(!bad.status.success());
-    assert!(String::from_utf8_lossy(&bad.stderr).contains("scheduler.policy"));
+    let said = String::from_utf8_lossy(&good.stdout);
+    assert!(said.contains("no mistakes"), "{said}");
+    assert!(said.contains("The socket is /tmp/elsewhere.sock;"), "as it would be: {said}");
+    let here = folder.path("here.sock").display().to_string();
+    let good = check(rule, &["--json", "--socket", "here.sock"]);
+    let said = String::from_utf8_lossy(&good.stdout);
+    assert!(said.contains(&here), "not where others do not look: {said}");
+    let bad = check("[scheduler]\npolicy = \"best\"\n", &["--json"]);
+    assert_eq!((bad.status.code(), bad.stdout.len()), (Some(2), 0));
+    let said: serde_json::Value = serde_json::from_slice(&bad.stderr).unwrap();
+    assert!(said["error"].as_str().unwrap().contains("scheduler.policy"), "{said}");
+    assert_eq!(check(rule, &["--interval", "5"]).status.code(), Some(2));
+}
+
+#[test]
+fn it_writes_its_manual_page() {
+    let folder = Folder::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpreemptd"));
+    let status = command.arg("man").arg(folder.path("")).status().unwrap();
+    assert!(status.success());
+    let page = fs::read_to_string(folder.path("gpreemptd.8")).unwrap();
+    for part in [".SH SYNOPSIS", "SIGHUP", "emulated"] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
 }
 
 #[test]

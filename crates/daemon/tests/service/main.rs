@@ -4,7 +4,10 @@
 
 mod daemon;
 mod emulated;
+mod gpus;
 mod lifecycle;
 mod offences;
 mod requests;
 mod scene;
+mod systemd;
+mod untouched;

@@ -8,17 +8,18 @@ use gpreempt_device::act;
 use gpreempt_device::keeper;
 
 fn main() -> ExitCode {
-    let folder = std::env::args_os().nth(1).map(PathBuf::from);
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let (folder, holds) = (arguments.next(), arguments.next());
     let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
         // Whoever starts it by hand should know what it is.
         let _ = writeln!(
             std::io::stderr(),
-            "gpreempt-keeper FOLDER: undoes what a session of gpreempt did when its owner dies; \
-             started by gpreempt and gpreemptd, not by hand"
+            "gpreempt-keeper FOLDER [HOLDS]: undoes what a session of gpreempt did when its owner \
+             dies; started by gpreempt and gpreemptd, not by hand"
         );
         return ExitCode::from(2);
     };
-    match keeper::main(&folder, &mut act::undo) {
+    match keeper::main(&folder, holds.as_deref(), &mut act::undo) {
         Ok(()) => ExitCode::SUCCESS,
         // Nobody reads what a keeper says; the journal tells the next program what is left.
         Err(_) => ExitCode::FAILURE,

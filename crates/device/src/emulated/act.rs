@@ -33,7 +33,9 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         Act::NvidiaSlice { .. }
         | Act::NvidiaStop { .. }
         | Act::NvidiaMode { .. }
-        | Act::NvidiaInterleave { .. } => return Err(ActError::Changed(pid)),
+        | Act::NvidiaInterleave { .. }
+        | Act::NvidiaHold(_)
+        | Act::AmdPause => return Err(ActError::Changed(pid)),
     };
     match result {
         Err(CallError::Gone | CallError::Emu(EmuError::Refused(Refusal::NoSuchQueue))) if undo => {

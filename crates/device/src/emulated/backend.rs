@@ -20,6 +20,7 @@ use gpreempt_emu::page::QueuePage;
 use gpreempt_emu::protocol::{DeviceInfo, QueueInfo};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::name;
 use super::report::Report;
 use super::target::{Place, Target};
 use super::watcher::Watcher;
@@ -132,6 +133,7 @@ impl EmulatedBackend {
     }
 
     fn take_emulator(&mut self, instance: u64, devices: Vec<DeviceInfo>) {
+        self.notes.push_back(Note::Solved(self.what_is_lost()));
         self.instance = instance;
         self.devices = devices;
         while self.workers.len() < self.devices.len() {
@@ -154,8 +156,8 @@ impl EmulatedBackend {
     /// Everything is gone. What was done to it is taken back all the same: perhaps only the
     /// connection has ended.
     fn take_loss(&mut self, problem: &str) {
-        let place = self.socket.display();
-        let problem = format!("{problem} ({place}); it is looked for from now on");
+        let lost = self.what_is_lost();
+        let problem = format!("{lost}: {problem}; it is looked for from now on");
         self.notes.push_back(Note::Problem(problem));
         let mut queues = std::mem::take(&mut self.queues);
         for target in queues.values_mut() {
@@ -175,6 +177,11 @@ impl EmulatedBackend {
         if self.unsettled == 0 {
             self.watcher.connect();
         }
+    }
+
+    /// How the problem begins that there is no emulator.
+    fn what_is_lost(&self) -> String {
+        format!("the emulated GPU at {} is gone", self.socket.display())
     }
 
     fn take_client(&mut self, client: u64, process: ProcessKey) {
@@ -197,6 +204,8 @@ impl EmulatedBackend {
         if let Some(task) = self.task_of(process) {
             self.announce(task, queue.0);
             self.note_change(task, 1, 0);
+        } else if self.notes.back() != Some(&Note::Appeared(process)) {
+            self.notes.push_back(Note::Appeared(process));
         }
     }
 
@@ -346,17 +355,26 @@ impl Controller for EmulatedBackend {
     }
 
     fn devices(&self) -> Vec<DeviceName> {
-        let vendor = digest(self.socket.as_os_str().as_encoded_bytes());
         let name = |index: usize| DeviceName {
             id: self.numbering.device(index),
-            uuid: format!("EMU-{vendor:08x}-{index}"),
+            uuid: name::uuid(&self.socket, index),
         };
         (0..self.devices.len()).map(name).collect()
+    }
+
+    fn native(&self, queue: QueueId) -> Option<u64> {
+        self.numbers.get(&queue).copied()
     }
 
     fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
         let owners = self.queues.values().filter_map(Target::owner);
         owners.filter(|(owner, _)| *owner == task).map(|(_, queue)| queue).collect()
+    }
+
+    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
+        let own = self.queues.values().filter(|target| target.process() == process);
+        let devices: BTreeSet<usize> = own.map(Target::device).collect();
+        devices.into_iter().map(|device| name::uuid(&self.socket, device)).collect()
     }
 
     fn poll_note(&mut self) -> Option<Note> {
@@ -371,13 +389,6 @@ impl Controller for EmulatedBackend {
         self.workers.iter_mut().for_each(Worker::stop);
         self.ledger.undo_all()
     }
-}
-
-/// A short name for a socket that stays the same (FNV-1a).
-fn digest(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::nvidia::hold::HoldSite;
 use crate::process::ProcessKey;
 
 /// Everything that was changed in one process.
@@ -57,6 +58,8 @@ pub enum Act {
         /// What it is now, as the driver counts.
         set: u32,
     },
+    /// A channel of ours in an NVIDIA group, with which the device can be held for it.
+    NvidiaHold(HoldSite),
     /// A queue of the emulated GPU that no longer runs.
     EmulatedStop {
         /// Where the emulator listens.
@@ -77,6 +80,8 @@ pub enum Act {
         /// What it is now, in nanoseconds.
         set_ns: u64,
     },
+    /// A process that is paused on all its AMD devices.
+    AmdPause,
     /// How often an NVIDIA group's turn comes.
     NvidiaInterleave {
         /// The RM client.
@@ -124,7 +129,7 @@ impl Act {
 
     /// Whether it keeps a process from running.
     pub const fn is_stop(&self) -> bool {
-        matches!(self, Self::NvidiaStop { .. } | Self::EmulatedStop { .. })
+        matches!(self, Self::NvidiaStop { .. } | Self::EmulatedStop { .. } | Self::AmdPause)
     }
 
     /// The kind of thing that is changed, and which one.
@@ -140,6 +145,8 @@ impl Act {
             Self::NvidiaInterleave { client, group, .. } => (3, client.into(), 0, group.into()),
             Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
             Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
+            Self::AmdPause => (7, 0, 0, 0),
+            Self::NvidiaHold(site) => (6, site.client.into(), 0, site.group.into()),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! | [`GroupSchedule`](control::chosen::GroupSchedule), bytes | 2 | 2 | 3 | 3 |
 //! | [`Engines`](control::chosen::Engines), bytes | 260 | 340 | 340 | 340 |
 //! | [`DeviceName`](control::chosen::DeviceName), bytes | 132 | 132 | 132 | 68 |
+//! | everything in [`hold`] and [`uvm`] | not used | not used | used | not used |
 //!
 //! Where branches differ, [`r550`] to [`r595`] have the same names, each with its own layout or a
 //! neighbour's, and [`control::chosen`] takes the right one.
@@ -27,12 +28,14 @@ pub mod branch;
 pub mod class;
 pub mod control;
 pub mod escape;
+pub mod hold;
 pub mod r550;
 pub mod r570;
 pub mod r580;
 pub mod r595;
 pub mod status;
 pub mod table;
+pub mod uvm;
 
 pub use branch::Branch;
 pub use control::RmControl;

@@ -11,6 +11,7 @@ use super::abi::control::subdevice::{
 };
 use super::abi::status::Status;
 use super::discover::{Client, Context, Engine};
+use super::hold;
 use super::node::{self, HeldProcess, Node};
 use super::rm::{Handle, Rm, RmError};
 use super::survey::{GpuProcess, denied_or_failed};
@@ -83,8 +84,13 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
             let mut block = SetInterleave { level };
             with_client(process, *client, |rm| rm.control(*client, *group, &mut block))
         }
+        // Adding takes more than a name, so whoever adds does it; taking out is for everybody.
+        Act::NvidiaHold(site) if undo => hold::detach(process, site),
+        Act::NvidiaHold(_) => Err(ActError::Changed(process.pid)),
         // Somebody else's to do.
-        Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } => Err(ActError::Changed(process.pid)),
+        Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } | Act::AmdPause => {
+            Err(ActError::Changed(process.pid))
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod adoption;
 mod doubt;
+mod holds;
 mod report;
 mod target;
 mod worker;
@@ -31,6 +32,7 @@ use super::survey::GpuProcess;
 use crate::controller::{Controller, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
+use holds::Holds;
 use report::Report;
 use target::{Target, targets};
 use worker::Worker;
@@ -43,6 +45,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     preempt_cost: Duration::from_micros(800),
     resume_cost: Duration::from_micros(500),
     quiet: Duration::from_millis(2),
+    // If the driver is one with which that was tried: see `enable_holds`.
     hold: false,
     hardware_priority: false,
 };
@@ -73,6 +76,7 @@ pub struct NvidiaBackend {
     next_others: u64,
     /// What was seen of processes that appeared and nobody has adopted yet.
     appeared: BTreeMap<ProcessKey, GpuProcess>,
+    holds: Option<Holds>,
 }
 
 #[derive(Debug)]
@@ -119,6 +123,7 @@ impl NvidiaBackend {
             numbering,
             next_others: u64::MAX,
             appeared: BTreeMap::new(),
+            holds: None,
         })
     }
 
@@ -178,7 +183,8 @@ impl NvidiaBackend {
         let index = self.devices.len();
         let worker = Worker::start(uuid.to_owned(), self.ledger.clone(), self.reports.clone());
         self.devices.push(Device { uuid: uuid.to_owned(), worker });
-        let (device, capabilities) = (self.numbering.device(index), CAPABILITIES);
+        let capabilities = Capabilities { hold: self.holds.is_some(), ..CAPABILITIES };
+        let device = self.numbering.device(index);
         self.events.push_back(Event::DeviceAppeared { device, capabilities });
         if let Some(task) = self.others {
             self.add_queue(task, index, Target::Others(task));
@@ -206,6 +212,7 @@ impl NvidiaBackend {
             .map(|(queue, _)| *queue)
             .collect();
         for queue in &gone {
+            self.drop_hold(*queue);
             // If it was only overlooked, it must not stay as it is.
             let last = self.queues.remove(queue).map(|target| target.last_jobs());
             for (device, job) in last.unwrap_or_default() {
@@ -213,14 +220,21 @@ impl NvidiaBackend {
             }
             self.events.push_back(Event::QueueVanished { queue: *queue });
         }
+        let mut moved = Vec::new();
         found.retain(|(_, fresh)| {
             let known = self.queues.iter_mut().find(|(_, known)| known.is_same_as(fresh));
             let Some((queue, known)) = known else { return true };
+            if !known.has_rings_of(fresh) {
+                moved.push(*queue);
+            }
             for (device, job) in known.catch_up(*queue, fresh) {
                 self.devices[device].worker.give(job);
             }
             false
         });
+        for queue in moved {
+            self.renew_hold(queue);
+        }
         let appeared = found.len();
         for (uuid, mut target) in found {
             let device = self.device(&uuid);
@@ -259,6 +273,8 @@ impl NvidiaBackend {
                         target.take_check(counts);
                     }
                 }
+                Report::Hold(place, added) => self.take_hold(place, added),
+                Report::Noticed(queue, notice) => self.take_notice(queue, notice),
                 Report::Rings(queue, rings) => {
                     if let Some(target) = self.queues.get_mut(&queue) {
                         target.set_rings(*rings);
@@ -292,6 +308,7 @@ impl NvidiaBackend {
         let task = self.tasks.iter().find(|(_, attached)| attached.key == key);
         let Some((&task, _)) = task else { return };
         let (appeared, vanished) = self.regroup(task, process);
+        self.check_holds(task, process);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
         }
@@ -314,12 +331,9 @@ impl Backend for NvidiaBackend {
                 let slice_us = slice.map(|slice| slice.as_micros().max(1));
                 (target.and_then(|target| target.set_slice(slice_us)), None)
             }
-            (
-                Command::PermitHold { .. }
-                | Command::ForbidHold { .. }
-                | Command::SetHardwarePriority { .. },
-                _,
-            ) => (None, None),
+            (Command::PermitHold { .. }, _) => return self.permit_hold(queue),
+            (Command::ForbidHold { .. }, _) => return self.forbid_hold(queue),
+            (Command::SetHardwarePriority { .. }, _) => return,
         };
         match job {
             Some((device, job)) => self.devices[device].worker.give(job),

@@ -4,6 +4,8 @@
 //! so they can be found by asking for each. That takes a few milliseconds, so it is done once and
 //! again only when something may have changed.
 
+mod objects;
+
 use std::collections::BTreeMap;
 
 use zerocopy::FromZeros;
@@ -11,18 +13,14 @@ use zerocopy::FromZeros;
 use super::abi::class::{self, Generation};
 use super::abi::control::group::ReadSlice;
 use super::abi::control::subdevice::DeviceUuid;
+use super::hold;
 use super::rm::{Handle, Rm};
+use objects::{Gone, Object, objects};
 
 /// Where the names of clients begin.
 const CLIENTS_FROM: Handle = 0xc1d0_0000;
 /// How many names are asked for. Names are reused, so they stay small.
 const CLIENTS_MAX: u32 = 0x800;
-/// Where libcuda's names of objects begin.
-const OBJECTS_FROM: Handle = 0x5c00_0000;
-/// No program has more.
-const OBJECTS_MAX: u32 = 0x1_0000;
-/// The search ends when that many names in a row are unused.
-const UNUSED_MAX: u32 = 0x200;
 
 /// In how many pieces of memory the rings are looked for.
 const PAGES_MAX: usize = 8;
@@ -36,6 +34,8 @@ pub struct Client {
     pub devices: Vec<Device>,
     /// How many objects it has.
     pub objects: usize,
+    /// Channels of ours that are in it.
+    pub holds: Vec<Handle>,
 }
 
 /// One device as a client sees it.
@@ -64,6 +64,10 @@ pub struct Group {
     pub slice_us: Option<u64>,
     /// What its channels look like, if they are of a generation we know.
     pub generation: Option<Generation>,
+    /// What the channels of a compute group share.
+    pub context_share: Option<Handle>,
+    /// The class of what runs kernels in a compute group.
+    pub compute_class: Option<u32>,
     /// Memory in which the rings of a compute group may be, likeliest first: libcuda takes it right
     /// after it made the group's context share.
     pub pages: Vec<Handle>,
@@ -119,10 +123,11 @@ pub fn clients(rm: &Rm) -> Vec<Client> {
 }
 
 fn explore(rm: &Rm, client: Handle) -> Option<Client> {
-    let objects = objects(|object| {
-        let class = rm.class_of(client, object)?;
-        Some(Object { class, parent: rm.parent_of(client, object)? })
-    });
+    let describe = |object| {
+        let found = rm.describe(client, object).map_err(|_| Gone)?;
+        Ok(found.map(|(class, parent)| Object { class, parent }))
+    };
+    let objects = objects(describe).ok()?;
     let mut found = arrange(client, &objects)?;
     for device in &mut found.devices {
         device.uuid = device.subdevice.and_then(|subdevice| uuid(rm, client, subdevice));
@@ -130,6 +135,11 @@ fn explore(rm: &Rm, client: Handle) -> Option<Client> {
             let mut slice = ReadSlice::new_zeroed();
             let known = rm.control(client, group.handle, &mut slice).is_ok();
             group.slice_us = known.then_some(slice.slice_us);
+        }
+    }
+    for name in hold::channel_names() {
+        if describe(name).ok()?.is_some() {
+            found.holds.push(name);
         }
     }
     Some(found)
@@ -148,30 +158,19 @@ fn format_uuid(bytes: [u8; 16]) -> String {
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
-/// One object of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Object {
-    class: u32,
-    parent: Handle,
-}
-
-/// Asks for one name after the other until long enough nobody answers.
-fn objects(mut ask: impl FnMut(Handle) -> Option<Object>) -> BTreeMap<Handle, Object> {
-    let mut found = BTreeMap::new();
-    let mut unused = 0;
-    for handle in OBJECTS_FROM..OBJECTS_FROM + OBJECTS_MAX {
-        match ask(handle) {
-            Some(object) => {
-                found.insert(handle, object);
-                unused = 0;
-            }
-            None => unused += 1,
-        }
-        if unused == UNUSED_MAX {
-            break;
-        }
-    }
-    found
+/// The bytes of a UUID as [`format_uuid`] writes it.
+pub(super) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u32> = text
+        .strip_prefix("GPU-")?
+        .chars()
+        .filter(|letter| *letter != '-')
+        .map(|letter| letter.to_digit(16))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits
+        .chunks(2)
+        .filter_map(|pair| u8::try_from(pair[0] * 16 + pair.get(1)?).ok())
+        .collect();
+    (digits.len() == 32).then(|| bytes.try_into().ok())?
 }
 
 fn is_channel(class: u32) -> bool {
@@ -196,6 +195,12 @@ fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client>
                     let share = of_class(|class| class == class::CONTEXT_SHARE, group).next();
                     let channels: Vec<Handle> = of_class(is_channel, group).collect();
                     let class = channels.first().and_then(|channel| objects.get(channel));
+                    let compute_class = objects
+                        .values()
+                        .find(|object| {
+                            class::is_compute(object.class) && channels.contains(&object.parent)
+                        })
+                        .map(|object| object.class);
                     let pages = share.map(|share| {
                         // What comes after the next share belongs to the next context.
                         let next = objects
@@ -213,24 +218,28 @@ fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client>
                         generation: class.and_then(|object| Generation::of_channel(object.class)),
                         channels,
                         slice_us: None,
+                        context_share: share,
+                        compute_class,
                         pages: pages.unwrap_or_default(),
                     }
                 })
                 .collect(),
         })
         .collect();
-    (!devices.is_empty()).then_some(Client { handle: client, devices, objects: objects.len() })
+    let (objects, holds) = (objects.len(), Vec::new());
+    (!devices.is_empty()).then_some(Client { handle: client, devices, objects, holds })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::objects::OBJECTS_FROM;
     use super::*;
 
-    const CLIENT: Handle = CLIENTS_FROM + 3;
+    pub(super) const CLIENT: Handle = CLIENTS_FROM + 3;
 
     /// What one CUDA process has on an H200: a compute group with 8 channels and a context share,
     /// and copy groups with 4 channels each.
-    fn cuda_process() -> BTreeMap<Handle, Object> {
+    pub(super) fn cuda_process() -> BTreeMap<Handle, Object> {
         let mut objects = BTreeMap::new();
         let mut add = |offset: u32, class: u32, parent: Handle| {
             objects.insert(OBJECTS_FROM + offset, Object { class, parent });
@@ -244,6 +253,7 @@ mod tests {
         for channel in 0..8 {
             add(0x20 + channel, 0xc86f, OBJECTS_FROM + 0x10);
         }
+        add(0x28, class::COMPUTE_HOPPER, OBJECTS_FROM + 0x20);
         add(0x40, class::GROUP, OBJECTS_FROM + 1);
         for channel in 0..4 {
             add(0x50 + channel, 0xc86f, OBJECTS_FROM + 0x40);
@@ -254,7 +264,7 @@ mod tests {
     #[test]
     fn a_process_is_arranged_as_a_tree() {
         let client = arrange(CLIENT, &cuda_process()).unwrap();
-        assert_eq!(client.objects, 19);
+        assert_eq!(client.objects, 20);
         let [device] = &client.devices[..] else { panic!("one device") };
         assert_eq!(device.subdevice, Some(OBJECTS_FROM + 2));
         let kinds: Vec<(Engine, usize)> =
@@ -262,6 +272,9 @@ mod tests {
         assert_eq!(kinds, [(Engine::Compute, 8), (Engine::Copy, 4)]);
         assert_eq!(device.groups[0].generation, Some(Generation::Hopper));
         assert_eq!(device.groups[0].pages, [OBJECTS_FROM + 0x12]);
+        assert_eq!(device.groups[0].context_share, Some(OBJECTS_FROM + 0x11));
+        assert_eq!(device.groups[0].compute_class, Some(0xcbc0));
+        assert_eq!(device.groups[1].compute_class, None);
         assert!(device.groups[1].pages.is_empty());
     }
 
@@ -291,20 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn the_search_goes_over_holes_and_ends() {
-        let known = cuda_process();
-        let mut asked = 0;
-        let found = objects(|handle| {
-            asked += 1;
-            known.get(&handle).copied()
-        });
-        assert_eq!(found, known);
-        assert_eq!(asked, 0x53 + UNUSED_MAX + 1);
-    }
-
-    #[test]
     fn uuids_look_as_people_know_them() {
         let bytes = std::array::from_fn(|index| u8::try_from(index).unwrap());
         assert_eq!(format_uuid(bytes), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(parse_uuid(&format_uuid(bytes)), Some(bytes));
+        assert_eq!(parse_uuid("GPU-0001020"), None);
+        assert_eq!(parse_uuid("MIG-00010203-0405-0607-0809-0a0b0c0d0e0f"), None);
     }
 }

@@ -1,9 +1,10 @@
-//! Device memory as we see it: mapped for reading, never for writing.
+//! Device memory as we see it: mapped for reading, and one page to ring doorbells with.
 #![expect(unsafe_code, reason = "mapped memory is reached by address")]
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -50,6 +51,50 @@ impl Drop for ReadMap {
 
 // SAFETY: the mapping belongs to the process, not to a thread; loads need no exclusive access.
 unsafe impl Send for ReadMap {}
+
+/// The page of a device through which channels are told that they have work.
+#[derive(Debug)]
+pub struct DoorbellMap {
+    base: NonNull<c_void>,
+}
+
+impl DoorbellMap {
+    /// How many bytes are mapped.
+    pub const LENGTH: usize = 0x1_0000;
+    /// Where a channel's token is written.
+    const BELL: usize = 0x90;
+
+    /// Maps the beginning of a file that was prepared for it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn new(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address the kernel chooses; nothing of ours is there.
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), Self::LENGTH, access, MapFlags::SHARED, file, 0) }?;
+        NonNull::new(base).map(|base| Self { base }).ok_or(rustix::io::Errno::NOMEM)
+    }
+
+    /// Tells a channel that it has work. All stores before it are seen before it.
+    pub fn ring(&self, token: u32) {
+        fence(Ordering::SeqCst);
+        // SAFETY: the bell is inside the mapping.
+        let bell = unsafe { self.base.byte_add(Self::BELL) };
+        // SAFETY: the address is mapped for writing as long as `self` lives, and aligned.
+        unsafe { bell.cast::<u32>().write_volatile(token) };
+    }
+}
+
+impl Drop for DoorbellMap {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.base.as_ptr(), Self::LENGTH) };
+    }
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for DoorbellMap {}
 
 #[cfg(test)]
 mod tests {

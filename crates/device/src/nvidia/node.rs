@@ -11,7 +11,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// The major number of all nodes but those of unified memory.
+/// What the kernel calls the nodes of unified memory, whose major number it chooses itself.
+const UNIFIED_MEMORY: &str = "nvidia-uvm";
+/// The major number of all others.
 const MAJOR: u32 = 195;
 const MINOR_CONTROL: u32 = 255;
 const MINOR_MODESET: u32 = 254;
@@ -25,6 +27,8 @@ pub enum Node {
     Device(u32),
     /// `/dev/nvidia-modeset`: a display server.
     Modeset,
+    /// `/dev/nvidia-uvm`: where address spaces are.
+    UnifiedMemory,
 }
 
 /// One open file of a process.
@@ -37,9 +41,10 @@ pub struct HeldNode {
 }
 
 impl Node {
-    fn of(device: u64) -> Option<Self> {
+    fn of(device: u64, unified_memory: Option<u32>) -> Option<Self> {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         match (major, minor) {
+            (major, 0) if Some(major) == unified_memory => Some(Self::UnifiedMemory),
             (MAJOR, MINOR_CONTROL) => Some(Self::Control),
             (MAJOR, MINOR_MODESET) => Some(Self::Modeset),
             (MAJOR, minor) => Some(Self::Device(minor)),
@@ -54,6 +59,8 @@ impl Node {
 /// If its files are not shown to us.
 pub fn held_by(pid: u32) -> io::Result<Vec<HeldNode>> {
     let mut held = Vec::new();
+    let unified_memory =
+        unified_memory_major(&fs::read_to_string("/proc/devices").unwrap_or_default());
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(entry) = entry else { continue };
         // A file that was closed meanwhile is simply not there.
@@ -62,12 +69,18 @@ pub fn held_by(pid: u32) -> io::Result<Vec<HeldNode>> {
             continue;
         }
         let fd = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        if let (Some(fd), Some(node)) = (fd, Node::of(metadata.rdev())) {
+        if let (Some(fd), Some(node)) = (fd, Node::of(metadata.rdev(), unified_memory)) {
             held.push(HeldNode { fd, node });
         }
     }
     held.sort_by_key(|held| held.fd);
     Ok(held)
+}
+
+/// The major number of unified memory's nodes in a text like that of `/proc/devices`.
+fn unified_memory_major(devices: &str) -> Option<u32> {
+    let mut lines = devices.lines().filter_map(|line| line.trim().split_once(' '));
+    lines.find(|(_, name)| *name == UNIFIED_MEMORY)?.0.parse().ok()
 }
 
 /// A process, held so that nobody else can take its number while we talk to it.
@@ -114,11 +127,16 @@ mod tests {
 
     #[test]
     fn nodes_are_known_by_their_numbers() {
-        let of = |major, minor| Node::of(rustix::fs::makedev(major, minor));
+        let of = |major, minor| Node::of(rustix::fs::makedev(major, minor), Some(511));
         assert_eq!(of(195, 255), Some(Node::Control));
         assert_eq!(of(195, 3), Some(Node::Device(3)));
         assert_eq!(of(195, 254), Some(Node::Modeset));
+        assert_eq!(of(511, 0), Some(Node::UnifiedMemory));
+        assert_eq!(of(511, 1), None, "that one is for tools");
         assert_eq!(of(1, 3), None);
+        let devices = "Character devices:\n  1 mem\n195 nvidia\n511 nvidia-uvm\n";
+        assert_eq!(unified_memory_major(devices), Some(511));
+        assert_eq!(unified_memory_major("195 nvidia\n"), None);
     }
 
     #[test]

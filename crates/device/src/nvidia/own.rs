@@ -6,15 +6,17 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use super::abi::alloc::{DeviceParameters, SubdeviceParameters};
+use super::abi::class::Generation;
 use super::abi::control::root::IdInfo;
-use super::abi::escape::DeviceInfo;
+use super::abi::escape::{DeviceInfo, MapMemory};
 use super::discover;
-use super::map::ReadMap;
+use super::map::{DoorbellMap, ReadMap};
 use super::rm::{Handle, Rm, RmError};
 
 /// Our names of our objects.
 const DEVICE: Handle = 0x5d00_0021;
 const SUBDEVICE: Handle = 0x5d00_0022;
+const DOORBELL: Handle = 0x5d00_0023;
 const DUPLICATES_FROM: Handle = 0x5d00_0100;
 
 /// Our client on one GPU.
@@ -122,8 +124,27 @@ impl OwnClient {
 
     fn map_ours(&self, object: Handle, length: usize) -> Result<ReadMap, OwnError> {
         let file = open_node(self.node.clone())?;
-        self.rm.prepare_map(self.client, DEVICE, object, length as u64, file.as_fd())?;
+        let to = (file.as_fd(), MapMemory::READ_ONLY);
+        self.rm.prepare_map(self.client, DEVICE, object, length as u64, to)?;
         ReadMap::new(file.as_fd(), length).map_err(|error| OwnError::Rm(RmError::Os(error)))
+    }
+
+    /// The device's doorbell: whoever has one rings any channel of the device.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn doorbell(&self, generation: Generation) -> Result<DoorbellMap, OwnError> {
+        // A second one of the same name is refused, and the first does as well.
+        let _ = self.rm.alloc_plain(self.client, SUBDEVICE, DOORBELL, generation.doorbell());
+        let file = open_node(self.node.clone())?;
+        let (to, length) = ((file.as_fd(), 0), DoorbellMap::LENGTH as u64);
+        self.rm.prepare_map(self.client, DEVICE, DOORBELL, length, to)?;
+        DoorbellMap::new(file.as_fd()).map_err(|error| OwnError::Rm(RmError::Os(error)))
+    }
+
+    /// The device's node.
+    pub fn node(&self) -> &std::path::Path {
+        &self.node
     }
 
     /// Gives a duplicate back, so that its memory is free when its owner ends.

@@ -64,6 +64,7 @@ pub struct Rings {
     slots: Vec<Slot>,
     reading: u32,
     next_cold: usize,
+    last_moved: Option<usize>,
 }
 
 /// How the words are reached.
@@ -85,8 +86,19 @@ pub struct Reading {
     pub ring: RingView,
     /// Whether the program submitted something since the reading before.
     pub submitted: bool,
+    /// Whether the device fetched something since.
+    pub fetched: bool,
     /// How many rings were looked at.
     pub reads: usize,
+}
+
+/// How much is read each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// A ring that moved in this many readings is read every time.
+    pub hot_readings: u32,
+    /// How many of the others are read each time, in turn.
+    pub cold_reads: usize,
 }
 
 impl Rings {
@@ -138,7 +150,8 @@ impl Rings {
 
     fn new(source: Source, get_at: usize, count: usize) -> Self {
         let slots = vec![Slot::default(); count];
-        let mut rings = Self { source, get_at, slots, reading: 0, next_cold: 0 };
+        let (reading, next_cold, last_moved) = (0, 0, None);
+        let mut rings = Self { source, get_at, slots, reading, next_cold, last_moved };
         for index in 0..count {
             rings.read_slot(index);
         }
@@ -155,39 +168,53 @@ impl Rings {
 
     /// Reads the rings that are in use and some of the others. None if nothing could be read.
     pub fn read(&mut self) -> Option<Reading> {
+        self.read_at(Pace { hot_readings: HOT_READINGS, cold_reads: COLD_READS })
+    }
+
+    /// The same, for whoever reads more often.
+    pub fn read_at(&mut self, pace: Pace) -> Option<Reading> {
         self.reading = self.reading.wrapping_add(1);
-        let last = self.last_moved();
-        let is_hot = |rings: &Self, index: usize| {
-            Some(index) == last || rings.slots[index].is_hot(rings.reading, HOT_READINGS)
-        };
-        let hot: Vec<usize> = (0..self.slots.len()).filter(|&index| is_hot(self, index)).collect();
-        let cold: Vec<usize> = (0..self.slots.len())
-            .map(|step| (self.next_cold + step) % self.slots.len())
-            .filter(|index| !hot.contains(index))
-            .take(COLD_READS)
-            .collect();
-        if let Some(last) = cold.last() {
-            self.next_cold = (last + 1) % self.slots.len();
-        }
-        let (mut submitted, mut reads) = (false, 0);
-        for &index in hot.iter().chain(&cold) {
+        let count = self.slots.len();
+        let (mut submitted, mut reads, mut cold) = (false, 0, 0);
+        let before = self.total();
+        let (last, first) = (self.last_moved, self.next_cold);
+        for step in 0..count {
+            let index = (first + step) % count;
+            let is_hot =
+                Some(index) == last || self.slots[index].is_hot(self.reading, pace.hot_readings);
+            if !is_hot {
+                if cold == pace.cold_reads {
+                    continue;
+                }
+                cold += 1;
+                self.next_cold = (index + 1) % count;
+            }
             if let Some(moved) = self.read_slot(index) {
                 submitted |= moved;
                 reads += 1;
             }
         }
-        (reads > 0).then(|| Reading { ring: self.total(), submitted, reads })
+        let ring = self.total();
+        let fetched = ring.get != before.get;
+        (reads > 0).then_some(Reading { ring, submitted, fetched, reads })
+    }
+
+    /// Forgets all but the first so many rings: those that run kernels.
+    pub fn keep_first(&mut self, count: usize) {
+        self.slots.truncate(count.max(1));
+        self.next_cold = 0;
+        self.last_moved = None;
     }
 
     fn read_slot(&mut self, index: usize) -> Option<bool> {
         let word = load(&self.source, FIRST + index * STRIDE + self.get_at)?;
         let (get, put) = indices(word)?;
-        self.slots.get_mut(index)?.take(self.reading, get, put)
-    }
-
-    fn last_moved(&self) -> Option<usize> {
-        let of = |index: usize| self.slots[index].age(self.reading);
-        (0..self.slots.len()).filter(|&index| of(index).is_some()).min_by_key(|&index| of(index))
+        let slot = self.slots.get_mut(index)?;
+        let submitted = slot.take(self.reading, get, put)?;
+        if slot.age(self.reading) == Some(0) {
+            self.last_moved = Some(index);
+        }
+        Some(submitted)
     }
 
     fn total(&self) -> RingView {

@@ -4,7 +4,7 @@
 //! holds the file may. Two kinds of failure are kept apart: the kernel's, and the driver's own.
 #![expect(unsafe_code, reason = "control blocks are passed by address")]
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use zerocopy::FromZeros;
@@ -16,6 +16,7 @@ use super::abi::control::root::HandleInfo;
 use super::abi::escape::{
     self, Alloc, Control, DeviceInfo, DeviceInfos, Duplicate, Free, MapMemory, RegisterFile, Share,
 };
+use super::abi::hold::{ChannelParameters, HOST_MEMORY, HostMemory};
 use super::abi::status::Status;
 use crate::ioctl::exchange;
 
@@ -126,7 +127,67 @@ impl Rm {
         refused(block.status)
     }
 
-    /// Gives an object of ours back.
+    /// Makes an object that needs no block: whatever the class asks for has a default.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn alloc_plain(
+        &self,
+        client: Handle,
+        parent: Handle,
+        object: Handle,
+        class: u32,
+    ) -> Result<(), RmError> {
+        let mut block = Alloc::new_zeroed();
+        (block.client, block.parent, block.object) = (client, parent, object);
+        block.class = class;
+        // SAFETY: `Alloc` is the block of this number and holds no address.
+        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Makes a channel of that generation's class in a group.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn alloc_channel(
+        &self,
+        client: Handle,
+        group: Handle,
+        object: Handle,
+        generation: class::Generation,
+        parameters: &mut ChannelParameters,
+    ) -> Result<(), RmError> {
+        let mut block = Alloc::new_zeroed();
+        (block.client, block.parent, block.object) = (client, group, object);
+        block.class = generation.channel();
+        block.parameters = std::ptr::from_mut(parameters).addr() as u64;
+        // SAFETY: `Alloc` is the block of this number; its address is that of `parameters`, which
+        // is exclusively ours until the call returns; every class of channels takes this block,
+        // which has the size of the driver's own in the branch where this is called.
+        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Makes pages of ours known to a device of a client. `node` is the device's, registered with
+    /// this file. The device may write them until the object is freed, so whoever calls this keeps
+    /// them for that long, in nobody's Rust value.
+    ///
+    /// # Errors
+    /// If the kernel or the driver refuses.
+    pub fn alloc_host_memory(
+        &self,
+        node: BorrowedFd<'_>,
+        mut block: HostMemory,
+    ) -> Result<(), RmError> {
+        // SAFETY: `HostMemory` is the block of this number. The driver takes the pages at its
+        // address for the device; they are shared memory that nothing but volatile loads and
+        // stores ever touches.
+        unsafe { exchange(node, HOST_MEMORY, &mut block) }.map_err(RmError::Os)?;
+        refused(block.status)
+    }
+
+    /// Gives an object back.
     ///
     /// # Errors
     /// If the kernel or the driver refuses.
@@ -177,8 +238,9 @@ impl Rm {
         refused(block.status)
     }
 
-    /// Prepares `node`, a fresh `/dev/nvidiaN`, for `mmap(2)` of the beginning of an object. Only
-    /// for clients of our own: for others the driver refuses, and complains afterwards.
+    /// Prepares `node`, a fresh `/dev/nvidiaN`, for `mmap(2)` of the beginning of an object, below
+    /// the device or subdevice it belongs to. Only for clients of our own: for others the driver
+    /// refuses, and complains afterwards.
     ///
     /// # Errors
     /// If the kernel or the driver refuses.
@@ -188,11 +250,11 @@ impl Rm {
         device: Handle,
         memory: Handle,
         length: u64,
-        node: BorrowedFd<'_>,
+        (node, flags): (BorrowedFd<'_>, u32),
     ) -> Result<(), RmError> {
         let mut block = MapMemory::new_zeroed();
         (block.client, block.device, block.memory) = (client, device, memory);
-        (block.length, block.flags) = (length, MapMemory::READ_ONLY);
+        (block.length, block.flags) = (length, flags);
         block.file = node.as_raw_fd();
         // SAFETY: `MapMemory` is the block of this number; the address in it is the driver's own.
         unsafe { exchange(&self.file, escape::MAP_MEMORY, &mut block) }.map_err(RmError::Os)?;
@@ -209,6 +271,11 @@ impl Rm {
         unsafe { exchange(node, escape::REGISTER_FILE, &mut block) }.map_err(RmError::Os)
     }
 
+    /// The open file itself: unified memory wants to know whose client it is told of.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// The devices the driver has.
     ///
     /// # Errors
@@ -218,6 +285,28 @@ impl Rm {
         // SAFETY: `DeviceInfos` is the block of this number; the addresses in it are not followed.
         unsafe { exchange(&self.file, escape::DEVICE_INFO, &mut block) }.map_err(RmError::Os)?;
         Ok(block.into_iter().filter(|device| device.is_valid != 0).collect())
+    }
+
+    /// The class and the parent of an object, if there is one of that name.
+    ///
+    /// # Errors
+    /// If there is no such client any more. The driver writes a line into the kernel's log each
+    /// time it is asked about one that is gone, so ask no further.
+    pub fn describe(
+        &self,
+        client: Handle,
+        object: Handle,
+    ) -> Result<Option<(u32, Handle)>, RmError> {
+        let mut class = HandleInfo::class_of(object);
+        match self.control(client, client, &mut class) {
+            Ok(()) => {}
+            Err(
+                error @ RmError::Refused(Status::INVALID_OBJECT_HANDLE | Status::INVALID_CLIENT),
+            ) => return Err(error),
+            Err(_) => return Ok(None),
+        }
+        let parent = self.parent_of(client, object);
+        Ok(u32::try_from(class.result).ok().zip(parent))
     }
 
     /// The class of an object, if there is one of that name in a client that is there.

@@ -5,6 +5,8 @@
 //! Programs in containers may open nodes of their own, which inotify does not see; for them there
 //! are only the rare looks.
 
+mod backoff;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,6 +21,7 @@ use super::discover::Client;
 use super::node::{self, HeldNode, Node};
 use super::survey::{GpuProcess, look};
 use crate::process::{ProcessInfo, ProcessKey, all_pids};
+use backoff::Backoff;
 
 /// What a scout has seen.
 #[derive(Debug)]
@@ -41,6 +44,7 @@ pub struct Scout {
 enum Order {
     Watch(ProcessKey, Vec<Client>),
     Forget(ProcessKey),
+    Rescan(Duration),
 }
 
 impl Scout {
@@ -63,6 +67,7 @@ impl Scout {
             watched: BTreeMap::new(),
             known: newcomers.then(known_processes),
             all: Backoff::new(Instant::now()),
+            rescan: Backoff::WAIT_MAX,
             report,
         };
         let thread = std::thread::Builder::new()
@@ -79,6 +84,11 @@ impl Scout {
     /// No longer watches a process.
     pub fn forget(&self, process: ProcessKey) {
         self.order(Order::Forget(process));
+    }
+
+    /// Looks at least so often, whatever happens.
+    pub fn set_rescan(&self, every: Duration) {
+        self.order(Order::Rescan(every));
     }
 
     fn order(&self, order: Order) {
@@ -109,6 +119,8 @@ struct Rounds<R> {
     /// Processes that use a GPU and are no news, if anybody wants to hear of newcomers.
     known: Option<BTreeSet<ProcessKey>>,
     all: Backoff,
+    /// The longest time between two looks.
+    rescan: Duration,
     report: R,
 }
 
@@ -122,6 +134,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
                     self.watched.insert(process, Watch::new(clients, Instant::now()));
                 }
                 Ok(Order::Forget(process)) => drop(self.watched.remove(&process)),
+                Ok(Order::Rescan(every)) => self.rescan = every,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return None,
             }
@@ -159,7 +172,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
             if !watch.is_due(process.pid, now) {
                 continue;
             }
-            watch.backoff.looked(now);
+            watch.backoff.looked(now, self.rescan);
             // A process that ended, or does not let us in any more, is not for us to report.
             let Ok(found) = look(process.pid) else { continue };
             let Ok(clients) = &found.clients else { continue };
@@ -174,7 +187,7 @@ impl<R: FnMut(Sighting) -> bool> Rounds<R> {
         if self.all.at > now {
             return Some(());
         }
-        self.all.looked(now);
+        self.all.looked(now, self.rescan);
         let Some(known) = &mut self.known else { return Some(()) };
         let present = users();
         known.retain(|process| present.contains(process));
@@ -231,6 +244,10 @@ impl Watch {
                 self.nodes = nodes;
                 self.backoff.hurry(now);
                 self.backoff.at = now;
+            } else {
+                // Whoever resets its context closes nodes and opens them again, with the same
+                // numbers. It may have been somebody else, so there is no hurry.
+                self.backoff.at = self.backoff.at.min(now + Backoff::WAIT_UNSURE);
             }
         }
         self.backoff.at <= now
@@ -289,57 +306,12 @@ fn watch_nodes() -> Option<OwnedFd> {
     (watches > 0).then_some(watch)
 }
 
-/// When to look again: soon at first, then ever more rarely.
-#[derive(Debug)]
-struct Backoff {
-    at: Instant,
-    wait: Duration,
-}
-
-impl Backoff {
-    const WAIT_MIN: Duration = Duration::from_millis(50);
-    const WAIT_MAX: Duration = Duration::from_secs(5);
-
-    fn new(now: Instant) -> Self {
-        Self { at: now + Self::WAIT_MIN, wait: Self::WAIT_MIN }
-    }
-
-    /// Something may have changed. However often that is said, looks are `WAIT_MIN` apart.
-    fn hurry(&mut self, now: Instant) {
-        self.wait = Self::WAIT_MIN;
-        self.at = self.at.min(now + Self::WAIT_MIN);
-    }
-
-    fn looked(&mut self, now: Instant) {
-        self.at = now + self.wait;
-        self.wait = (self.wait * 2).min(Self::WAIT_MAX);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn looks_become_rarer_until_something_happens() {
-        let begin = Instant::now();
-        let mut backoff = Backoff::new(begin);
-        let mut waits = Vec::new();
-        for _ in 0..9 {
-            let now = backoff.at;
-            backoff.looked(now);
-            waits.push((backoff.at - now).as_millis());
-        }
-        assert_eq!(waits, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        let now = backoff.at - Duration::from_millis(4000);
-        backoff.hurry(now);
-        assert_eq!(backoff.at, now + Backoff::WAIT_MIN);
-        backoff.hurry(now + Duration::from_millis(10));
-        assert_eq!(backoff.at, now + Backoff::WAIT_MIN, "hurrying does not postpone");
-    }
-
-    #[test]
-    fn what_others_open_is_no_reason_to_look_into_a_process() {
+    fn what_others_open_is_no_reason_to_look_into_a_process_at_once() {
         let begin = Instant::now();
         let pid = std::process::id();
         let mut watch = Watch::new(Vec::new(), begin);
@@ -351,7 +323,7 @@ mod tests {
         assert_eq!(watch.due(), soon);
         // This process has no node open, and had none before.
         assert!(!watch.is_due(pid, soon));
-        assert_eq!(watch.due(), later);
+        assert_eq!(watch.due(), soon + Backoff::WAIT_UNSURE, "it may have reset its context");
         watch.nodes = vec![HeldNode { fd: 3, node: Node::Control }];
         watch.hear(begin);
         assert!(watch.is_due(pid, soon), "its nodes are others than before");
@@ -360,7 +332,9 @@ mod tests {
     #[test]
     fn what_is_new_has_to_look_the_same_twice() {
         let now = Instant::now();
-        let state = |objects| vec![Client { handle: 1, devices: Vec::new(), objects }];
+        let (devices, holds) = (Vec::new, Vec::new);
+        let state =
+            |objects| vec![Client { handle: 1, devices: devices(), objects, holds: holds() }];
         let mut watch = Watch::new(state(1), now);
         assert!(!watch.take(&state(1), now));
         assert!(!watch.take(&state(2), now));

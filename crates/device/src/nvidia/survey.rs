@@ -162,6 +162,10 @@ fn owner_of(info: &ProcessInfo, clients: &[Client]) -> Option<u32> {
 const ANCESTORS_MAX: u32 = 4;
 
 pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> LookError {
+    // Whoever ends is still listed for a moment, without anything that could be looked at.
+    if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
+        return LookError::Process(ProcessError::Gone(pid));
+    }
     if error.kind() != io::ErrorKind::PermissionDenied {
         return LookError::Failed(pid, error);
     }

@@ -30,7 +30,7 @@ impl Output {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "line", rename = "ready")]
 pub(super) struct Ready {
-    /// `be` or `lc`.
+    /// `be`, `lc` or `light`.
     pub(super) load: &'static str,
     pub(super) pid: u32,
     /// When, by `CLOCK_MONOTONIC`.

@@ -27,6 +27,14 @@ pub(super) struct Work {
 impl Work {
     /// Connects and opens a queue.
     pub(super) fn prepare(load: &Load) -> Result<Self, LoadError> {
+        let launch = Self::launch(load)?;
+        let mut client = Client::connect(&load.socket, launch.region_bytes)?;
+        let queue = client.open_queue(load.device, CAPACITY)?;
+        Ok(Self { client, queue, launch, expected: Expected::default() })
+    }
+
+    /// What a load launches, the first time.
+    pub(super) fn launch(load: &Load) -> Result<Launch, LoadError> {
         let too_long = LoadError::Bad("a kernel is at most 4 seconds long");
         let work_ns = load.kernel_us.checked_mul(1_000).and_then(|ns| u32::try_from(ns).ok());
         let work_ns = work_ns.ok_or(too_long)?;
@@ -35,25 +43,13 @@ impl Work {
         let kernel = KERNELS.iter().position(|name| *name == KERNEL);
         // PANIC: the name is in the table.
         let kernel = kernel.and_then(|at| u32::try_from(at).ok()).expect("a kernel's number");
-        let mut client = Client::connect(&load.socket, region_bytes)?;
-        let queue = client.open_queue(load.device, CAPACITY)?;
         let (groups, waves, region, number) = (load.groups, 1, 0, 0);
-        let launch = Launch { kernel, groups, waves, region, region_bytes, number, work_ns };
-        Ok(Self { client, queue, launch, expected: Expected::default() })
+        Ok(Launch { kernel, groups, waves, region, region_bytes, number, work_ns })
     }
 
     /// The first line.
     pub(super) fn ready(&mut self, load: &Load, name: &'static str) -> Result<Ready, LoadError> {
-        let devices = self.client.devices()?;
-        let device = devices.into_iter().find(|device| device.device == load.device);
-        let Launch { groups, waves, .. } = self.launch;
-        Ok(Ready {
-            load: name,
-            pid: std::process::id(),
-            at_ns: monotonic().as_nanos(),
-            device: device.map(|device| device.name).unwrap_or_default(),
-            kernel: Shape { kernel: KERNEL, groups, waves, length_us: load.kernel_us },
-        })
+        ready(&mut self.client, load, name)
     }
 
     /// One more kernel.
@@ -74,4 +70,21 @@ impl Work {
         let bytes = usize::try_from(self.launch.region_bytes).unwrap_or(usize::MAX);
         Ok(Exactness::of(&self.client.read(0, bytes)?, self.expected))
     }
+}
+
+/// The first line of a load of that name.
+pub(super) fn ready(
+    client: &mut Client,
+    load: &Load,
+    name: &'static str,
+) -> Result<Ready, LoadError> {
+    let devices = client.devices()?;
+    let device = devices.into_iter().find(|device| device.device == load.device);
+    Ok(Ready {
+        load: name,
+        pid: std::process::id(),
+        at_ns: monotonic().as_nanos(),
+        device: device.map(|device| device.name).unwrap_or_default(),
+        kernel: Shape { kernel: KERNEL, groups: load.groups, waves: 1, length_us: load.kernel_us },
+    })
 }

@@ -2,7 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use gpreempt_core::id::QueueId;
+use gpreempt_core::id::{DeviceId, QueueId};
+use gpreempt_core::time::Duration;
 use gpreempt_emu::client::Client;
 use gpreempt_emu::control::{Control, ControlEvent, Options};
 
@@ -104,4 +105,16 @@ fn clients_notice_that_the_emulator_is_gone_and_the_next_one_takes_its_place() {
     assert!(load.complaint().contains("gone"));
     assert_ne!(emulator.control(Options::default()).instance(), instance);
     assert!(Client::connect(&emulator.socket(), 64).is_ok());
+}
+
+#[test]
+fn whoever_waits_in_short_pieces_notices_as_well() {
+    let mut emulator = Emulator::start("");
+    let mut client = Client::connect(&emulator.socket(), 64).unwrap();
+    let queue = client.open_queue(DeviceId(0), 16).unwrap();
+    let piece = Duration::from_millis(5);
+    assert!(!queue.wait(1, piece).unwrap(), "nothing was submitted, and nobody is gone");
+    emulator.replace("");
+    let end = eventually("it is told", || queue.wait(1, piece).err());
+    assert!(matches!(end, gpreempt_emu::EmuError::Gone), "{end}");
 }

@@ -51,6 +51,28 @@ fn a_kernel_stopped_in_the_middle_goes_on_and_loses_nothing() {
 }
 
 #[test]
+fn every_queue_of_a_light_load_is_exact_although_one_was_stopped() {
+    let emulator = Emulator::start("--machine cwsr");
+    let mut light = emulator.load("light --queues 3 --every-ms 5 --kernel-us 500 --seconds 600");
+    let mut control = emulator.control(Options::default());
+    let queues = control.list().unwrap().queues;
+    assert_eq!(queues.len(), 3);
+    let pages: Vec<_> = queues.iter().map(|q| control.page(q.queue).unwrap()).collect();
+    let all_beyond = |count| {
+        let is_beyond = || pages.iter().all(|page| page.read().completed > count).then_some(());
+        eventually("every queue goes on", is_beyond);
+    };
+    all_beyond(3);
+    control.stop(queues[1].queue).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    control.resume(queues[1].queue).unwrap();
+    all_beyond(pages[0].read().completed + 3);
+    let total = light.finish_exact();
+    let completed: u64 = pages.iter().map(|page| page.read().completed).sum();
+    assert_eq!(total, completed);
+}
+
+#[test]
 fn slices_holds_and_usage_can_be_reached() {
     let emulator = Emulator::start("--machine tsg");
     let mut first = emulator.load("be --kernel-us 20000 --seconds 600");

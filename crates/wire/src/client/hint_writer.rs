@@ -1,5 +1,9 @@
 //! A process's side of a hint page.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+
 use crate::mapping::Mapping;
 use crate::message::Message;
 use crate::request::Request;
@@ -30,18 +34,19 @@ impl HintWriter {
 
     /// Gives a slot back; what it had begun is over.
     pub fn release(&self, slot: usize) {
-        self.wake_if(self.mapping.page().release(slot));
+        let _ = self.wake_if(self.mapping.page().release(slot));
     }
 
     /// A request is coming; it should be done in so many microseconds, or 0 if that does not
-    /// matter.
-    pub fn begin(&self, slot: usize, deadline_us: u64) {
-        self.wake_if(self.mapping.page().begin(slot, deadline_us));
+    /// matter. False if the daemon turns out to be gone; nothing tells as long as it need not be
+    /// woken.
+    pub fn begin(&self, slot: usize, deadline_us: u64) -> bool {
+        self.wake_if(self.mapping.page().begin(slot, deadline_us))
     }
 
-    /// The request is done.
-    pub fn end(&self, slot: usize) {
-        self.wake_if(self.mapping.page().end(slot));
+    /// The request is done. False if the daemon turns out to be gone.
+    pub fn end(&self, slot: usize) -> bool {
+        self.wake_if(self.mapping.page().end(slot))
     }
 
     /// Whether the daemon is still there: if not, connect again when there is time for it.
@@ -49,11 +54,20 @@ impl HintWriter {
         self.socket.is_connected()
     }
 
-    fn wake_if(&self, is_asleep: bool) {
-        if is_asleep {
-            // No room means that the daemon has plenty to read and is about to wake up; an error
-            // means that it is gone. Neither is the business of whoever gives a hint.
-            let _sent = self.socket.try_send(&self.wake);
+    fn wake_if(&self, is_asleep: bool) -> bool {
+        if !is_asleep {
+            return true;
         }
+        match self.socket.try_send(&self.wake) {
+            // No room means that the daemon has plenty to read and is about to wake up.
+            Ok(()) | Err(Errno::AGAIN) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+impl AsFd for HintWriter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

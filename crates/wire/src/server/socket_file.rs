@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ pub(super) struct SocketFile {
     identity: (u64, u64),
     /// Locked as long as the daemon lives: two that start at once would otherwise both find the
     /// same stale socket, and the second would remove the first one's new one.
-    _lock: File,
+    _lock: Lock,
 }
 
 impl SocketFile {
@@ -29,7 +30,7 @@ impl SocketFile {
         let failed = |error: io::Error| BindError::Failed { path: path.to_owned(), error };
         let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
         make_folder(path).map_err(failed)?;
-        let lock = lock(path).map_err(failed)?;
+        let lock = lock_patiently(path).map_err(failed)?;
         let lock = lock.ok_or_else(|| BindError::AlreadyRunning { path: path.to_owned() })?;
         clear(path, &address)?;
         bind(socket, &address).map_err(|error| failed(error.into()))?;
@@ -58,6 +59,20 @@ impl Drop for SocketFile {
     }
 }
 
+/// A file that is locked, and that is removed when it need not be any more.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is still locked: whoever opened it before finds out that it is another file.
+        let _removed = fs::remove_file(&self.path);
+    }
+}
+
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -71,23 +86,50 @@ fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(folder)
 }
 
+/// How long it is waited for a lock that a daemon left behind.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// The lock, or nothing if another daemon has it and keeps it. One that was killed while it started
+/// its keeper has it for a moment longer: the child has everything of its parent until it has
+/// become the keeper.
+fn lock_patiently(path: &Path) -> io::Result<Option<Lock>> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = lock(path)?;
+        if found.is_some() || Instant::now() > until {
+            return Ok(found);
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
 /// The lock beside the socket, or nothing if another daemon has it.
-fn lock(path: &Path) -> io::Result<Option<File>> {
+fn lock(path: &Path) -> io::Result<Option<Lock>> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
+    let path = PathBuf::from(name);
     // A link would have us create a file somewhere else.
     let no_links = OFlags::NOFOLLOW.bits().cast_signed();
-    let file = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(no_links)
-        .open(name)?;
-    match retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-        Ok(()) => Ok(Some(file)),
-        Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(no_links)
+            .open(&path)?;
+        match retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // A daemon that ended just now removed it between the two steps; then it locks nobody out.
+        let metadata = file.metadata()?;
+        if identity(&path).is_ok_and(|known| known == (metadata.dev(), metadata.ino())) {
+            return Ok(Some(Lock { path, _file: file }));
+        }
     }
 }
 

@@ -45,6 +45,18 @@ fn a_client_is_answered_and_leaves() {
 }
 
 #[test]
+fn a_list_of_queues_comes_in_as_many_replies_as_it_takes() {
+    let daemon = Daemon::start();
+    let mut client = daemon.connect().unwrap();
+    let ids: Vec<u64> = client.queues().unwrap().iter().map(|queue| queue.id).collect();
+    assert_eq!(ids, (1..=120).collect::<Vec<_>>());
+    assert_eq!(client.queue(77).unwrap().id, 77);
+    assert!(client.is_connected());
+    drop(daemon.stop());
+    assert!(!client.is_connected());
+}
+
+#[test]
 fn an_answer_that_is_none_is_named() {
     let daemon = Daemon::start();
     let mut client = daemon.connect().unwrap();

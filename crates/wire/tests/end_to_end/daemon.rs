@@ -7,15 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Instant;
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::Message;
+use gpreempt_wire::queue::{DeviceKind, QueueList, QueueRecord};
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
 use gpreempt_wire::server::{Accepted, Connection, Limits, Listener, Offence};
+use gpreempt_wire::text::Text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A folder that is gone when the test is.
@@ -165,8 +168,42 @@ fn step(connection: &mut Connection, now: Instant) -> Result<(), Offence> {
             | Request::HintBegin { .. }
             | Request::HintEnd { .. }
             | Request::OpenPage
+            | Request::SuspendQueues { .. }
+            | Request::ResumeQueues { .. }
+            | Request::SetQueue { .. }
             | Request::Wake => connection.send(request, Reply::Ok)?,
+            Request::ListQueues { after } => {
+                let rest = (after + 1..=120).map(queue);
+                connection.send(request, Reply::Queues(QueueList::new(rest)))?;
+            }
+            Request::ReadQueue { queue: id } => {
+                connection.send(request, Reply::Queues(QueueList::new([queue(id)])))?;
+            }
         }
     }
     Ok(())
+}
+
+/// A queue of which only the number matters.
+fn queue(id: u64) -> QueueRecord {
+    QueueRecord {
+        id,
+        native: 0,
+        start_ticks: 0,
+        pending: 0,
+        ran_us: 0,
+        preempts: 0,
+        pid: 1,
+        uid: 0,
+        device: 0,
+        priority: Priority::DEFAULT,
+        level: 3,
+        kind: DeviceKind::Other,
+        is_on: true,
+        is_active: false,
+        is_suspended: false,
+        has_own_priority: false,
+        is_suspended_by_asker: false,
+        name: Text::EMPTY,
+    }
 }

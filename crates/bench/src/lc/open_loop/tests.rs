@@ -47,7 +47,7 @@ fn run(slow: fn(u64) -> u64, warmup_ms: u64, ms: u64) -> (Outcome, Vec<Sample>) 
     let clock = FakeClock::default();
     let mut service = FakeService { clock: clock.clone(), served: 0, slow };
     let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS });
-    let open_loop = OpenLoop { warmup_ns: warmup_ms * MS, measured_ns: ms * MS };
+    let open_loop = OpenLoop { warmup_ns: warmup_ms * MS, measured_ns: ms * MS, ahead_ns: 0 };
     let mut samples = Vec::new();
     let outcome = open_loop
         .run(schedule, &mut service, &clock, &Stop::default(), |sample| samples.push(sample))
@@ -106,7 +106,7 @@ fn a_signal_ends_the_measurement() {
     let stop = Stop::default();
     let mut service = FakeService { clock: clock.clone(), served: 0, slow: |_| 1 };
     let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS });
-    let open_loop = OpenLoop { warmup_ns: 0, measured_ns: 1_000 * MS };
+    let open_loop = OpenLoop { warmup_ns: 0, measured_ns: 1_000 * MS, ahead_ns: 0 };
     let outcome = open_loop
         .run(schedule, &mut service, &clock, &stop, |sample| {
             if sample.due_ns == 40 * MS {

@@ -20,7 +20,7 @@ fn the_earliest_deadline_runs_and_no_deadline_waits() {
     let mut world = world();
     world.task(1, due(ms(300)));
     world.task(2, due(ms(200)));
-    world.task(3, with(15));
+    world.task(3, with(7));
     for (queue, first) in [(3, 3), (1, 1), (2, 2)] {
         world.busy(queue);
         world.run(ms(6));
@@ -65,7 +65,7 @@ fn equal_deadlines_share_the_device() {
     let mut world = world();
     world.task(1, due(ms(100)));
     world.task(2, due(ms(100)));
-    world.task(3, with(9));
+    world.task(3, with(7));
     for queue in [1, 2, 3] {
         world.busy(queue);
     }
@@ -77,7 +77,7 @@ fn equal_deadlines_share_the_device() {
 fn a_task_can_give_up_its_deadline() {
     let mut world = world();
     world.task(1, due(ms(100)));
-    world.task(2, with(9));
+    world.task(2, with(7));
     world.busy(1);
     world.busy(2);
     world.run(ms(6));
@@ -86,4 +86,22 @@ fn a_task_can_give_up_its_deadline() {
     world.tell(Event::TaskChanged { task, traits });
     world.run(us(100));
     assert_eq!(world.running(), [2]);
+}
+
+#[test]
+fn no_deadline_of_the_low_class_stops_the_high_one() {
+    let mut world = world();
+    world.task(1, TaskTraits { deadline: Some(us(1)), ..with(7) });
+    world.task(2, with(8));
+    world.busy(2);
+    world.run(ms(6));
+    world.busy(1);
+    world.run(ms(6));
+    assert_eq!(world.running(), [2]);
+    world.tell(Event::HintBegin { task: TaskId(1), deadline: Some(us(1)) });
+    world.run(ms(6));
+    assert_eq!(world.running(), [2], "nor does one that comes with a hint");
+    world.done(2);
+    world.run(ms(6));
+    assert_eq!(world.running(), [1]);
 }

@@ -78,6 +78,7 @@ fn a_hint_of_an_unimportant_task_disturbs_nobody() {
 #[test]
 fn the_deadline_of_a_hint_ends_with_it() {
     let mut world = world(PolicyKind::Deadline);
+    world.tell(Event::TaskChanged { task: TaskId(1), traits: with(9) });
     world.busy(2);
     world.run(ms(6));
     assert_eq!(world.running(), [2], "without deadlines by priority");

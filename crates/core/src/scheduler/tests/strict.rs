@@ -112,7 +112,7 @@ fn one_queue_of_a_task_can_have_a_priority_of_its_own() {
 fn the_policy_can_change_while_everything_runs() {
     let mut world = world();
     world.task(1, with(2));
-    world.task(2, with(12));
+    world.task(2, with(7));
     world.busy(1);
     world.busy(2);
     world.run(ms(10));

@@ -98,9 +98,9 @@ fn assert_share(world: &World, since: &[Duration; 2], parts: [u64; 2]) {
 }
 
 #[test]
-fn device_time_is_shared_by_weight_whatever_the_priorities() {
+fn device_time_is_shared_by_weight_whatever_the_priorities_of_a_class() {
     let mut world = World::with_device(config(PolicyKind::Fair), STOP);
-    let priority = with(15).priority;
+    let priority = with(7).priority;
     world.task(1, weighing(3));
     world.task(2, TaskTraits { priority, ..weighing(1) });
     world.busy(1);
@@ -151,7 +151,7 @@ fn who_sleeps_often_gets_no_more_than_its_part() {
 #[test]
 fn what_was_had_under_another_policy_is_no_debt() {
     let mut world = World::with_device(config(PolicyKind::RoundRobin), STOP);
-    world.task(1, with(9));
+    world.task(1, with(6));
     world.task(2, with(2));
     world.busy(1);
     world.busy(2);
@@ -160,4 +160,44 @@ fn what_was_had_under_another_policy_is_no_debt() {
     let since = [1, 2].map(|queue| world.ran(queue));
     world.run(ms(1000));
     assert_share(&world, &since, [1, 1]);
+}
+
+#[test]
+fn no_weight_of_the_low_class_takes_from_the_high_one() {
+    let mut world = World::with_device(config(PolicyKind::Fair), STOP);
+    world.task(1, weighing(1000));
+    let high = |weight| TaskTraits { priority: with(8).priority, ..weighing(weight) };
+    world.task(2, high(1));
+    world.busy(1);
+    world.busy(2);
+    world.run(ms(500));
+    assert!(world.ran(1) < ms(10), "{}", world.ran(1));
+    // Newcomers of a class begin where that class is, whatever the other had.
+    world.task(3, high(1));
+    world.busy(3);
+    let since = [2, 3].map(|queue| world.ran(queue));
+    world.run(ms(500));
+    for (queue, since) in [2, 3].into_iter().zip(since) {
+        let ran = world.ran(queue).saturating_sub(since);
+        assert!(ran > ms(200), "queue {queue} had {ran}");
+    }
+    world.done(2);
+    world.done(3);
+    world.task(4, weighing(1000));
+    world.busy(4);
+    let since = [1, 4].map(|queue| world.ran(queue));
+    world.run(ms(500));
+    for (queue, since) in [1, 4].into_iter().zip(since) {
+        let ran = world.ran(queue).saturating_sub(since);
+        assert!(ran > ms(200), "queue {queue} had {ran}");
+    }
+    // Who joins a class is a newcomer there.
+    world.busy(2);
+    world.tell(Event::TaskChanged { task: TaskId(1), traits: high(1) });
+    let since = [1, 2].map(|queue| world.ran(queue));
+    world.run(ms(500));
+    for (queue, since) in [1, 2].into_iter().zip(since) {
+        let ran = world.ran(queue).saturating_sub(since);
+        assert!(ran > ms(200), "queue {queue} had {ran}");
+    }
 }

@@ -103,6 +103,10 @@ fn what_cannot_be_true_is_refused_and_changes_nothing() {
         (appears(nobody, ghost, here), EventError::UnknownTask(ghost)),
         (appears(nobody, t1, device), EventError::UnknownDevice(device)),
         (Event::QueueChanged { queue: nobody, priority: None }, EventError::UnknownQueue(nobody)),
+        (
+            Event::QueueSuspended { queue: nobody, suspended: true },
+            EventError::UnknownQueue(nobody),
+        ),
         (Event::QueueVanished { queue: nobody }, EventError::UnknownQueue(nobody)),
         (Event::RingObserved { queue: nobody, ring }, EventError::UnknownQueue(nobody)),
         (Event::HintBegin { task: ghost, deadline: None }, EventError::UnknownTask(ghost)),

@@ -17,7 +17,7 @@ use crate::service::registrations::Registration;
 use crate::verdict::open_to_all;
 
 /// The longest suspension: a day. Whoever wants more asks again.
-const LEASE_MS_MAX: u32 = 86_400_000;
+pub(super) const LEASE_MS_MAX: u32 = 86_400_000;
 
 impl Service {
     pub(super) fn register(
@@ -125,21 +125,25 @@ impl Service {
         }
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
-        member.suspended_until_ns = Some(now_ns.saturating_add(lease_ns));
+        let until_ns = now_ns.saturating_add(lease_ns);
+        let before_ns = member.suspended_until_ns.replace(until_ns);
         member.is_detached = false;
         member.obstacle = None;
         self.apply(key);
         if let Some(member) = self.roster.get(key) {
             check_obstacle(member)?;
         }
-        self.log.info(format_args!("process {key} is suspended for {lease_ms} ms"));
+        let instead = before_ns.map_or(String::new(), |before| {
+            format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
+        });
+        self.log.info(format_args!("process {key} is suspended for {lease_ms} ms{instead}"));
         self.tell_of(key, EventKind::Suspended, lease_ns);
         Ok(())
     }
 
     pub(super) fn resume(&mut self, asker: Asker, process: Process) -> Result<(), Refused> {
         let key = self.resolve(asker, process)?.key;
-        if self.end_suspension(key) {
+        if self.end_suspension(key) || self.orders.end_suspensions(|unmet| unmet == key) {
             return Ok(());
         }
         let sentence = format!("process {key} is not suspended");
@@ -153,11 +157,15 @@ impl Service {
                 self.end_suspension(key);
             }
         }
+        self.orders.end_suspensions(|unmet| {
+            ProcessInfo::read(unmet.pid).is_ok_and(|info| caller.may_touch(info.uid))
+        });
     }
 
     pub(super) fn detach(&mut self, asker: Asker, process: Process) -> Result<(), Refused> {
         let key = self.resolve(asker, process)?.key;
         self.registrations.remove(key);
+        self.orders.forget(key);
         self.controllable(key)?;
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         member.is_detached = true;
@@ -188,7 +196,7 @@ fn check_obstacle(member: &Member) -> Result<(), Refused> {
     }
 }
 
-fn drives_display(pid: u32) -> bool {
+pub(super) fn drives_display(pid: u32) -> bool {
     node::held_by(pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Modeset))
 }
 

@@ -170,9 +170,3 @@ fn the_end_of_a_process_is_noticed_whether_it_came_to_a_device_or_not() {
     child.wait().unwrap();
     assert!(scene.backend.adopt(TaskId(8), key).is_err());
 }
-
-#[test]
-fn sockets_have_different_names_that_stay() {
-    assert_eq!(digest(b""), 0x811c_9dc5);
-    assert_eq!(digest(b"a"), 0xe40c_292c);
-}

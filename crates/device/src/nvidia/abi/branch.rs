@@ -38,6 +38,12 @@ impl Branch {
         }
     }
 
+    /// Whether a group can be held here: what that takes was run on this branch, and in others
+    /// some of its blocks have another size.
+    pub const fn can_hold(self) -> bool {
+        matches!(self, Self::R580)
+    }
+
     /// What version numbers of this branch begin with.
     pub const fn name(self) -> &'static str {
         match self {

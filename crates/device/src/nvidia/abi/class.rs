@@ -18,6 +18,14 @@ pub const MEMORY_LOCAL: u32 = 0x40;
 /// Memory of the system.
 pub const MEMORY_SYSTEM: u32 = 0x3e;
 
+/// What runs kernels on an H100 or H200, below a channel.
+pub const COMPUTE_HOPPER: u32 = 0xcbc0;
+
+/// Whether objects of this class, below a channel, run kernels: their numbers end alike.
+pub const fn is_compute(class: u32) -> bool {
+    class & 0xff == 0xc0 && class >= 0xc3c0 && class <= 0xcfc0
+}
+
 /// A generation of channels. Devices know those of older generations too; CUDA takes the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
@@ -108,6 +116,7 @@ numbers! {
     "HOPPER_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Hopper.channel(),
     "BLACKWELL_CHANNEL_GPFIFO_A" in SINCE_570 => Generation::BlackwellA.channel(),
     "BLACKWELL_CHANNEL_GPFIFO_B" in SINCE_570 => Generation::BlackwellB.channel(),
+    "HOPPER_COMPUTE_A" in &Branch::ALL => COMPUTE_HOPPER,
     "VOLTA_USERMODE_A" in &Branch::ALL => Generation::Volta.doorbell(),
     "TURING_USERMODE_A" in &Branch::ALL => Generation::Turing.doorbell(),
     "AMPERE_USERMODE_A" in &Branch::ALL => Generation::Ampere.doorbell(),

@@ -11,7 +11,7 @@ pub mod subdevice;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::table::{Block, Command};
-use super::{r550, r570, r580, r595};
+use super::{hold, r550, r570, r580, r595};
 
 /// A block that goes with [`Control`](super::escape::Control).
 ///
@@ -153,6 +153,18 @@ unsafe impl RmControl for subdevice::SwitchCounts {
     const C_NAME: &'static str = "NV2080_CTRL_CMD_GR_GET_CTXSW_STATS";
 }
 
+// SAFETY: ctrla06fgpfifo.h pairs the two; in 580 the block is these three flags.
+unsafe impl RmControl for hold::ChannelSchedule {
+    const COMMAND: u32 = 0xa06f_0103;
+    const C_NAME: &'static str = "NVA06F_CTRL_CMD_GPFIFO_SCHEDULE";
+}
+
+// SAFETY: ctrlc36f.h pairs the two; the block holds a number.
+unsafe impl RmControl for hold::ChannelToken {
+    const COMMAND: u32 = 0xc36f_0108;
+    const C_NAME: &'static str = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
+}
+
 const fn command<C: RmControl>() -> Command {
     Command { c_name: C::C_NAME, command: C::COMMAND, layout: <C as Block>::LAYOUT }
 }
@@ -180,6 +192,8 @@ pub(super) const COMMANDS: &[Command] = &[
     command::<subdevice::DisableChannels>(),
     command::<subdevice::SetPreemptionMode>(),
     command::<subdevice::SwitchCounts>(),
+    command::<hold::ChannelSchedule>(),
+    command::<hold::ChannelToken>(),
 ];
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! same numbers against the headers of a driver.
 
 use super::branch::Branch;
-use super::{alloc, class, control, escape, r550, r570, r580, r595, status};
+use super::{alloc, class, control, escape, hold, r550, r570, r580, r595, status, uvm};
 
 /// A block of memory that the driver reads and writes, as the headers name it.
 pub trait Block {
@@ -70,6 +70,8 @@ pub const BLOCKS: &[&[Layout]] = &[
     r570::LAYOUTS,
     r580::LAYOUTS,
     r595::LAYOUTS,
+    hold::LAYOUTS,
+    uvm::LAYOUTS,
 ];
 
 /// Every number but those of control commands.
@@ -79,7 +81,9 @@ pub const NUMBERS: &[&[Number]] = &[
     control::root::NUMBERS,
     control::subdevice::NUMBERS,
     escape::NUMBERS,
+    hold::NUMBERS,
     status::NUMBERS,
+    uvm::NUMBERS,
 ];
 
 /// Every control command.
@@ -160,7 +164,10 @@ mod tests {
 
     #[test]
     fn every_type_exists_in_every_branch() {
-        for layout in BLOCKS.iter().copied().flatten() {
+        // What is used in one branch alone is known in that one alone.
+        let everywhere =
+            |layout: &&Layout| ![hold::LAYOUTS, uvm::LAYOUTS].concat().contains(layout);
+        for layout in BLOCKS.iter().copied().flatten().filter(everywhere) {
             for branch in Branch::ALL {
                 let has = |l: &&Layout| l.c_type == layout.c_type && l.branches.contains(&branch);
                 let count = BLOCKS.iter().copied().flatten().filter(has).count();

@@ -5,7 +5,7 @@ use gpreempt_core::priority::Priority;
 
 use super::worker::Job;
 use super::{Device, NvidiaBackend, Wishes};
-use crate::controller::{Controller, DeviceName, Note};
+use crate::controller::{Controller, DeviceName, HoldStatus, Note};
 use crate::nvidia::survey::{self, GpuProcess};
 use crate::process::ProcessKey;
 
@@ -27,6 +27,9 @@ impl Controller for NvidiaBackend {
     fn release(&mut self, task: TaskId) {
         let Some(attached) = self.tasks.remove(&task) else { return };
         self.scout.forget(attached.key);
+        for queue in self.queues_of(task) {
+            self.drop_hold(queue);
+        }
         self.queues.retain(|_, target| !target.is_of(task));
         if self.devices.is_empty() {
             // Nothing was ever done to it; only that it is ours was written down.
@@ -70,12 +73,26 @@ impl Controller for NvidiaBackend {
         self.set_others(priority);
     }
 
+    fn set_rescan(&mut self, every: std::time::Duration) {
+        self.scout.set_rescan(every);
+    }
+
+    fn hint(&mut self, task: TaskId, begins: bool) {
+        self.hint_hold(task, begins);
+    }
+
+    fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
+        self.hold_status(queue)
+    }
+
     fn poll_note(&mut self) -> Option<Note> {
         self.take_reports();
         self.notes.pop_front()
     }
 
     fn release_all(&mut self) -> Result<(), String> {
+        // Whoever is held for is let go of first: that takes no call.
+        self.holds = None;
         for device in &mut self.devices {
             device.worker.stop();
         }

@@ -4,8 +4,19 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
+use super::worker::HoldPlace;
+use crate::nvidia::hold::watcher::Notice;
+use crate::nvidia::hold::{HoldChannel, HoldSite};
 use crate::nvidia::ring::Rings;
 use crate::nvidia::survey::GpuProcess;
+
+/// A channel of ours in a context, with what the watcher needs to use it.
+#[derive(Debug)]
+pub(super) struct NewHold {
+    pub(super) site: HoldSite,
+    pub(super) channel: HoldChannel,
+    pub(super) rings: Rings,
+}
 
 /// From a thread of the backend.
 #[derive(Debug)]
@@ -18,6 +29,10 @@ pub(super) enum Report {
     Stopped(QueueId, Option<(Counts, Counts)>),
     /// A queue was looked at again, and these are the device's counts.
     Checked(QueueId, Option<Counts>),
+    /// A queue can be held from now on, or why not.
+    Hold(HoldPlace, Result<Box<NewHold>, String>),
+    /// The watcher saw something of a queue.
+    Noticed(QueueId, Notice),
     /// The rings of a queue can be read from now on.
     Rings(QueueId, Box<Rings>),
     /// A process that is watched has something else on its GPUs than before.

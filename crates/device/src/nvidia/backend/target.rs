@@ -11,7 +11,8 @@ use super::worker::{ContextName, Job};
 use crate::controller::Awaited;
 use crate::journal::Act;
 use crate::nvidia::act;
-use crate::nvidia::discover::Group;
+use crate::nvidia::discover::{self, Group};
+use crate::nvidia::hold::HoldSite;
 use crate::nvidia::ring::Rings;
 use crate::nvidia::rm::Handle;
 use crate::nvidia::survey::GpuProcess;
@@ -33,6 +34,9 @@ pub(super) struct ContextTarget {
     device: usize,
     client: Handle,
     subdevice: Handle,
+    /// The driver's name of the device, and the GPU's own.
+    device_handle: Handle,
+    uuid: String,
     /// The compute group and the copy groups of the context.
     groups: Vec<Group>,
     original_us: u64,
@@ -62,6 +66,8 @@ pub(super) fn targets(task: TaskId, process: &GpuProcess) -> Vec<(String, Target
                     device: 0,
                     client: client.handle,
                     subdevice,
+                    device_handle: device.handle,
+                    uuid: uuid.clone(),
                     groups: groups.collect(),
                     original_us,
                     set_us: None,
@@ -99,6 +105,25 @@ impl Target {
 
     pub(super) fn group(&self) -> Option<(ProcessKey, Handle)> {
         self.identity().map(|(process, _, group)| (process, group))
+    }
+
+    /// The task it belongs to.
+    pub(super) fn task(&self) -> TaskId {
+        match self {
+            Self::Context(context) => context.task,
+            Self::Others(task) => *task,
+        }
+    }
+
+    /// Whether a later look found the same rings in the same place.
+    pub(super) fn has_rings_of(&self, fresh: &Self) -> bool {
+        let place = |target: &Self| match target {
+            Self::Context(context) => {
+                context.groups.first().map(|group| (group.channels.clone(), group.pages.clone()))
+            }
+            Self::Others(_) => None,
+        };
+        place(self) == place(fresh)
     }
 
     pub(super) fn set_device(&mut self, device: usize) {
@@ -232,6 +257,32 @@ impl Target {
             .into()
     }
 
+    /// Where a channel of ours would be added, with that slot. Nothing where we do not know
+    /// enough.
+    pub(super) fn hold_site(&self, slot: usize) -> Option<(ProcessKey, HoldSite, Vec<Group>)> {
+        let Self::Context(context) = self else { return None };
+        let compute = context.groups.first()?;
+        let site = HoldSite {
+            client: context.client,
+            device: context.device_handle,
+            group: compute.handle,
+            context_share: compute.context_share?,
+            compute_class: compute.compute_class?,
+            channel_class: compute.generation?.channel(),
+            uuid: discover::parse_uuid(&context.uuid)?,
+            slot,
+        };
+        Some((context.process, site, context.groups.clone()))
+    }
+
+    /// The device it is on, by our count.
+    pub(super) fn device(&self) -> Option<usize> {
+        match self {
+            Self::Context(context) => Some(context.device),
+            Self::Others(_) => None,
+        }
+    }
+
     /// What is done once when it appears.
     pub(super) fn first_jobs(&self, wishes: Wishes) -> Vec<Job> {
         let Self::Context(context) = self else { return Vec::new() };
@@ -265,6 +316,10 @@ impl Target {
 
 impl ContextTarget {
     fn rings_job(&self, queue: QueueId) -> Option<Job> {
+        // A context that is just being made has no channels yet; a later look will find some.
+        if self.groups.first().is_none_or(|compute| compute.channels.is_empty()) {
+            return None;
+        }
         let (process, client) = (self.process, self.client);
         Some(Job::OpenRings { queue, process, client, groups: self.groups.clone() })
     }

@@ -9,12 +9,14 @@ use gpreempt_core::event::Fault;
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
-use super::report::Report;
+use super::report::{NewHold, Report};
 use crate::controller::{Alone, Awaited, Reporter};
+use crate::hold_pages::HoldSlot;
 use crate::journal::Act;
 use crate::ledger::Ledger;
 use crate::nvidia::act;
 use crate::nvidia::discover::{Context, Group};
+use crate::nvidia::hold::{self, HoldChannel, HoldSite};
 use crate::nvidia::own::{OwnClient, OwnError};
 use crate::nvidia::ring::{RingError, Rings};
 use crate::nvidia::rm::Handle;
@@ -40,6 +42,18 @@ pub(super) enum Job {
     Undo(ProcessKey),
     /// The rings of a queue.
     OpenRings { queue: QueueId, process: ProcessKey, client: Handle, groups: Vec<Group> },
+    /// A channel of ours in a context, to hold the device with.
+    AddHold { place: HoldPlace, site: HoldSite, slot: HoldSlot, groups: Vec<Group> },
+    /// The end of that.
+    RemoveHold { process: ProcessKey, site: HoldSite, channel: Box<HoldChannel> },
+}
+
+/// Which queue a hold is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HoldPlace {
+    pub(super) queue: QueueId,
+    pub(super) process: ProcessKey,
+    pub(super) device: usize,
 }
 
 /// How a context is called, by us and by the driver.
@@ -134,6 +148,20 @@ impl Hands {
                 Ok(()) => return Ok(()),
                 Err(problem) => Report::Problem(problem),
             },
+            Job::AddHold { place, site, slot, groups } => {
+                Report::Hold(place, self.add_hold(place.process, site, slot, &groups).map(Box::new))
+            }
+            Job::RemoveHold { process, site, channel } => {
+                let removed = self.ledger.perform(process, &Act::NvidiaHold(site), true);
+                match removed {
+                    Err(error) if !error.is_gone() => {
+                        // The device may still use its memory, so nobody else may.
+                        channel.into_slot().abandon();
+                        Report::Problem(error.to_string())
+                    }
+                    Ok(()) | Err(_) => return Ok(()),
+                }
+            }
             Job::OpenRings { queue, process, client, groups } => {
                 match self.rings(process, client, &groups) {
                     Ok(rings) => Report::Rings(queue, Box::new(rings)),
@@ -175,6 +203,30 @@ impl Hands {
             reports.send(Report::Problem(error.to_string()))?;
         }
         Ok(result.map_err(|error| error.fault()))
+    }
+
+    /// Adds a channel of ours to a context, and opens its rings once more for the watcher.
+    fn add_hold(
+        &mut self,
+        process: ProcessKey,
+        site: HoldSite,
+        slot: HoldSlot,
+        groups: &[Group],
+    ) -> Result<NewHold, String> {
+        let own = self.own().map_err(|error| error.to_string())?;
+        let mut rings = self.rings(process, site.client, groups).map_err(|e| e.to_string())?;
+        rings.keep_first(groups.first().map_or(0, |compute| compute.channels.len()));
+        let act = Act::NvidiaHold(site);
+        self.ledger.write(process, &act).map_err(|error| error.to_string())?;
+        match hold::attach(process, &site, slot, &own) {
+            Ok(channel) => Ok(NewHold { site, channel, rings }),
+            Err((slot, error)) => {
+                if self.ledger.perform(process, &act, true).is_err_and(|error| !error.is_gone()) {
+                    slot.abandon();
+                }
+                Err(error.to_string())
+            }
+        }
     }
 
     fn rings(

@@ -1,0 +1,303 @@
+//! Queues that a program submits to with a priority.
+//!
+//! A queue has a depth: so many launches may be in flight, and whoever launches more waits. That is
+//! level 1 of preemption: what is not submitted yet need not be stopped. Unimportant queues are
+//! shallow unless their program says otherwise.
+
+mod cuda;
+mod emulated;
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpreempt_core::priority::{Class, Priority};
+
+use crate::c_api::types::{
+    GPREEMPT_BACKEND_CUDA, GPREEMPT_BACKEND_EMULATED, GPREEMPT_FOREVER, GPREEMPT_PRIORITY_DEFAULT,
+};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::fork;
+use crate::processes::level;
+use crate::session::lock;
+use cuda::CudaQueue;
+use emulated::EmulatedQueue;
+
+/// How deep an unimportant queue is.
+const LOW_DEPTH: u32 = 4;
+/// How long the looks at a device are apart: not long at first.
+const PAUSE_MIN: Duration = Duration::from_micros(10);
+const PAUSE_MAX: Duration = Duration::from_micros(200);
+
+/// How a queue is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) backend: c_int,
+    pub(crate) priority: c_int,
+    pub(crate) device: u32,
+    pub(crate) depth: u32,
+    pub(crate) memory_bytes: u32,
+    pub(crate) socket: Option<Vec<u8>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            backend: GPREEMPT_BACKEND_EMULATED,
+            priority: GPREEMPT_PRIORITY_DEFAULT,
+            device: 0,
+            depth: 0,
+            memory_bytes: 0,
+            socket: None,
+        }
+    }
+}
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: usize,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    /// Whether it waits for room.
+    pub(crate) waits: bool,
+    pub(crate) arguments: Arguments,
+}
+
+/// What a kernel is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arguments {
+    /// Pointers that the driver follows.
+    Pointers(*mut *mut c_void),
+    /// Words of the emulated GPU.
+    Words([u32; 4]),
+}
+
+/// How far a queue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) submitted: u64,
+    pub(crate) completed: u64,
+}
+
+/// A queue to submit to.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// The process that made it.
+    generation: u64,
+    device: Mutex<Device>,
+    is_blocked: Mutex<bool>,
+    unblocked: Condvar,
+}
+
+#[derive(Debug)]
+enum Device {
+    Emulated(EmulatedQueue),
+    Cuda(CudaQueue),
+}
+
+impl Queue {
+    pub(crate) fn create(options: Options) -> Result<Self, Failure> {
+        let priority = level(options.priority)?;
+        let depth = depth(options.depth, priority);
+        let device = match options.backend {
+            GPREEMPT_BACKEND_EMULATED => {
+                Device::Emulated(EmulatedQueue::create(&options, priority, depth)?)
+            }
+            GPREEMPT_BACKEND_CUDA => Device::Cuda(CudaQueue::create(priority, depth)?),
+            other => {
+                let sentence = format!("there is no backend {other}");
+                return Err(Failure::new(Code::Argument, sentence));
+            }
+        };
+        Ok(Self {
+            generation: fork::generation(),
+            device: Mutex::new(device),
+            is_blocked: Mutex::new(false),
+            unblocked: Condvar::new(),
+        })
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.generation == fork::generation() {
+            return Ok(());
+        }
+        let sentence = "a parent process created this queue; create one in this process";
+        Err(Failure::new(Code::State, sentence))
+    }
+
+    /// Whether its kernels take words, so that pointers to them are followed here.
+    pub(crate) fn takes_words(&self) -> bool {
+        self.check().is_ok() && matches!(*lock(&self.device), Device::Emulated(_))
+    }
+
+    pub(crate) fn launch(&self, launch: &Launch) -> Result<(), Failure> {
+        self.check()?;
+        let mut pause = Pause::default();
+        loop {
+            let busy = || Failure::new(Code::Busy, "the queue is blocked or as deep as it may be");
+            let mut is_blocked = lock(&self.is_blocked);
+            while *is_blocked {
+                if !launch.waits {
+                    return Err(busy());
+                }
+                is_blocked =
+                    self.unblocked.wait(is_blocked).unwrap_or_else(PoisonError::into_inner);
+            }
+            // The gate stays as it is until this launch is through or has to wait.
+            let is_done = match &mut *lock(&self.device) {
+                Device::Emulated(queue) => queue.try_launch(launch)?,
+                Device::Cuda(queue) => queue.try_launch(launch)?,
+            };
+            drop(is_blocked);
+            if is_done {
+                return Ok(());
+            }
+            if !launch.waits {
+                return Err(busy());
+            }
+            pause.sleep(None);
+        }
+    }
+
+    pub(crate) fn synchronize(&self, timeout_us: u64) -> Result<(), Failure> {
+        let target = self.progress()?.submitted;
+        let until = Some(timeout_us).filter(|us| *us != GPREEMPT_FOREVER);
+        // Further than the clock goes is without end.
+        let until = until.and_then(|us| Instant::now().checked_add(Duration::from_micros(us)));
+        let mut pause = Pause::default();
+        loop {
+            if self.progress()?.completed >= target {
+                return Ok(());
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let sentence = "not everything that was submitted is complete";
+                return Err(Failure::new(Code::TimedOut, sentence));
+            }
+            pause.sleep(left);
+        }
+    }
+
+    pub(crate) fn block(&self) -> Result<(), Failure> {
+        self.check()?;
+        let mut is_blocked = lock(&self.is_blocked);
+        if *is_blocked {
+            return Err(Failure::new(Code::State, "the queue is blocked already"));
+        }
+        *is_blocked = true;
+        Ok(())
+    }
+
+    pub(crate) fn unblock(&self) -> Result<(), Failure> {
+        self.check()?;
+        let mut is_blocked = lock(&self.is_blocked);
+        if !*is_blocked {
+            return Err(Failure::new(Code::State, "the queue is not blocked"));
+        }
+        *is_blocked = false;
+        self.unblocked.notify_all();
+        Ok(())
+    }
+
+    pub(crate) fn progress(&self) -> Result<Progress, Failure> {
+        self.check()?;
+        match &mut *lock(&self.device) {
+            Device::Emulated(queue) => queue.progress(),
+            Device::Cuda(queue) => queue.progress(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> Result<u64, Failure> {
+        self.check()?;
+        // Not while gpreemptd is asked, which may take its time.
+        let native = match &*lock(&self.device) {
+            Device::Emulated(queue) => Some(queue.native()),
+            Device::Cuda(_) => None,
+        };
+        native.map_or_else(cuda::id_of_context, emulated::id_of)
+    }
+
+    pub(crate) fn stream(&self) -> Result<*mut c_void, Failure> {
+        self.check()?;
+        match &*lock(&self.device) {
+            Device::Cuda(queue) => Ok(queue.stream()),
+            Device::Emulated(_) => {
+                Err(Failure::new(Code::Unsupported, "the emulated GPU has no streams"))
+            }
+        }
+    }
+
+    pub(crate) fn read(&self, address: u32, bytes: usize) -> Result<Vec<u8>, Failure> {
+        self.check()?;
+        match &mut *lock(&self.device) {
+            Device::Emulated(queue) => queue.read(address, bytes),
+            Device::Cuda(_) => {
+                Err(Failure::new(Code::Unsupported, "memory of CUDA is read with CUDA"))
+            }
+        }
+    }
+
+    /// Ends it. In a child only what the child inherited is let go of.
+    pub(crate) fn destroy(self) -> Result<(), Failure> {
+        let is_own = self.check().is_ok();
+        match self.device.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Device::Emulated(queue) if is_own => queue.destroy(),
+            Device::Cuda(queue) if is_own => queue.destroy(),
+            Device::Emulated(_) | Device::Cuda(_) => Ok(()),
+        }
+    }
+}
+
+/// Time between looks at a device, without any lock, so that other threads get in between.
+struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(PAUSE_MIN)
+    }
+}
+
+impl Pause {
+    fn sleep(&mut self, left: Option<Duration>) {
+        std::thread::sleep(left.map_or(self.0, |left| left.min(self.0)));
+        self.0 = (self.0 * 2).min(PAUSE_MAX);
+    }
+}
+
+/// How many launches may be in flight; none if as many as fit.
+fn depth(asked: u32, priority: Priority) -> Option<u32> {
+    match (asked, priority.class()) {
+        (0, Class::Low) => Some(LOW_DEPTH),
+        (0, Class::High) => None,
+        (depth, _) => Some(depth),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unimportant_queues_are_shallow_unless_asked_otherwise() {
+        let level = |level| Priority::new(level).unwrap();
+        assert_eq!(depth(0, level(7)), Some(LOW_DEPTH));
+        assert_eq!(depth(0, level(8)), None);
+        assert_eq!(depth(9, level(0)), Some(9));
+        assert_eq!(depth(2, level(15)), Some(2));
+    }
+
+    #[test]
+    fn there_are_no_queues_of_other_kinds() {
+        let bad = |backend, priority| {
+            let options = Options { backend, priority, ..Options::default() };
+            Queue::create(options).unwrap_err().code
+        };
+        assert_eq!(bad(0, 4), Code::Argument);
+        assert_eq!(bad(9, 4), Code::Argument);
+        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, 16), Code::Argument);
+        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, -1), Code::Argument);
+    }
+}

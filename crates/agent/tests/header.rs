@@ -1,0 +1,47 @@
+//! `include/gpreempt.h` is made from the source. `cargo xtask header` writes it anew.
+
+use std::path::Path;
+
+/// The files that have something for the header, in its order.
+const FILES: [&str; 6] = ["types", "connection", "processes", "queues", "hints", "submit"];
+
+const FIRST_LINES: &str = "\
+/* gpreempt: priorities for processes that share a GPU.
+ *
+ * Made from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
+ *
+ * Functions that return int return GPREEMPT_OK or an error below zero, and then nothing has
+ * changed; gpreempt_strerror() and gpreempt_last_message() say more. Any thread may call any of
+ * them. The library prints nothing, never ends the program, and starts no thread.
+ */";
+
+fn generated() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c_api");
+    let mut config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        header: Some(FIRST_LINES.to_owned()),
+        include_guard: Some("GPREEMPT_H".to_owned()),
+        cpp_compat: true,
+        no_includes: true,
+        sys_includes: ["stddef.h", "stdint.h"].map(str::to_owned).to_vec(),
+        style: cbindgen::Style::Both,
+        usize_is_size_t: true,
+        documentation_style: cbindgen::DocumentationStyle::C99,
+        line_length: 100,
+        ..cbindgen::Config::default()
+    };
+    config.function.args = cbindgen::Layout::Auto;
+    config.sort_by = cbindgen::SortKey::None;
+    let sources = FILES.map(|file| folder.join(format!("{file}.rs")));
+    let builder = cbindgen::Builder::new().with_config(config);
+    let builder = sources.iter().fold(builder, |builder, source| builder.with_src(source));
+    let bindings = builder.generate().expect("the source is a header");
+    let mut text = Vec::new();
+    bindings.write(&mut text);
+    String::from_utf8(text).expect("text")
+}
+
+#[test]
+fn the_header_is_made_from_the_source() {
+    expect_test::expect_file!["../include/gpreempt.h"].assert_eq(&generated());
+}

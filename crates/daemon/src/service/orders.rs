@@ -1,0 +1,280 @@
+//! What people asked for, kept beside the journal so that it outlives us.
+//!
+//! Priorities that were given by `set` and `run`, and suspensions whose lease still runs. It is one
+//! small file, replaced as a whole. A file that makes no sense, or is of an earlier boot, is as
+//! good as none; so is what it says of a process that has ended.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::num::NonZeroU32;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use gpreempt_core::priority::Priority;
+use gpreempt_device::process::ProcessKey;
+use gpreempt_wire::traits::TraitsChange;
+use serde::{Deserialize, Serialize};
+
+use super::member::Order;
+
+/// The file's name.
+const NAME: &str = "orders.json";
+/// What this program writes and reads.
+const VERSION: u32 = 1;
+/// No file is longer.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// What was asked for, fit for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeptOrder {
+    priority: Option<u8>,
+    weight: Option<NonZeroU32>,
+    deadline_us: Option<u64>,
+    uid: u32,
+}
+
+/// What became of a process that uses a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeptMember {
+    pub(super) process: ProcessKey,
+    pub(super) order: Option<KeptOrder>,
+    pub(super) is_detached: bool,
+    /// On the monotonic clock.
+    pub(super) suspended_until_ns: Option<u64>,
+}
+
+/// What a process and its children are to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeptRegistration {
+    pub(super) process: ProcessKey,
+    pub(super) order: KeptOrder,
+    pub(super) by_master: bool,
+    pub(super) uid: u32,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kept {
+    pub(super) members: Vec<KeptMember>,
+    pub(super) registrations: Vec<KeptRegistration>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    version: u32,
+    /// Start times and leases mean something within one boot only.
+    boot: String,
+    kept: Kept,
+}
+
+/// The file, and what it said of processes that were not met since.
+#[derive(Debug)]
+pub(super) struct Orders {
+    path: PathBuf,
+    boot: String,
+    written: Option<Kept>,
+    unmet: BTreeMap<ProcessKey, KeptMember>,
+}
+
+impl From<Order> for KeptOrder {
+    fn from(order: Order) -> Self {
+        let TraitsChange { priority, weight, deadline_us } = order.change;
+        Self { priority: priority.map(Priority::level), weight, deadline_us, uid: order.uid }
+    }
+}
+
+impl From<KeptOrder> for Order {
+    fn from(kept: KeptOrder) -> Self {
+        let KeptOrder { priority, weight, deadline_us, uid } = kept;
+        let priority = priority.and_then(Priority::new);
+        Self { change: TraitsChange { priority, weight, deadline_us }, uid }
+    }
+}
+
+impl Orders {
+    /// What the last daemon left in that folder, and the registrations among it.
+    pub(super) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>) {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let path = folder.join(NAME);
+        let kept = read(&path, boot.trim()).unwrap_or_default();
+        let lives = |process: ProcessKey| process.check().is_ok();
+        let members = kept.members.into_iter().filter(|member| lives(member.process));
+        let unmet = members.map(|member| (member.process, member)).collect();
+        let registrations = kept.registrations.into_iter();
+        let registrations = registrations.filter(|known| lives(known.process)).collect();
+        (Self { path, boot: boot.trim().to_owned(), written: None, unmet }, registrations)
+    }
+
+    /// What was known of a process that is met now.
+    pub(super) fn take(&mut self, process: ProcessKey) -> Option<KeptMember> {
+        self.unmet.remove(&process)
+    }
+
+    /// Forgets what is said of a process that was not met yet.
+    pub(super) fn forget(&mut self, process: ProcessKey) {
+        self.unmet.remove(&process);
+    }
+
+    /// Ends suspensions of processes that were not met yet. True if there was one.
+    pub(super) fn end_suspensions(&mut self, is_meant: impl Fn(ProcessKey) -> bool) -> bool {
+        let mut is_any = false;
+        for (process, member) in &mut self.unmet {
+            is_any |= member.suspended_until_ns.take_if(|_| is_meant(*process)).is_some();
+        }
+        is_any
+    }
+
+    /// Forgets suspensions that are over, and processes that ended before they were met.
+    pub(super) fn sweep(&mut self, now_ns: u64) {
+        self.unmet.retain(|process, member| {
+            member.suspended_until_ns = member.suspended_until_ns.filter(|until| *until > now_ns);
+            process.check().is_ok()
+        });
+    }
+
+    /// Writes down what is so now, if that is something else than before.
+    ///
+    /// # Errors
+    /// If it cannot be written; then the old file stands.
+    pub(super) fn write(&mut self, mut kept: Kept) -> io::Result<()> {
+        kept.members.extend(self.unmet.values().copied());
+        if self.written.as_ref() == Some(&kept) {
+            return Ok(());
+        }
+        if kept == Kept::default() {
+            match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            self.written = Some(kept);
+            return Ok(());
+        }
+        let contents = Contents { version: VERSION, boot: self.boot.clone(), kept };
+        let fresh = self.path.with_extension("new");
+        // Left by somebody who died while writing; it never counted.
+        let _ = fs::remove_file(&fresh);
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(&serde_json::to_vec(&contents)?)?;
+        fs::rename(fresh, &self.path)?;
+        self.written = Some(contents.kept);
+        Ok(())
+    }
+}
+
+/// What a file says, if it says something to us.
+fn read(path: &Path, boot: &str) -> Option<Kept> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut text).ok()?;
+    let contents: Contents = serde_json::from_slice(&text).ok()?;
+    (contents.version == VERSION && contents.boot == boot).then_some(contents.kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_device::process::ProcessInfo;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("gpreempt-orders-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn own() -> ProcessKey {
+        ProcessInfo::read(std::process::id()).unwrap().key
+    }
+
+    fn member(process: ProcessKey) -> KeptMember {
+        let change = TraitsChange { priority: Priority::new(11), ..TraitsChange::default() };
+        let order = Some(Order { change, uid: 5 }.into());
+        KeptMember { process, order, is_detached: false, suspended_until_ns: Some(50) }
+    }
+
+    fn registration(process: ProcessKey) -> KeptRegistration {
+        let order = member(process).order.unwrap();
+        KeptRegistration { process, order, by_master: true, uid: 5 }
+    }
+
+    #[test]
+    fn what_is_written_is_found_again_unless_its_process_is_gone() {
+        let folder = Folder::new("again");
+        let gone = ProcessKey { start_ticks: 1, ..own() };
+        let kept = Kept {
+            members: vec![member(own()), member(gone)],
+            registrations: vec![registration(own()), registration(gone)],
+        };
+        let (mut orders, none) = Orders::load(&folder.0);
+        assert_eq!(none, []);
+        orders.write(kept).unwrap();
+        let (mut orders, registrations) = Orders::load(&folder.0);
+        assert_eq!(registrations, [registration(own())]);
+        assert_eq!(orders.take(gone), None);
+        // Whoever was not met yet is not forgotten.
+        orders.write(Kept::default()).unwrap();
+        let (mut orders, _) = Orders::load(&folder.0);
+        assert_eq!(orders.take(own()), Some(member(own())));
+        let order = Order::from(member(own()).order.unwrap());
+        assert_eq!((order.change.priority, order.uid), (Priority::new(11), 5));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_as_good_as_nothing() {
+        let folder = Folder::new("broken");
+        let (mut orders, _) = Orders::load(&folder.0);
+        orders.write(Kept { members: vec![member(own())], registrations: vec![] }).unwrap();
+        let path = folder.0.join(NAME);
+        let good = fs::read_to_string(&path).unwrap();
+        let broken = [
+            good.replace("\"version\":1", "\"version\":2"),
+            good.replace("\"boot\":\"", "\"boot\":\"0"),
+            good.replace("is_detached", "is_fancy"),
+            good[..good.len() / 2].to_owned(),
+            String::new(),
+        ];
+        for text in broken {
+            assert_ne!(text, good);
+            fs::write(&path, &text).unwrap();
+            assert_eq!(Orders::load(&folder.0).0.take(own()), None, "{text}");
+        }
+        fs::write(&path, &good).unwrap();
+        assert!(Orders::load(&folder.0).0.take(own()).is_some());
+    }
+
+    #[test]
+    fn leases_that_are_over_are_no_more() {
+        let folder = Folder::new("leases");
+        let (mut orders, _) = Orders::load(&folder.0);
+        orders.unmet.insert(own(), member(own()));
+        orders.write(Kept::default()).unwrap();
+        assert!(folder.0.join(NAME).exists());
+        orders.take(own());
+        orders.write(Kept::default()).unwrap();
+        assert!(!folder.0.join(NAME).exists(), "nothing is kept in no file");
+        orders.unmet.insert(own(), member(own()));
+        orders.sweep(49);
+        assert_eq!(orders.unmet[&own()].suspended_until_ns, Some(50));
+        orders.sweep(50);
+        assert_eq!(orders.unmet[&own()].suspended_until_ns, None);
+        orders.unmet.insert(own(), member(own()));
+        assert!(!orders.end_suspensions(|_| false) && orders.end_suspensions(|_| true));
+        assert!(!orders.end_suspensions(|_| true));
+    }
+}

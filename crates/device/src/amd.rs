@@ -1,0 +1,25 @@
+//! AMD devices on an unpatched kernel: queues of other processes, listed, suspended and resumed.
+//!
+//! From the bottom up: [`abi`] is what the kernel's header says; a [`door`] carries calls to the
+//! kernel or to something with the same rules ([`fake`]); a [`session`] is what a debugger has with
+//! one process, and the only way to stop single queues; [`pause`] stops a whole process where there
+//! is none. [`AmdBackend`] is all of that for the scheduler's loop. [`queue`], [`topology`] and
+//! [`activity`] look without touching anything, and [`probe`] says what a machine can do and what
+//! is in the way.
+
+pub mod abi;
+pub(crate) mod act;
+pub mod activity;
+mod backend;
+pub mod door;
+pub mod fake;
+pub mod node;
+pub mod pause;
+pub mod probe;
+mod ptrace;
+pub mod queue;
+pub mod session;
+pub mod topology;
+mod tracer;
+
+pub use backend::AmdBackend;

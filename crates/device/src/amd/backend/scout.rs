@@ -1,0 +1,73 @@
+//! A thread that notices which processes use KFD.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::report::Report;
+use crate::amd::queue::users;
+use crate::controller::Reporter;
+use crate::process::{ProcessInfo, ProcessKey};
+
+/// How often it looks, if nobody says otherwise.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// The thread, as long as it runs.
+#[derive(Debug)]
+pub(super) struct Scout {
+    orders: Option<Sender<Duration>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scout {
+    /// Starts one that looks into KFD's folder in sysfs.
+    ///
+    /// # Errors
+    /// If there are no more threads.
+    pub(super) fn start(sysfs: PathBuf, reports: Reporter<Report>) -> io::Result<Self> {
+        let (orders, incoming) = channel();
+        let thread = std::thread::Builder::new().name("amd scout".into()).spawn(move || {
+            let (mut every, mut known) = (EVERY, Vec::new());
+            loop {
+                let found = look(&sysfs);
+                if found != known {
+                    known.clone_from(&found);
+                    if reports.send(Report::Users(found)).is_err() {
+                        return;
+                    }
+                }
+                match incoming.recv_timeout(every) {
+                    Ok(other) => every = other,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        })?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
+    }
+
+    /// Looks that often from now on, and once now.
+    pub(super) fn set_every(&self, every: Duration) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(every);
+        }
+    }
+
+    /// Ends it.
+    pub(super) fn stop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Who uses KFD beside ourselves. A folder that cannot be read shows nobody, and is read again.
+fn look(sysfs: &Path) -> Vec<ProcessKey> {
+    let own = std::process::id();
+    let pids = users(sysfs).unwrap_or_default();
+    let others = pids.into_iter().filter(|pid| *pid != own);
+    others.filter_map(|pid| ProcessInfo::read(pid).ok()).map(|info| info.key).collect()
+}

@@ -1,0 +1,163 @@
+//! What this machine can do with AMD devices, and what is in the way.
+
+mod powers;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use super::door::{Door, KernelDoor};
+use super::node;
+use super::topology::{Gfx, Topology};
+pub use powers::Powers;
+
+/// One thing that is so, and what follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What it is, and what to do about it if it is not.
+    pub what: String,
+}
+
+/// Where things are; other places for tests.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// KFD's folder in sysfs.
+    pub sysfs: PathBuf,
+    /// KFD's folder in debugfs.
+    pub debugfs: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            sysfs: PathBuf::from("/sys/class/kfd/kfd"),
+            debugfs: PathBuf::from("/sys/kernel/debug/kfd"),
+        }
+    }
+}
+
+/// Looks at this machine.
+pub fn look(places: &Places) -> Vec<Finding> {
+    match KernelDoor::open() {
+        Ok(door) => report(&door, Powers::read(), places),
+        Err(error) => vec![no(explain_open(&error))],
+    }
+}
+
+/// Everything that is known once there is a door.
+pub fn report(door: &dyn Door, powers: Powers, places: &Places) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let abilities = match door.version() {
+        Ok(version) => version.abilities(),
+        Err(errno) => {
+            let path = node::PATH;
+            return vec![no(format!("{path} does not answer ({errno}): it is not AMD's"))];
+        }
+    };
+    findings.push(Finding { ok: abilities.suspend, what: abilities.sentence() });
+    findings.push(tracing(powers));
+    if !abilities.suspend {
+        findings.push(pausing(powers));
+    }
+    findings.extend(devices(places));
+    findings.push(addresses(places));
+    findings
+}
+
+/// Why the device could not be opened.
+fn explain_open(error: &io::Error) -> String {
+    let path = node::PATH;
+    if error.kind() == io::ErrorKind::NotFound {
+        return format!(
+            "there is no {path}: no AMD GPU, or the amdgpu module is not loaded (modprobe amdgpu), \
+             or a container without the device (--device {path})"
+        );
+    }
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return format!(
+            "{path} may not be opened: run this as root, or join the group that owns it (render)"
+        );
+    }
+    format!("{path} cannot be opened: {error}")
+}
+
+fn tracing(powers: Powers) -> Finding {
+    match powers.tracing_problem() {
+        None => yes("processes of all users can be traced, which suspending queues needs"),
+        Some(problem) => no(problem),
+    }
+}
+
+fn pausing(powers: Powers) -> Finding {
+    if powers.may_checkpoint() {
+        return yes("whole processes can be paused");
+    }
+    no("whole processes cannot be paused: that needs CAP_CHECKPOINT_RESTORE; run this as root")
+}
+
+fn devices(places: &Places) -> Vec<Finding> {
+    let topology = match Topology::read(&places.sysfs) {
+        Ok(topology) => topology,
+        Err(error) => {
+            let place = places.sysfs.display();
+            return vec![no(format!("{place} cannot be read ({error}); is sysfs mounted?"))];
+        }
+    };
+    if topology.devices().next().is_none() {
+        return vec![no("KFD runs but has no GPU; the kernel's log (dmesg) says why")];
+    }
+    topology.devices().map(|node| device(node.gpu_id, node.gfx)).collect()
+}
+
+/// What a device makes of a debugger.
+fn device(gpu_id: u32, gfx: Gfx) -> Finding {
+    if !gfx.knows_debuggers() {
+        return no(format!(
+            "GPU {gpu_id} ({gfx}) is too old for suspending queues (gfx9 or newer); its processes \
+             can only be paused as a whole"
+        ));
+    }
+    if !gfx.debugs_several() {
+        return no(format!(
+            "GPU {gpu_id} ({gfx}) can suspend the queues of one process at a time; the others can \
+             only be paused as a whole"
+        ));
+    }
+    if gfx.masks_units() {
+        return yes(format!(
+            "GPU {gpu_id} ({gfx}) can suspend queues; a process under control has fewer compute \
+             units there, because of a fault of this chip"
+        ));
+    }
+    yes(format!("GPU {gpu_id} ({gfx}) can suspend queues"))
+}
+
+/// Whether queues can be watched before there is a session.
+fn addresses(places: &Places) -> Finding {
+    let file = places.debugfs.join("mqds");
+    match fs::File::open(&file) {
+        Ok(_) => yes("priorities and rings can be read without a session (debugfs)"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => no(format!(
+            "{} may not be read: hardware priorities are not shown; run this as root",
+            file.display()
+        )),
+        Err(_) => no(format!(
+            "{} is not there: hardware priorities are not shown; mount debugfs with: mount -t \
+             debugfs debugfs /sys/kernel/debug",
+            file.display()
+        )),
+    }
+}
+
+fn yes(what: impl Into<String>) -> Finding {
+    Finding { ok: true, what: what.into() }
+}
+
+fn no(what: impl Into<String>) -> Finding {
+    Finding { ok: false, what: what.into() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! An errand as the tracer of a process.
+//!
+//! The kernel lets the *thread* that traces a process do things to it. A thread that lives only for
+//! one errand never has to look after the process: nothing stops it while it is traced, and the
+//! kernel lets go of it when the thread ends. So nobody's signals ever wait for us.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::door::Door;
+
+/// How long a process may stay traced after the thread that traced it has ended. It takes
+/// microseconds.
+const LET_GO_MAX: Duration = Duration::from_secs(2);
+/// How often to look.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Why there was no errand.
+#[derive(Debug)]
+pub(crate) enum TraceError {
+    /// We may not trace the process, or somebody else does.
+    Seize(Errno),
+    /// There are no more threads.
+    Thread(io::Error),
+}
+
+/// Does something as the tracer of a process. When this returns, the process is nobody's again.
+pub(crate) fn as_tracer<T: Send>(
+    door: &dyn Door,
+    pid: u32,
+    errand: impl FnOnce() -> T + Send,
+) -> Result<T, TraceError> {
+    let run = || {
+        let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
+        (own, door.seize(pid).map(|()| errand()))
+    };
+    let (tracer, result) = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("amd errand".into());
+        let thread = thread.spawn_scoped(scope, run).map_err(TraceError::Thread)?;
+        thread.join().map_err(|_| TraceError::Thread(io::Error::other("an errand failed")))
+    })?;
+    // Whoever waits for a thread may see its end before the kernel has let go for it.
+    let since = Instant::now();
+    while door.tracer_of(pid) == Some(tracer) && since.elapsed() < LET_GO_MAX {
+        thread::sleep(LOOK);
+    }
+    result.map_err(TraceError::Seize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amd::fake::FakeKfd;
+
+    #[test]
+    fn an_errand_is_done_by_the_tracer_and_leaves_nothing() {
+        let kfd = FakeKfd::new();
+        let client = kfd.client(7);
+        let door = kfd.door(1);
+        let seen = as_tracer(&door, client.pid(), || door.tracer_of(7)).unwrap();
+        assert!(seen.is_some_and(|tracer| tracer != 0));
+        assert_eq!(door.tracer_of(7), None);
+        let failed = as_tracer(&door, 99, || ());
+        assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))));
+    }
+}

@@ -1,0 +1,303 @@
+"""Holding the GPU for one process across its gaps, from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from harness import lines, measured_rate
+from service import Service
+
+# Period in us, kernels, kernel in us, gap in us.
+GAP30 = (10000, 20, 20, 30)
+GAP200 = (20000, 20, 20, 200)
+SINGLE = (5000, 1, 20, 0)
+STREAMS = ("--streams", "7")
+
+
+def held_by(bench, be, load, held):
+    """An attach of both, with or without holds."""
+    arguments = [f"{be.pid}:2", f"{load.pid}:12"] + ([] if held else ["--no-hold"])
+    return bench.attach(*arguments)
+
+
+def kept_of_rest(service, case, rate, alone):
+    """What part BE keeps of the time that LC, when alone, leaves."""
+    return rate / alone / (1 - service["p50"] / case[0])
+
+
+def beside(bench, name, case, seconds, be, alone, how, more=(), environment=None):
+    """One load beside BE. `how` attaches it, if anything does."""
+    attached = []
+    service, rates = bench.latency(seconds, *case, beside=[be], more=more,
+                                   then=lambda load: attached.append(how(load)),
+                                   environment=environment)
+    for process in attached:
+        if hasattr(process, "poll") and process.poll() is None:
+            bench.end(process, signal.SIGINT)
+    bench.row(name, service, rates, [alone])
+    return service, rates[0]
+
+
+def ratio(bench, name, ours, solo, most):
+    """Checks p50 and p99 against those of running alone."""
+    ratios = {q: round(ours[q] / solo[q], 3) for q in ("p50", "p99")}
+    bench.check(f"{name}: LC at most {most[0]} and {most[1]} times alone",
+                ratios["p50"] <= most[0] and ratios["p99"] <= most[1], json.dumps(ratios))
+
+
+def test_holds(bench):
+    """LC with gaps beside a saturating BE: alone, defaults, slices alone, held."""
+    cases = (("gap 30", GAP30, 21, ()), ("gap 200", GAP200, 41, ()),
+             ("gap 30, 7 streams", GAP30, 21, STREAMS))
+    solo = {}
+    for name, case, seconds, more in cases:
+        solo[name], _ = bench.latency(seconds / 2, *case, more=more)
+        bench.row(f"{name}, alone", solo[name], [], [])
+    be = bench.start("be", "--seconds", "240", "--kernel-us", "8000", "--report-ms", "50",
+                     "--kind", "counter")
+    alone = measured_rate(be, 2)
+    beside(bench, "gap 30, driver defaults", (100000, *GAP30[1:]), 6, be, alone, lambda load: None)
+    for name, case, seconds, more in cases:
+        beside(bench, f"{name}, slices alone", case, 5, be, alone,
+               lambda load: held_by(bench, be, load, False), more)
+        ours, rate = beside(bench, f"{name}, held", case, seconds, be, alone,
+                            lambda load: held_by(bench, be, load, True), more)
+        ratio(bench, name, ours, solo[name], (1.20, 1.25))
+        kept = kept_of_rest(solo[name], case, rate, alone)
+        bench.check(f"{name}: BE keeps 92 % of the rest", kept >= 0.92, f"{kept:.1%}")
+    after = measured_rate(be, 2)
+    bench.check("BE is back at full speed", after >= 0.98 * alone, f"{after / alone:.1%}")
+    bench.end(be)
+    exact = lines(be.log, "final")[0]["exactness"]
+    bench.check("BE's memory is exact", exact["result"] == "pass", json.dumps(exact))
+
+
+def test_hints(bench):
+    """Hints ahead of requests, through the daemon."""
+    cases = (("gap 30", GAP30, 22, (1.05, 1.30)), ("one kernel", SINGLE, 12, (1.5, 1.5)))
+    solo = {}
+    for name, case, seconds, _ in cases:
+        solo[name], _ = bench.latency(seconds / 2, *case)
+        bench.row(f"{name}, alone", solo[name], [], [])
+    be = bench.start("be", "--seconds", "150", "--kernel-us", "8000", "--report-ms", "50")
+    alone = measured_rate(be, 2)
+    daemon = Service(bench, "hints")
+    time.sleep(2)
+    for name, case, seconds, most in cases:
+        raise_it = lambda load: daemon.call("set", str(load.pid), "-p", "12") and None
+        beside(bench, f"{name}, no hint", case, 5, be, alone, raise_it)
+        ours, rate = beside(bench, f"{name}, hint 350 us ahead", case, seconds, be, alone,
+                            raise_it, ("--hint-us", "350"), daemon.environment)
+        ratio(bench, f"{name} with hints", ours, solo[name], most)
+        kept = kept_of_rest(solo[name], case, rate, alone)
+        print(f"       BE keeps {kept:.1%} of the rest")
+    log = daemon.stop()
+    bench.rows.append({"name": "daemon log (hints)", "lines": log.splitlines()[-20:]})
+    print(log[-800:])
+    bench.end(be)
+
+
+def back_after(be, moment, longest):
+    """Milliseconds from a moment until the end of a window in which BE got on."""
+    time.sleep(longest)
+    windows = [w for w in lines(be.log, "rate") if w["from_ns"] > moment and w["count"] > 0]
+    return (windows[0]["until_ns"] - moment) / 1e6 if windows else float("inf")
+
+
+def test_hold_ends(bench):
+    """Whoever holds, or is held for, is killed or stopped: the others go on."""
+    be = bench.start("be", "--seconds", "120", "--kernel-us", "500", "--report-ms", "10")
+    # Always in a request, so always held.
+    always = ("lc", "--seconds", "100", "--every-us", "1150", "--kernels", "20", "--kernel-us",
+              "20", "--gap-us", "30")
+    alone = measured_rate(be, 1)
+    late = {"LC": [], "holder": []}
+    for _ in range(3):
+        lc = bench.start(*always)
+        attach = held_by(bench, be, lc, True)
+        starved = measured_rate(be, 1)
+        moment = time.monotonic_ns()
+        lc.kill()
+        late["LC"].append(back_after(be, moment, 0.4))
+        bench.end(attach, signal.SIGINT)
+        lc.wait(10)
+        lc = bench.start(*always)
+        attach = held_by(bench, be, lc, True)
+        time.sleep(0.5)
+        moment = time.monotonic_ns()
+        attach.kill()
+        attach.wait(10)
+        late["holder"].append(back_after(be, moment, 0.6))
+        bench.end(lc)
+    bench.check("LC killed while held: BE is back within 10 ms (and a window of 10 ms)",
+                max(late["LC"]) <= 20, f"{late['LC']} ms, before {starved:.0f}/s of {alone:.0f}")
+    bench.check("holder killed while holding: BE is back within 100 ms",
+                max(late["holder"]) <= 110, f"{late['holder']} ms")
+    # Long gaps, so that the GPU is held most of the time and others could use it.
+    lc = bench.start("lc", "--seconds", "60", "--every-us", "16000", "--kernels", "20",
+                     "--kernel-us", "20", "--gap-us", "700")
+    attach = held_by(bench, be, lc, True)
+    time.sleep(1)
+    held = measured_rate(be, 1)
+    attach.send_signal(signal.SIGSTOP)
+    moment = time.monotonic_ns()
+    stopped = back_after(be, moment, 0.5)
+    attach.send_signal(signal.SIGCONT)
+    bench.check("holder stopped while holding: BE is back within 200 ms", stopped <= 200,
+                f"{stopped:.0f} ms, held {held:.0f}/s of {alone:.0f}")
+    time.sleep(0.5)
+    lc.send_signal(signal.SIGSTOP)
+    moment = time.monotonic_ns()
+    stopped = back_after(be, moment, 0.5)
+    lc.send_signal(signal.SIGCONT)
+    bench.check("LC stopped while held: BE is back within 70 ms", stopped <= 70,
+                f"{stopped:.0f} ms")
+    bench.end(attach, signal.SIGINT)
+    bench.end(lc)
+    bench.end(be)
+
+
+PROGRAM = """
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, (name, code)
+call("cuInit", 0)
+context, memory = ctypes.c_void_p(), ctypes.c_void_p()
+def begin():
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(1 << 20))
+def work(count):
+    lengths = []
+    for _ in range(count):
+        start = time.perf_counter()
+        for _ in range(5):
+            call("cuMemsetD32Async", memory, 7, ctypes.c_size_t(1 << 18), None)
+            call("cuCtxSynchronize")
+        lengths.append((time.perf_counter() - start) * 1e6)
+        time.sleep(0.002)
+    lengths.sort()
+    return lengths[len(lengths) // 2]
+begin()
+print("ready", flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == "work":
+        print(work(300), flush=True)
+    elif word == "reset":
+        work(5)
+        start = time.perf_counter()
+        call("cuDevicePrimaryCtxReset_v2", 0)
+        length = time.perf_counter() - start
+        begin()
+        work(5)
+        print(length * 1e3, flush=True)
+"""
+
+
+def test_hold_resets(bench):
+    """Synchronisation of a whole context under a hold, and resets of it."""
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    bench.children.append(program)
+    program.stdout.readline()
+
+    def ask(word):
+        program.stdin.write(word + "\n")
+        program.stdin.flush()
+        return float(program.stdout.readline())
+
+    alone, reset_alone = ask("work"), ask("reset")
+    be = bench.start("be", "--seconds", "60", "--kernel-us", "8000", "--report-ms", "50")
+    attach = held_by(bench, be, program, True)
+    held = ask("work")
+    bench.check("synchronising a context does not wait for the hold", held <= 1.6 * alone + 250,
+                f"{held:.0f} us held beside BE, {alone:.0f} us alone")
+    resets = [ask("reset") for _ in range(5)]
+    bench.check("a reset while attached is not slow", max(resets) <= 3 * reset_alone + 100,
+                f"{[round(r) for r in resets]} ms, alone {reset_alone:.0f} ms")
+    time.sleep(3)
+    again = ask("work")
+    bench.check("after resets it is held for again", again <= 1.3 * held + 100, f"{again:.0f} us")
+    bench.end(attach, signal.SIGINT)
+    said = [line for line in open(attach.log) if '"decision"' not in line]
+    print("".join(said[-40:]))
+    bench.end(be)
+    program.stdin.close()
+    bench.check("and the program ends well", program.wait(20) == 0, "exit code 0")
+
+
+def memory_used():
+    found = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"],
+                           capture_output=True, text=True).stdout
+    return int(found.split()[0])
+
+
+def test_hold_cycles(bench):
+    """A thousand times attached and detached, nothing left."""
+    be = bench.start("be", "--seconds", "200", "--kernel-us", "1000", "--report-ms", "100")
+    lc = bench.start("lc", "--seconds", "200", "--every-us", "2000", "--kernels", "5",
+                     "--kernel-us", "20", "--gap-us", "20")
+    descriptors = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in (be, lc)}
+    memory, count, with_hold = memory_used(), 1000, 0
+    begin = time.monotonic()
+    while count and time.monotonic() < begin + 120:
+        done = bench.gpreempt("attach", f"{be.pid}:2", f"{lc.pid}:12", "--for", "40ms", "--json")
+        with_hold += '"line":"holds"' in done.stdout.replace(" ", "")
+        count -= 1
+    took = time.monotonic() - begin
+    bench.check("1,000 attaches and detaches with a hold", count == 0 and with_hold == 1000,
+                f"{1000 - count} done, {with_hold} with a hold, {took:.0f} s")
+    now = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in (be, lc)}
+    bench.check("no descriptor and no GPU memory is left",
+                now == descriptors and memory_used() <= memory + 2,
+                f"{now}, {memory_used()} MiB, before {memory}")
+    bench.end(lc)
+    bench.end(be)
+
+
+def test_two_held(bench):
+    """Two important processes with gaps: the scheduler decides whom the GPU is held for."""
+    solo, _ = bench.latency(5, *GAP30)
+    bench.row("gap 30, alone", solo, [], [])
+    be = bench.start("be", "--seconds", "60", "--kernel-us", "8000", "--report-ms", "50")
+    alone = measured_rate(be, 2)
+    other = bench.start("lc", "--seconds", "5", "--every-us", "19700", "--kernels", "20",
+                        "--kernel-us", "20", "--gap-us", "30", "--warmup-ms", "4000")
+
+    def how(load):
+        return bench.attach(f"{be.pid}:2", f"{load.pid}:12", f"{other.pid}:13")
+
+    lower, _ = beside(bench, "two LC, held, priority 12", (20000, *GAP30[1:]), 9, be, alone, how)
+    other.wait(30)
+    higher = lines(other.log, "final")[0]["service_us"]
+    bench.row("two LC, held, priority 13", higher, [], [])
+    bench.check("two LC: the higher one as if it were the only one",
+                higher["p50"] <= 1.25 * solo["p50"], f"{higher['p50'] / solo['p50']:.2f} times")
+    bench.check("two LC: the lower one waits for the higher one at most",
+                lower["p50"] <= 1.5 * solo["p50"], f"{lower['p50'] / solo['p50']:.2f} times")
+    bench.end(be)
+
+
+def test_launch_path(bench):
+    """Launches per second of a program that is held for, against one that nobody knows of."""
+    idle = bench.start("lc", "--seconds", "90", "--every-us", "50000", "--kernels", "1")
+    load = bench.start("be", "--seconds", "90", "--kernel-us", "4", "--depth", "64",
+                       "--report-ms", "100")
+    rates = {True: [], False: []}
+    for _ in range(4):
+        rates[False].append(measured_rate(load, 3))
+        attach = bench.attach(f"{load.pid}:12", f"{idle.pid}:2")
+        rates[True].append(measured_rate(load, 3))
+        bench.end(attach, signal.SIGINT)
+    mean = {known: sum(found) / len(found) for known, found in rates.items()}
+    change = mean[True] / mean[False]
+    bench.check("launches per second are the same within 1 %", abs(change - 1) <= 0.01,
+                f"{change:.4f} of {mean[False]:.0f}/s")
+    bench.end(load)
+    bench.end(idle)

@@ -1,0 +1,70 @@
+"""Priorities of processes and queues."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Iterator, Optional
+
+from . import _abi, _call
+from ._call import call
+from .errors import NoSuchProcess, NotControlled
+
+
+def set_priority(
+    priority: int, *, pid: Optional[int] = None, queue: Optional[int] = None
+) -> None:
+    """Gives this process, another one or one queue a priority: 0 (lowest) to 15 (highest).
+
+    A process need not use a GPU yet, and the children it starts from now on get the same. Above 7
+    is for root and the group gpreempt.
+    """
+    wanted = _call.priority(priority)
+    if queue is None:
+        call("gpreempt_set_priority", _call.process(pid), wanted)
+    elif pid is None:
+        call("gpreempt_set_queue_priority", _call.queue_id(queue), wanted)
+    else:
+        raise TypeError("set_priority() is for a process or for a queue: say pid or queue")
+
+
+def clear_queue_priority(queue: int) -> None:
+    """A queue has the priority of its process again."""
+    call("gpreempt_set_queue_priority", _call.queue_id(queue), _abi.PRIORITY_OF_PROCESS)
+
+
+def priority_of(pid: Optional[int] = None) -> int:
+    """The priority that this process or another one has.
+
+    Raises NotControlled if it has no queue that gpreemptd controls.
+    """
+    found = ctypes.c_int()
+    call("gpreempt_get_priority", _call.process(pid), ctypes.byref(found))
+    return found.value
+
+
+def detach(pid: Optional[int] = None) -> None:
+    """Restores this process or another one, and leaves it alone from now on."""
+    call("gpreempt_detach", _call.process(pid))
+
+
+@contextlib.contextmanager
+def attach(pid: int, priority: int) -> Iterator[None]:
+    """A process has this priority inside of the block, and afterwards that of before.
+
+    One that was not under gpreemptd's control is let go of again.
+    """
+    try:
+        before: Optional[int] = priority_of(pid)
+    except NotControlled:
+        before = None
+    set_priority(priority, pid=pid)
+    try:
+        yield
+    finally:
+        # A process that has ended needs nothing back.
+        with contextlib.suppress(NoSuchProcess):
+            if before is None:
+                detach(pid)
+            else:
+                set_priority(before, pid=pid)

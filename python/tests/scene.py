@@ -1,0 +1,197 @@
+"""A scene: the real emulated GPU, the real daemon and loads, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Callable, Optional
+
+PATIENCE_S = 30.0
+"""How long anything may take: far more than it does, because machines are busy."""
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def binaries() -> Path:
+    """The folder of the programs under test."""
+    chosen = os.environ.get("GPREEMPT_BIN")
+    if chosen:
+        return Path(chosen)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+    for profile in ("debug", "release"):
+        if (target / profile / "gpreemptd").exists():
+            return target / profile
+    raise FileNotFoundError(
+        f"there is no gpreemptd below {target}; run `cargo xtask python`, or set GPREEMPT_BIN"
+    )
+
+
+def library() -> Path:
+    """The library under test: the one beside the programs, unless another is named."""
+    chosen = os.environ.get("GPREEMPT_LIBRARY")
+    return Path(chosen) if chosen else binaries() / "libgpreempt.so"
+
+
+LIBRARY = library()
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, f"in vain: {what}"
+        time.sleep(0.005)
+
+
+class Program:
+    """A program that ends with the scene; what it says is kept."""
+
+    def __init__(self, *command: object, env: Optional[dict[str, str]] = None) -> None:
+        self.child = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def is_alive(self) -> bool:
+        return self.child.poll() is None
+
+    def says(self, text: str) -> bool:
+        return any(text in line for line in list(self.lines))
+
+    def until_says(self, text: str) -> None:
+        def said_or_ended() -> bool:
+            return self.says(text) or not self.is_alive()
+
+        until(f"{self.child.args!r} says {text!r}", said_or_ended)
+        if not self.says(text):
+            self._reader.join(PATIENCE_S)
+        assert self.says(text), f"{text!r} is not in {self.lines}"
+
+    def terminate(self) -> int:
+        """Ends it in good order."""
+        self.child.send_signal(signal.SIGTERM)
+        status = self.child.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return status
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        with self.child.stdout as out:
+            for line in out:
+                self.lines.append(line.rstrip("\n"))
+
+
+class Load(Program):
+    """A load without end on the emulated GPU."""
+
+    def reports(self, line: str) -> list[dict[str, Any]]:
+        """Its lines of one kind, as objects."""
+        objects = [json.loads(text) for text in list(self.lines) if text.startswith("{")]
+        return [item for item in objects if item.get("line") == line]
+
+    def total(self) -> int:
+        """Kernels that are complete."""
+        rates = self.reports("rate")
+        return int(rates[-1]["total"]) if rates else 0
+
+    def finish(self) -> dict[str, Any]:
+        """Ends it in good order; it proves that every kernel ran exactly once."""
+        status = self.terminate()
+        assert status == 0, f"{status}: its work is not exact: {self.lines[-3:]}"
+        return self.reports("final")[-1]
+
+
+class Scene:
+    """An emulated GPU and a daemon."""
+
+    def __init__(self, machine: str = "cwsr", devices: int = 1) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gpreempt-")
+        self.folder = Path(self._folder.name)
+        self.socket = self.folder / "gpreemptd.sock"
+        self.gpu = self.folder / "gpu"
+        self._programs: list[Program] = []
+        self.emulator = self._start(
+            Program(
+                binaries() / "gpreempt-emu",
+                *("--socket", self.gpu, "--model", "mi300x", "--machine", machine),
+                *("--compute-units", 1, "--devices", devices),
+            )
+        )
+        until("an emulator", self.gpu.exists)
+        self.daemon = self.start_daemon()
+
+    def start_daemon(self) -> Program:
+        """Starts a daemon, the first or the next."""
+        config = self.folder / "config.toml"
+        # Found soon, because tests wait for it; and a hint counts for as long as a test takes.
+        config.write_text("[daemon]\nrescan_ms = 100\n[scheduler]\nhint_max_ms = 10000\n")
+        self.daemon = self._start(
+            Program(
+                binaries() / "gpreemptd",
+                *("--no-nvidia", "--socket", self.socket, "--state", self.folder / "state"),
+                *("--config", config, "--emulated", self.gpu),
+            )
+        )
+        self.daemon.until_says("ready at")
+        return self.daemon
+
+    def load(
+        self, *, kernel_us: int = 2000, device: int = 0, env: Optional[dict[str, str]] = None
+    ) -> Load:
+        """Starts a load without end and waits until it is ready."""
+        load = Load(
+            binaries() / "gpreempt-emu",
+            *("load", "be", "--socket", self.gpu, "--seconds", 3600, "--json"),
+            *("--kernel-us", kernel_us, "--depth", 4, "--report-ms", 20, "--device", device),
+            env=env,
+        )
+        self._programs.append(load)
+        load.until_says('"ready"')
+        return load
+
+    def _start(self, program: Program) -> Program:
+        self._programs.append(program)
+        return program
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything; the daemon in good order, so that its keeper needs no folder later."""
+        if self.daemon.is_alive():
+            self.daemon.terminate()
+        for program in reversed(self._programs):
+            if program.is_alive():
+                program.kill()
+        self._folder.cleanup()

@@ -1,0 +1,140 @@
+//! What the end of a process means.
+
+use super::actor::End;
+
+/// What became of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadEnd {
+    /// We killed it.
+    Killed,
+    /// It ended, and everything ran exactly once.
+    Exact,
+    /// It was asked to end before it began.
+    Unborn,
+    /// Its device went away, and it said so.
+    Lost,
+    /// The command that was to start it did not, because the daemon died meanwhile.
+    Refused,
+}
+
+/// What a load could know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LoadFacts {
+    /// Its device went away while it ran.
+    pub(super) lost_its_device: bool,
+    /// `gpreempt run` started it.
+    pub(super) is_run: bool,
+    /// It was asked to end.
+    pub(super) was_asked: bool,
+}
+
+/// What the end of a load means, or what is wrong with it.
+pub(super) fn of_load(end: &End, facts: LoadFacts) -> Result<LoadEnd, String> {
+    if end.was_killed {
+        return Ok(LoadEnd::Killed);
+    }
+    let is_final = |line: &&str| line.contains("\"line\":\"final\"");
+    let last = end.out.lines().find(is_final);
+    let is_exact = last.is_some_and(|line| line.contains("\"exactness\":{\"result\":\"pass\""));
+    let sentences: Vec<&str> = end.err.lines().collect();
+    match end.status.code() {
+        Some(0) if is_exact => Ok(LoadEnd::Exact),
+        Some(0) if last.is_none() && facts.was_asked => Ok(LoadEnd::Unborn),
+        // `run` says that it does without a daemon; then its program may have something to say.
+        Some(1 | 3) if facts.lost_its_device && is_clear(&sentences, facts.is_run) => {
+            Ok(LoadEnd::Lost)
+        }
+        Some(1 | 2) if facts.is_run && is_of_command(&sentences) => Ok(LoadEnd::Refused),
+        _ => Err(format!("a load ended with {}: {} {}", end.status, end.out, end.err)),
+    }
+}
+
+/// One sentence of the load, perhaps after one of `run`.
+fn is_clear(sentences: &[&str], is_run: bool) -> bool {
+    match sentences {
+        [one] => one.starts_with("gpreempt-emu: "),
+        [run, one] => is_run && run.starts_with("gpreempt: ") && one.starts_with("gpreempt-emu: "),
+        _ => false,
+    }
+}
+
+fn is_of_command(sentences: &[&str]) -> bool {
+    matches!(sentences, [one] if one.starts_with("gpreempt: "))
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientEnd {
+    /// We killed it.
+    Killed,
+    /// It did what it was asked to.
+    Done,
+    /// It did not, and said why.
+    Refused,
+}
+
+/// What the end of a command means, or what is wrong with it.
+pub(super) fn of_client(end: &End) -> Result<ClientEnd, String> {
+    let sentences: Vec<&str> = end.err.lines().collect();
+    match end.status.code() {
+        _ if end.was_killed => Ok(ClientEnd::Killed),
+        // Without a daemon some do what they can, and say so.
+        Some(0) if sentences.len() <= 1 => Ok(ClientEnd::Done),
+        Some(1 | 2) if sentences.len() <= 1 && !(end.err.is_empty() && end.out.is_empty()) => {
+            Ok(ClientEnd::Refused)
+        }
+        _ => Err(format!("a command ended with {}: {} {}", end.status, end.out, end.err)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    const PASS: &str = "{\"line\":\"final\",\"exactness\":{\"result\":\"pass\",\"wrong\":0}}\n";
+    const FAIL: &str = "{\"line\":\"final\",\"exactness\":{\"result\":\"fail\",\"wrong\":1}}\n";
+
+    fn end(code: i32, out: &str, err: &str) -> End {
+        let status = ExitStatus::from_raw(code << 8);
+        End { status, was_killed: false, out: out.to_owned(), err: err.to_owned() }
+    }
+
+    #[test]
+    fn a_load_is_exact_or_says_that_its_device_is_gone() {
+        let facts = LoadFacts::default();
+        assert_eq!(of_load(&end(0, PASS, ""), facts), Ok(LoadEnd::Exact));
+        assert!(of_load(&end(1, FAIL, "gpreempt-emu: wrong\n"), facts).is_err());
+        assert!(of_load(&end(0, "", ""), facts).is_err(), "it proved nothing");
+        let asked = LoadFacts { was_asked: true, ..facts };
+        assert_eq!(of_load(&end(0, "", ""), asked), Ok(LoadEnd::Unborn));
+        let gone = end(1, "", "gpreempt-emu: the emulated GPU is gone\n");
+        assert!(of_load(&gone, facts).is_err(), "its device was there");
+        let lost = LoadFacts { lost_its_device: true, ..facts };
+        assert_eq!(of_load(&gone, lost), Ok(LoadEnd::Lost));
+        let wordy = end(1, "", "gpreempt-emu: gone\nthread panicked\n");
+        assert!(of_load(&wordy, lost).is_err());
+    }
+
+    #[test]
+    fn run_may_fail_to_start_a_load() {
+        let run = LoadFacts { is_run: true, ..LoadFacts::default() };
+        let refused = end(1, "", "gpreempt: gpreemptd hung up\n");
+        assert_eq!(of_load(&refused, run), Ok(LoadEnd::Refused));
+        assert!(of_load(&refused, LoadFacts::default()).is_err());
+        let both = end(1, "", "gpreempt: gpreemptd is not running\ngpreempt-emu: gone\n");
+        assert!(of_load(&both, run).is_err());
+        let lost = LoadFacts { lost_its_device: true, ..run };
+        assert_eq!(of_load(&both, lost), Ok(LoadEnd::Lost));
+    }
+
+    #[test]
+    fn commands_end_with_a_sentence_and_never_panic() {
+        assert_eq!(of_client(&end(0, "done\n", "")), Ok(ClientEnd::Done));
+        assert_eq!(of_client(&end(1, "", "gpreempt: hung up\n")), Ok(ClientEnd::Refused));
+        assert!(of_client(&end(101, "", "thread 'main' panicked\n")).is_err());
+        assert!(of_client(&end(1, "", "")).is_err(), "it said nothing");
+        assert!(of_client(&end(1, "", "one\ntwo\n")).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask python`: the Python package, installed into an environment of its own, type-checked
+//! and tested against the real library, daemon and emulated GPU.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use crate::args::Syntax;
+use crate::packages::{self, Package};
+use crate::process::{build_release, repository_root, run, run_to_success};
+use crate::step::Outcome;
+
+/// What the tests start and load.
+const PROGRAMS: &[&str] = &[
+    "--package=gpreempt-agent",
+    "--lib",
+    "--package=gpreempt-daemon",
+    "--bin=gpreemptd",
+    "--package=gpreempt-device",
+    "--bin=gpreempt-keeper",
+    "--package=gpreempt-emu",
+    "--bin=gpreempt-emu",
+];
+
+/// Makes environments; Debian keeps this part of Python in a package of its own.
+const PYTHON_VENV: Package = Package {
+    name: "python3-venv",
+    program: "python3",
+    needed_by: "the test of the Python package",
+};
+
+/// The oldest Python that the package promises to run on.
+const OLDEST: &str = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 9))";
+
+/// Far more than the tests take; they bound each of their own waits.
+const TESTS_SECONDS_MAX: &str = "600";
+
+/// Tests the package and says how it went.
+pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
+    Syntax::NONE.parse(args)?;
+    match check() {
+        Outcome::Failed(reason) => anyhow::bail!(reason),
+        Outcome::Passed => Ok(true),
+        Outcome::Skipped(reason) => {
+            eprintln!("SKIPPED: {reason}");
+            Ok(true)
+        }
+    }
+}
+
+/// The same, as a step of the tests.
+pub(crate) fn check() -> Outcome {
+    if !has_python() {
+        packages::install_one(PYTHON_VENV);
+    }
+    if !has_python() {
+        let reason = "Python 3.9 or newer with venv is missing; to run this: apt-get install";
+        return Outcome::Skipped(format!("{reason} {}", PYTHON_VENV.name));
+    }
+    match test_package() {
+        Ok(true) => Outcome::Passed,
+        Ok(false) => Outcome::Skipped("pip cannot install pytest and mypy; see above".to_owned()),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    }
+}
+
+/// Whether there is a Python that can do what is needed.
+fn has_python() -> bool {
+    let mut python = Command::new("python3");
+    python.args(["-c", OLDEST]).stdout(Stdio::null()).stderr(Stdio::null());
+    python.status().is_ok_and(|status| status.success())
+}
+
+/// Builds, installs, checks and tests. False if the tools for it cannot be had.
+fn test_package() -> anyhow::Result<bool> {
+    let program = build_release(PROGRAMS)?;
+    let folder = program.parent().context("cargo built a program in no folder")?;
+    let environment = Environment::make(&folder.join("python"))?;
+    if !environment.install_tools()? {
+        return Ok(false);
+    }
+    environment.install_package()?;
+    environment.check_types()?;
+    environment.run_tests(folder)?;
+    Ok(true)
+}
+
+/// A Python environment of its own: nothing of the machine's Python is changed.
+struct Environment {
+    folder: PathBuf,
+}
+
+impl Environment {
+    /// A new one; what an earlier run left is cleared.
+    fn make(folder: &Path) -> anyhow::Result<Self> {
+        let mut python = Command::new("python3");
+        run_to_success(python.args(["-m", "venv", "--clear"]).arg(folder))?;
+        Ok(Self { folder: folder.to_path_buf() })
+    }
+
+    /// Whether the tools of the tests could be installed; a machine without a network has none.
+    fn install_tools(&self) -> anyhow::Result<bool> {
+        let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools"]);
+        Ok(run(&mut pip)?.success())
+    }
+
+    fn install_package(&self) -> anyhow::Result<()> {
+        // Setuptools builds in there, and a module that was removed since would come along.
+        match fs::remove_dir_all(repository_root().join("python/build")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+        run_to_success(&mut self.pip(["install", "--quiet", "--force-reinstall", "./python"]))
+    }
+
+    fn check_types(&self) -> anyhow::Result<()> {
+        let mut mypy = self.module("mypy");
+        mypy.args(["--strict", "--no-incremental"]);
+        run_to_success(mypy.args(["--config-file", "python/pyproject.toml"]).args(TYPED))
+    }
+
+    /// Runs the tests against what is in `programs`.
+    fn run_tests(&self, programs: &Path) -> anyhow::Result<()> {
+        let mut pytest = Command::new("timeout");
+        pytest.arg(TESTS_SECONDS_MAX).arg(self.python());
+        // No cache and no bytecode: the tree stays as it is.
+        pytest.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"]);
+        pytest.env("GPREEMPT_BIN", programs).env_remove("GPREEMPT_LIBRARY");
+        run_to_success(&mut pytest)
+    }
+
+    fn pip<const N: usize>(&self, args: [&str; N]) -> Command {
+        let mut pip = self.module("pip");
+        pip.arg("--disable-pip-version-check").args(args);
+        pip
+    }
+
+    fn module(&self, name: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(self.python());
+        command.arg("-m").arg(name);
+        command
+    }
+
+    fn python(&self) -> PathBuf {
+        self.folder.join("bin").join("python")
+    }
+}
+
+/// What mypy reads.
+const TYPED: &[&str] = &["python/src", "python/tests", "python/examples"];

@@ -1,0 +1,93 @@
+//! Threads beside a measurement: one kind keeps the daemon busy, the other watches the machine.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::sample::Sample;
+use super::scene::connect;
+
+/// How many ask the daemon for everything it knows.
+const ASKERS: usize = 4;
+/// How often each of them does.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+/// How long a thread sleeps to see how late it wakes up: like the daemon's loop.
+const NAP: Duration = Duration::from_millis(5);
+
+/// A thread that ends when it is told to.
+#[derive(Debug)]
+struct Beside<T> {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Beside<T> {
+    fn start(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        Self { stop, thread: std::thread::spawn(move || work(&told)) }
+    }
+
+    fn end(self) -> Option<T> {
+        // ORDERING: the flag stands for itself, nothing else is read because of it.
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().ok()
+    }
+}
+
+/// Whoever keeps the daemon busy.
+#[derive(Debug)]
+pub(super) struct Company {
+    askers: Vec<Beside<anyhow::Result<()>>>,
+}
+
+impl Company {
+    pub(super) fn start(socket: &Path) -> Self {
+        let asker = |_| {
+            let socket = socket.to_owned();
+            Beside::start(move |stop| {
+                let mut client = connect(&socket)?;
+                while !stop.load(Ordering::Relaxed) {
+                    client.snapshot()?;
+                    std::thread::sleep(ASK_EVERY);
+                }
+                Ok(())
+            })
+        };
+        Self { askers: (0..ASKERS).map(asker).collect() }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// If somebody was not answered.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        let end = |asker: Beside<anyhow::Result<()>>| asker.end();
+        self.askers.into_iter().filter_map(end).collect()
+    }
+}
+
+/// How late the machine wakes up whoever sleeps.
+#[derive(Debug)]
+pub(super) struct Noise(Beside<Sample>);
+
+impl Noise {
+    pub(super) fn start() -> Self {
+        Self(Beside::start(|stop| {
+            let mut sample = Sample::default();
+            while !stop.load(Ordering::Relaxed) {
+                let due = Instant::now() + NAP;
+                std::thread::sleep(NAP);
+                let late = Instant::now().saturating_duration_since(due).as_nanos();
+                sample.push(u64::try_from(late).unwrap_or(u64::MAX));
+            }
+            sample
+        }))
+    }
+
+    pub(super) fn end(self) -> Sample {
+        self.0.end().unwrap_or_default()
+    }
+}

@@ -1,0 +1,169 @@
+//! Many processes with many queues, for a long time.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use super::company::Noise;
+use super::sample::Sample;
+use super::scene::Scene;
+use super::usage::{Meter, resident_kib};
+
+/// What happens when everybody starts does not count.
+const WARM_UP: Duration = Duration::from_secs(10);
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Memory that grew by less than this is flat.
+const FLAT_KIB: u64 = 1_024;
+
+/// How many, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) clients: u64,
+    pub(super) queues: u64,
+    pub(super) minutes: u64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Scale {
+    size: Size,
+    seconds: u64,
+    turns: u64,
+    late_turns: u64,
+    pub(super) missed_turns: u64,
+    late_us_max: u64,
+    preempts: u64,
+    /// How late the machine woke up a thread that did nothing else than sleep.
+    machine: Sample,
+    interval_us: u64,
+    daemon_percent: f64,
+    emulator_percent: f64,
+    /// The daemon's memory, at every look.
+    kib: Vec<u64>,
+}
+
+impl Scale {
+    /// Measures it. One in ten processes is more important than the others.
+    pub(super) fn measure(programs: &Path, size: Size) -> anyhow::Result<Self> {
+        let Size { clients, queues, minutes } = size;
+        if clients < 10
+            || !queues.is_multiple_of(clients)
+            || !(1..=64).contains(&(queues / clients))
+        {
+            bail!("take at least 10 clients, and 1 to 64 times as many queues");
+        }
+        let mut scene = Scene::start(programs, "scale", "--model mi300x")?;
+        let each = queues / clients;
+        let load = format!("light --queues {each} --every-ms 1000 --kernel-us 200");
+        scene.loads(clients - clients / 10, 2, &load)?;
+        scene.loads(clients / 10, 7, &load)?;
+        scene.until_queues(usize::try_from(queues)?)?;
+        std::thread::sleep(WARM_UP);
+        let before = scene.snapshot()?;
+        let meters = [Meter::start(scene.daemon())?, Meter::start(scene.emulator())?];
+        let noise = Noise::start();
+        let begin = Instant::now();
+        let mut kib = Vec::new();
+        while begin.elapsed() < Duration::from_secs(60 * minutes) {
+            std::thread::sleep(LOOK);
+            kib.push(resident_kib(scene.daemon())?);
+            if kib.len().is_multiple_of(60) {
+                let (minute, kib) = (kib.len() / 60, kib.last().copied().unwrap_or(0));
+                eprintln!("minute {minute} of {minutes}: the daemon has {kib} KiB");
+            }
+        }
+        let [daemon_percent, emulator_percent] = meters.map(|meter| meter.percent());
+        let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
+        let (after, seconds) = (scene.snapshot()?, begin.elapsed().as_secs());
+        let machine = noise.end();
+        super::complain(&scene.end()?)?;
+        let since = |part: fn(&gpreempt_wire::state::Snapshot) -> u64| {
+            part(&after).saturating_sub(part(&before))
+        };
+        Ok(Self {
+            size,
+            seconds,
+            turns: since(|snapshot| snapshot.daemon.turns),
+            late_turns: since(|snapshot| snapshot.daemon.late_turns),
+            missed_turns: since(|snapshot| snapshot.daemon.missed_turns),
+            late_us_max: after.daemon.late_us_max,
+            preempts: since(|snapshot| snapshot.devices.iter().map(|d| d.preempts).sum()),
+            machine,
+            interval_us: after.interval_us,
+            daemon_percent,
+            emulator_percent,
+            kib,
+        })
+    }
+
+    /// How much memory the last third of the time needed beyond the first.
+    pub(super) fn growth_kib(&self) -> u64 {
+        let third = self.kib.len().div_ceil(3);
+        let max = |part: &[u64]| part.iter().copied().max().unwrap_or(0);
+        let (first, last) = (max(&self.kib[..third]), max(&self.kib[self.kib.len() - third..]));
+        last.saturating_sub(first)
+    }
+
+    /// Whether it needed no more in the end than in the beginning.
+    pub(super) fn is_flat(&self) -> bool {
+        self.growth_kib() <= FLAT_KIB
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> Value {
+        let Size { clients, queues, minutes } = self.size;
+        // One look in a minute shows the shape.
+        let kib: Vec<u64> = self.kib.iter().copied().step_by(60).collect();
+        json!({
+            "clients": clients,
+            "queues": queues,
+            "minutes": minutes,
+            "seconds": self.seconds,
+            "turns": self.turns,
+            "late_turns": self.late_turns,
+            "missed_turns": self.missed_turns,
+            "late_us_max": self.late_us_max,
+            "machine_wakes_late_us": self.machine.to_json(),
+            "machine_wakes_missed": self.machine.beyond_us(self.interval_us),
+            "preempts": self.preempts,
+            "daemon_percent_of_a_core": super::round(self.daemon_percent),
+            "emulator_percent_of_a_core": super::round(self.emulator_percent),
+            "resident_kib_max": self.kib.iter().max(),
+            "resident_kib_growth": self.growth_kib(),
+            "resident_kib_each_minute": kib,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scale(kib: Vec<u64>) -> Scale {
+        Scale {
+            size: Size { clients: 10, queues: 10, minutes: 1 },
+            seconds: 60,
+            turns: 1,
+            late_turns: 0,
+            missed_turns: 0,
+            late_us_max: 0,
+            preempts: 0,
+            machine: Sample::default(),
+            interval_us: 5_000,
+            daemon_percent: 0.0,
+            emulator_percent: 0.0,
+            kib,
+        }
+    }
+
+    #[test]
+    fn memory_is_flat_if_the_end_is_like_the_beginning() {
+        assert!(scale(vec![5_000, 4_000, 9_000, 9_000, 6_024, 5_500]).is_flat());
+        assert!(!scale(vec![5_000, 4_000, 9_000, 9_000, 6_025, 5_500]).is_flat());
+        assert_eq!(scale((0..600).collect()).growth_kib(), 400);
+        assert!(scale(vec![]).is_flat());
+    }
+}

@@ -1,0 +1,115 @@
+//! What was promised, and whether it was kept.
+
+use serde_json::{Value, json};
+
+use super::cost::Cost;
+use super::latency::Latency;
+use super::sample::Sample;
+use super::scale::Scale;
+
+/// What may be added to the interval until the command.
+const REACTION_US: u64 = 1_000;
+/// The longest way from a hint to the command.
+const HINT_US: u64 = 200;
+/// The most the daemon may use of one core, in percent.
+const DAEMON_PERCENT: f64 = 1.0;
+/// The most memory the daemon may have.
+const DAEMON_KIB: u64 = 20 * 1_000_000 / 1_024;
+/// The most `top` may use of one core, in percent.
+const TOP_PERCENT: f64 = 3.0;
+
+/// One promise.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Verdict {
+    promise: String,
+    measured: String,
+    is_kept: bool,
+}
+
+impl Verdict {
+    fn new(promise: &str, measured: String, is_kept: bool) -> Self {
+        Self { promise: promise.to_owned(), measured, is_kept }
+    }
+
+    pub(super) const fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// For programs.
+    pub(super) fn to_json(&self) -> Value {
+        let Self { promise, measured, is_kept } = self;
+        json!({ "promise": promise, "measured": measured, "kept": is_kept })
+    }
+}
+
+/// How fast it reacts.
+pub(super) fn of_latency(latency: &Latency) -> Vec<Verdict> {
+    let within = |promise: &str, sample: &Sample, limit_us: u64| {
+        let [p50, p99, max] = [500, 990, 1_000].map(|permille| sample.us(permille));
+        let measured = format!("p50 {p50} us, p99 {p99} us, max {max} us, n {}", sample.len());
+        Verdict::new(promise, measured, p99 <= limit_us && sample.len() > 0)
+    };
+    let interval_us = latency.interval_us + REACTION_US;
+    vec![
+        within("work to command: p99 <= interval + 1 ms", &latency.work, interval_us),
+        within("hint to command: p99 <= 200 us", &latency.hint, HINT_US),
+        within("the same with a busy daemon", &latency.hint_busy, HINT_US),
+    ]
+}
+
+/// What it costs.
+pub(super) fn of_cost(cost: &Cost) -> Vec<Verdict> {
+    let Cost { daemon_percent, daemon_kib, top_percent, .. } = *cost;
+    vec![
+        Verdict::new(
+            "daemon < 1 % of a core",
+            format!("{daemon_percent:.2} %"),
+            daemon_percent < DAEMON_PERCENT,
+        ),
+        Verdict::new("daemon < 20 MB", format!("{daemon_kib} KiB"), daemon_kib < DAEMON_KIB),
+        Verdict::new(
+            "top < 3 % of a core",
+            format!("{top_percent:.2} %"),
+            top_percent < TOP_PERCENT,
+        ),
+    ]
+}
+
+/// How far it reaches.
+pub(super) fn of_scale(scale: &Scale) -> Vec<Verdict> {
+    let missed = scale.missed_turns;
+    vec![
+        Verdict::new("no missed deadline of the loop", format!("{missed} missed"), missed == 0),
+        Verdict::new(
+            "flat memory",
+            format!("{} KiB more in the end", scale.growth_kib()),
+            scale.is_flat(),
+        ),
+    ]
+}
+
+/// For people.
+pub(super) fn table(verdicts: &[Verdict]) -> String {
+    let rows = verdicts.iter().map(|Verdict { promise, measured, is_kept }| {
+        let kept = if *is_kept { "kept" } else { "BROKEN" };
+        format!("{promise:<42} {kept:<7} {measured}")
+    });
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_promises_stand_out() {
+        let verdicts = [
+            Verdict::new("small", "9 KiB".to_owned(), true),
+            Verdict::new("fast", "9 s".to_owned(), false),
+        ];
+        let table = table(&verdicts);
+        assert_eq!(table.matches("BROKEN").count(), 1);
+        assert!(table.lines().nth(1).unwrap().contains("9 s"), "{table}");
+        assert_eq!(verdicts[1].to_json()["kept"], false);
+    }
+}
