@@ -28,11 +28,8 @@ struct Finding {
 }
 
 pub(crate) fn main(args: &DoctorArgs) -> Result<(), Failure> {
-    let findings = Findings {
-        emulated: "works everywhere: gpreempt demo",
-        nvidia: nvidia(),
-        amd: amd(),
-    };
+    let findings =
+        Findings { emulated: "works everywhere: gpreempt demo", nvidia: nvidia(), amd: amd() };
     if args.json {
         return output::print_json(&findings);
     }

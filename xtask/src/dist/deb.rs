@@ -73,7 +73,7 @@ fn control(installed_kib: usize, libc: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dist::layout::PROGRAMS;
+    use crate::dist::layout::{LIBRARY, PROGRAMS};
     use crate::process::repository_root;
 
     /// A folder with stand-ins for what takes long to build.
@@ -87,6 +87,7 @@ mod tests {
         for (_, program) in PROGRAMS {
             fs::write(folder.join("bin").join(program), "#!/bin/sh\n# GLIBC_2.34\n").unwrap();
         }
+        fs::write(folder.join("bin").join(LIBRARY.1), "GLIBC_2.34\n").unwrap();
         for shell in ["bash", "zsh", "fish"] {
             fs::write(folder.join("generated/completions").join(shell), "x\n").unwrap();
         }

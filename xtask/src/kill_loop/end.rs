@@ -83,6 +83,10 @@ pub(super) fn of_client(end: &End) -> Result<ClientEnd, String> {
         Some(1 | 2) if sentences.len() <= 1 && !(end.err.is_empty() && end.out.is_empty()) => {
             Ok(ClientEnd::Refused)
         }
+        // What `run` started found no device, because we had just killed that.
+        Some(3) if sentences.last().is_some_and(|last| last.starts_with("gpreempt-emu: ")) => {
+            Ok(ClientEnd::Refused)
+        }
         _ => Err(format!("a command ended with {}: {} {}", end.status, end.out, end.err)),
     }
 }

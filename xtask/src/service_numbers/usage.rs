@@ -57,17 +57,21 @@ pub(super) fn load_average() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+    use std::time::Duration;
 
     #[test]
     fn work_is_counted_and_memory_is_found() {
-        let own = std::process::id();
-        let meter = Meter::start(own).unwrap();
+        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let meter = Meter::start(busy.id()).unwrap();
         let begin = Instant::now();
-        while begin.elapsed() < std::time::Duration::from_millis(20) {
-            std::hint::spin_loop();
+        while meter.percent().unwrap() == 0.0 && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(meter.percent().unwrap() > 0.0);
-        assert!(resident_kib(own).unwrap() > 100);
+        let (percent, resident) = (meter.percent().unwrap(), resident_kib(busy.id()).unwrap());
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert!(percent > 0.0 && resident > 100, "{percent} {resident}");
         assert!(Meter::start(u32::MAX).is_err());
     }
 }

@@ -59,7 +59,7 @@ static void check_memory(gpreempt_queue *queue, uint32_t kernels) {
 
 int main(void) {
     gpreempt_queue *low, *high;
-    check("low queue", gpreempt_queue_create(GPREEMPT_BACKEND_EMULATED, 1, &low));
+    check("low queue", gpreempt_queue_create(GPREEMPT_BACKEND_EMULATED, 3, &low));
     check("high queue", gpreempt_queue_create(GPREEMPT_BACKEND_EMULATED, 7, &high));
     uint64_t id = 0, submitted = 0, completed = 0, in_flight_max = 0;
     check("id", gpreempt_queue_id(low, &id));

@@ -100,18 +100,18 @@ mod tests {
         let queue = |device| QueueSnapshot { device, ..QueueSnapshot::default() };
         let serve = TaskSnapshot {
             pid: 41,
-            name: "ser\u{1b}ve".into(),
+            name: "ser\u{1b}".into(),
             priority: Some(12),
             state: TaskState::Running,
             share: 0.25,
-            why: "rule 1".into(),
+            why: "r1".into(),
             queues: vec![queue(1), queue(0), queue(1)],
             ..TaskSnapshot::default()
         };
         let train = TaskSnapshot {
             pid: 42,
             uid: 1000,
-            name: "train".into(),
+            name: "job".into(),
             state: TaskState::Preempted,
             pending: 12,
             preempts: 310,
@@ -122,10 +122,10 @@ mod tests {
         let problems = vec!["device 0 did not answer".to_owned()];
         let snapshot = Snapshot { tasks: vec![serve, train], problems, ..Snapshot::default() };
         expect![[r#"
-            name    pid   uid  gpu  priority      state  pending  share  preempts  waiting     why
-            --------------------------------------------------------------------------------------
-            ser?ve   41     0  0,1        12    running        0    25%         0        -  rule 1
-            train    42  1000    0         -  preempted       12     0%       310    1.50s
+            name  pid   uid  gpu  priority      state  pending  share  preempts  held  waiting  why
+            ---------------------------------------------------------------------------------------
+            ser?   41     0  0,1        12    running        0    25%         0     -        -   r1
+            job    42  1000    0         -  preempted       12     0%       310     -    1.50s
             device 0 did not answer
         "#]]
         .assert_eq(&text(&snapshot));
