@@ -27,7 +27,7 @@ mod poller;
 mod problems;
 mod publish;
 mod punctuality;
-mod queue_holds;
+mod queue_suspensions;
 mod refused;
 mod registrations;
 mod renewal;
@@ -61,7 +61,7 @@ use orders::Orders;
 use poller::{Poller, Source};
 use problems::Problems;
 use punctuality::Punctuality;
-use queue_holds::QueueHolds;
+use queue_suspensions::QueueSuspensions;
 use registrations::Registrations;
 use roster::Roster;
 use scrape::Scrape;
@@ -114,7 +114,7 @@ struct Service {
     registrations: Registrations,
     orders: Orders,
     sessions: Sessions,
-    queue_holds: QueueHolds,
+    queue_suspensions: QueueSuspensions,
     scrape: Option<Scrape>,
     guard: Guard,
     chronicle: Chronicle,
@@ -195,7 +195,7 @@ impl Service {
         self.guard.beat();
         let now_ns = monotonic_ns();
         self.end_leases(now_ns);
-        self.settle_queue_holds(now_ns);
+        self.settle_queue_suspensions(now_ns);
         self.look_at_pages(now_ns);
         let mut wait = Duration::ZERO;
         for _ in 0..STEPS_MAX {
@@ -216,7 +216,7 @@ impl Service {
         let wait_ns = if has_queues { wait.as_nanos() } else { SLEEP_IDLE_NS };
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
         at_ns = at_ns.min(self.roster.next_lease_ns().unwrap_or(u64::MAX));
-        at_ns = at_ns.min(self.queue_holds.next_ns(now_ns).unwrap_or(u64::MAX));
+        at_ns = at_ns.min(self.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
         if self.is_changed {
             at_ns = now_ns;
         } else if self.sessions.has_restless_page() {

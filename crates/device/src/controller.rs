@@ -137,6 +137,14 @@ impl Numbering {
         Self { devices_from: index << 8, next_queue: ((index as u64) << 40) + 1 }
     }
 
+    /// The same, with queues that are not called like those of an earlier start: whoever remembers
+    /// one of those must not mean another by it.
+    #[must_use]
+    pub const fn since(mut self, start: u64) -> Self {
+        self.next_queue += (start & 0xff_ffff) << 16;
+        self
+    }
+
     /// The name of this controller's device with that index.
     pub fn device(&self, index: usize) -> DeviceId {
         DeviceId(self.devices_from + u32::try_from(index).unwrap_or(u32::MAX >> 8))
@@ -196,6 +204,8 @@ mod tests {
         assert_ne!(first.queue(), second.queue());
         assert_ne!(first.device(0), second.device(0));
         assert_ne!(first.device(255), second.device(0));
+        let mut later = Numbering::of(0).since(u64::MAX);
+        assert!(later.queue() > first.queue() && later.queue() < second.queue());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// How many holds there can be at once.
@@ -95,10 +95,20 @@ impl HoldPages {
         let index = taken.iter().position(|taken| !taken)?;
         taken[index] = true;
         let slot = HoldSlot { pages: Arc::clone(self), index, is_abandoned: false };
-        for offset in (0..SLOT_SIZE).step_by(4) {
-            slot.store(offset, 0);
-        }
+        self.renew(&slot);
         Some(slot)
+    }
+
+    /// Gives a slot fresh memory. A device that was not made to forget the old one, because its
+    /// program was not to be reached any more, keeps that, and finds every hold in it ended.
+    fn renew(&self, slot: &HoldSlot) {
+        let (from, length) = ((slot.index * SLOT_SIZE) as u64, SLOT_SIZE as u64);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, flags, from, length).is_err() {
+            for offset in (0..SLOT_SIZE).step_by(4) {
+                slot.store(offset, 0);
+            }
+        }
     }
 
     /// Ends every hold.
@@ -121,9 +131,16 @@ impl HoldPages {
     }
 
     fn release(&self, index: usize) {
-        let number = self.word(index, NUMBER).load(Ordering::Acquire);
-        self.word(index, WORD).store(number, Ordering::Release);
-        self.word(index, HELD).store(0, Ordering::Release);
+        // Holder and keeper may both be here. Whoever is late must not undo what the other has begun
+        // since: then the number is another, and that one is ended as well.
+        loop {
+            let number = self.word(index, NUMBER).load(Ordering::SeqCst);
+            self.word(index, WORD).store(number, Ordering::SeqCst);
+            self.word(index, HELD).swap(0, Ordering::SeqCst);
+            if self.word(index, NUMBER).load(Ordering::SeqCst) == number {
+                return;
+            }
+        }
     }
 
     fn word(&self, slot: usize, offset: usize) -> &AtomicU32 {
@@ -173,9 +190,9 @@ impl HoldSlot {
     /// Says that the device is about to be held until its word reaches a number. From here on the
     /// keeper can end it, whatever becomes of us.
     pub fn begin(&self, number: u32, now_ns: u64) {
-        self.store(NUMBER, number);
+        self.pages.word(self.index, NUMBER).store(number, Ordering::SeqCst);
         self.beat(now_ns);
-        self.store(HELD, 1);
+        self.pages.word(self.index, HELD).swap(1, Ordering::SeqCst);
     }
 
     /// Says that the holder is there.

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +42,8 @@ const TRIES_CLEANING: u32 = 5;
 const BEAT: Duration = Duration::from_millis(100);
 /// How long an owner that says so may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How often it looks whether a hold has to be ended.
+const HOLD_CHECK: Duration = Duration::from_millis(5);
 /// How often it looks whether a lease has run out.
 const LEASE_CHECK: Duration = Duration::from_millis(20);
 
@@ -138,16 +140,16 @@ pub fn main(
     let Some(held) = Session::at(folder.to_owned()).hold()? else {
         return Err(io::Error::other("the session has a keeper already"));
     };
-    let holds = holds.map(HoldPages::open).transpose()?;
+    let over = Arc::new(AtomicBool::new(false));
+    if let Some(holds) = holds.map(HoldPages::open).transpose()? {
+        watch_holds(holds, Arc::clone(&over))?;
+    }
     let mut out = io::stdout();
     writeln!(out, "{READY}")?;
     out.flush()?;
     // Whatever happened to the waiting, what was done has to be undone.
-    let waited = wait_for_owner(&held, holds.as_ref(), undo);
-    // That takes no call, so nobody waits for the calls below.
-    if let Some(holds) = &holds {
-        holds.release_all();
-    }
+    let waited = wait_for_owner(&held, undo);
+    over.store(true, Ordering::SeqCst);
     undo_all(&held, undo, TRIES_MAX)?;
     match held.end() {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -156,10 +158,27 @@ pub fn main(
     waited
 }
 
+/// Ends the holds of an owner that stands still, and all of them once it is over. A thread of its own,
+/// because that takes no call and must not wait for those that are made meanwhile; it goes on until
+/// the keeper ends, because an owner that was only slow may begin another hold.
+fn watch_holds(holds: HoldPages, over: Arc<AtomicBool>) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("gpreempt-holds".to_owned());
+    thread.spawn(move || {
+        loop {
+            if over.load(Ordering::SeqCst) {
+                holds.release_all();
+            } else {
+                holds.release_silent(monotonic_ns());
+            }
+            std::thread::sleep(HOLD_CHECK);
+        }
+    })?;
+    Ok(())
+}
+
 /// Waits until the pipe ends. Meanwhile undoes what has outlived its lease.
 fn wait_for_owner(
     held: &HeldSession,
-    holds: Option<&HoldPages>,
     undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
 ) -> io::Result<()> {
     let mut stdin = io::stdin();
@@ -184,9 +203,6 @@ fn wait_for_owner(
             return Ok(());
         }
         let now = monotonic_ns();
-        if let Some(holds) = holds {
-            holds.release_silent(now);
-        }
         // A folder that cannot be read now is read the next time.
         for entry in held.session().entries().unwrap_or_default() {
             if entry.until_ns.is_some_and(|until| until <= now) && undo(&entry).is_ok() {

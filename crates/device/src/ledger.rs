@@ -95,6 +95,12 @@ impl Ledger {
         if is_in_force { self.perform(process, act, false) } else { Ok(()) }
     }
 
+    /// Whether an act is written down.
+    pub fn has(&self, process: ProcessKey, act: &Act) -> bool {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.recorded(process, act).is_some()
+    }
+
     /// Writes down that a process is ours, before anything is done to it.
     ///
     /// # Errors

@@ -16,9 +16,9 @@ use crate::failure::Failure;
 use crate::stop::Stop;
 
 /// How long the process stays suspended if this command is killed.
-const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_millis(900);
 /// How old a lease is when it is renewed.
-const RENEW: Duration = Duration::from_secs(4);
+const RENEW: Duration = Duration::from_millis(300);
 /// How often it is looked whether somebody else resumed the process.
 const LOOK: Duration = Duration::from_millis(500);
 

@@ -126,7 +126,7 @@ impl Service {
         }
         self.registrations.sweep();
         self.sweep_members();
-        self.end_holds_of_the_dead();
+        self.end_suspensions_of_the_dead();
         self.orders.sweep(now_ns);
         self.keep_orders();
         self.look_after_keeper()

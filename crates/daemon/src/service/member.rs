@@ -112,7 +112,9 @@ impl Member {
 
     /// What the scheduler should be told, or none if it is to be left alone.
     pub(super) fn wanted(&self) -> Option<TaskTraits> {
-        if self.is_ignored() || self.is_detached || self.obstacle.is_some() {
+        // Whoever was detached can be suspended, and is left alone again after that.
+        let is_left_alone = self.is_detached && !self.is_suspended();
+        if self.is_ignored() || is_left_alone || self.obstacle.is_some() {
             return None;
         }
         let given = self.verdict.traits();

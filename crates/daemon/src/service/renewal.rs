@@ -36,7 +36,7 @@ impl Service {
         self.backends =
             controllers(&self.options, &self.config, &ledger, &self.waker, &mut self.log)
                 .map_err(|error| failed(&error))?;
-        self.queue_holds = Default::default();
+        self.queue_suspensions = Default::default();
         self.chronicle = Default::default();
         self.history = Default::default();
         self.meet_everybody();

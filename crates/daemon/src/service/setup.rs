@@ -117,7 +117,7 @@ impl Service {
             registrations: Default::default(),
             orders,
             sessions,
-            queue_holds: Default::default(),
+            queue_suspensions: Default::default(),
             guard,
             chronicle: Default::default(),
             history: Default::default(),
@@ -153,7 +153,8 @@ pub(super) fn controllers(
     let mut backends = Backends::default();
     let numbering = |backends: &Backends| {
         let index = u16::try_from(backends.len()).map_err(|_| "too many devices".to_owned())?;
-        Ok::<Numbering, String>(Numbering::of(index))
+        // Starts are more than a millisecond apart.
+        Ok::<Numbering, String>(Numbering::of(index).since(monotonic_ns() >> 20))
     };
     if options.use_nvidia {
         match nvidia_allowed(config.scheduler.allow_untested_driver) {

@@ -127,7 +127,6 @@ impl Service {
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
         let until_ns = now_ns.saturating_add(lease_ns);
         let before_ns = member.suspended_until_ns.replace(until_ns);
-        member.is_detached = false;
         member.obstacle = None;
         self.apply(key);
         if let Some(member) = self.roster.get(key) {
@@ -136,8 +135,14 @@ impl Service {
         let instead = before_ns.map_or(String::new(), |before| {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
-        self.log.info(format_args!("process {key} is suspended for {lease_ms} ms{instead}"));
-        self.tell_of(key, EventKind::Suspended, lease_ns);
+        let line = format!("process {key} is suspended for {lease_ms} ms{instead}");
+        // Whoever renews a lease in time says nothing new.
+        if before_ns.is_some_and(|before| before <= until_ns) {
+            self.log.debug(line);
+        } else {
+            self.log.info(line);
+            self.tell_of(key, EventKind::Suspended, lease_ns);
+        }
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::change::{LEASE_MS_MAX, drives_display};
 use super::{Answer, Asker};
 use crate::service::member::Member;
 use crate::service::permission::Caller;
-use crate::service::queue_holds::Hold;
+use crate::service::queue_suspensions::QueueSuspension;
 use crate::service::refused::Refused;
 use crate::service::{Service, instant};
 
@@ -100,7 +100,7 @@ impl Service {
             is_active: view.active,
             is_suspended: view.suspended,
             has_own_priority: view.has_own_priority,
-            is_suspended_by_asker: self.queue_holds.has(asker.session, view.queue),
+            is_suspended_by_asker: self.queue_suspensions.has(asker.session, view.queue),
             name: Text::new(&member.about.name),
         })
     }
@@ -125,13 +125,13 @@ impl Service {
         }
         let begins_ns = now_ns.saturating_add(u64::from(grace_us).saturating_mul(1_000));
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
-        let hold = Hold { begins_ns, ends_ns: begins_ns.saturating_add(lease_ns) };
+        let suspension = QueueSuspension { begins_ns, ends_ns: begins_ns.saturating_add(lease_ns) };
         for &id in asked.queues.as_slice() {
-            self.queue_holds.insert(asker.session, QueueId(id), hold);
+            self.queue_suspensions.insert(asker.session, QueueId(id), suspension);
         }
         let (count, uid) = (asked.queues.as_slice().len(), asker.caller.uid());
         self.log.debug(format_args!("uid {uid} suspends {count} queues for {lease_ms} ms"));
-        self.settle_queue_holds(now_ns);
+        self.settle_queue_suspensions(now_ns);
         Ok(())
     }
 
@@ -165,15 +165,15 @@ impl Service {
     ) -> Result<(), Refused> {
         for &id in queues.as_slice() {
             self.find_queue(id)?;
-            if !self.queue_holds.has(asker.session, QueueId(id)) {
+            if !self.queue_suspensions.has(asker.session, QueueId(id)) {
                 let sentence = format!("this session has not suspended queue {id}");
                 return Err(Refused::new(RefusalCode::WrongState, sentence));
             }
         }
         for &id in queues.as_slice() {
-            self.queue_holds.remove(asker.session, QueueId(id));
+            self.queue_suspensions.remove(asker.session, QueueId(id));
         }
-        self.settle_queue_holds(now_ns);
+        self.settle_queue_suspensions(now_ns);
         Ok(())
     }
 
@@ -200,31 +200,31 @@ impl Service {
     pub(super) fn resume_everything(&mut self, caller: Caller, now_ns: u64) {
         self.resume_all(caller);
         let (scheduler, roster) = (self.driver.scheduler(), &self.roster);
-        self.queue_holds.end_queues(|queue| {
+        self.queue_suspensions.end_queues(|queue| {
             let member = scheduler.queue(queue).and_then(|view| roster.of_task(view.task));
             member.is_none_or(|member| caller.may_touch(member.about.uid))
         });
-        self.settle_queue_holds(now_ns);
+        self.settle_queue_suspensions(now_ns);
     }
 
     /// Whoever died has no say, even if a child of it still has its connection open.
-    pub(in crate::service) fn end_holds_of_the_dead(&mut self) {
-        for session in self.queue_holds.sessions() {
+    pub(in crate::service) fn end_suspensions_of_the_dead(&mut self) {
+        for session in self.queue_suspensions.sessions() {
             let process = self.sessions.get_mut(session).and_then(|session| session.process);
             if process.is_some_and(|process| process.check().is_err()) {
-                self.queue_holds.end_session(session);
+                self.queue_suspensions.end_session(session);
             }
         }
     }
 
     /// Tells the scheduler which queues are suspended, as it is now.
-    pub(in crate::service) fn settle_queue_holds(&mut self, now_ns: u64) {
+    pub(in crate::service) fn settle_queue_suspensions(&mut self, now_ns: u64) {
         for session in self.sessions.take_left() {
-            self.queue_holds.end_session(session);
+            self.queue_suspensions.end_session(session);
         }
         let scheduler = self.driver.scheduler();
         let has_work = |queue| scheduler.queue(queue).map(|view| view.active);
-        for (queue, suspended) in self.queue_holds.settle(now_ns, has_work) {
+        for (queue, suspended) in self.queue_suspensions.settle(now_ns, has_work) {
             // It can only be gone, and then nothing has to be said of it.
             let _ = self.driver.tell(instant(now_ns), Event::QueueSuspended { queue, suspended });
             self.is_changed = true;

@@ -30,6 +30,7 @@ impl Controller for NvidiaBackend {
         for queue in self.queues_of(task) {
             self.drop_hold(queue);
         }
+        self.forget_hint(task);
         self.queues.retain(|_, target| !target.is_of(task));
         if self.devices.is_empty() {
             // Nothing was ever done to it; only that it is ours was written down.

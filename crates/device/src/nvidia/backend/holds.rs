@@ -15,6 +15,7 @@ use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
 use crate::nvidia::hold::watcher::{HoldCounts, Notice, Watcher};
 use crate::nvidia::hold::{self, GripSettings, HoldChannel, HoldSite};
+use crate::nvidia::ring::Rings;
 use crate::nvidia::survey::GpuProcess;
 use crate::process::ProcessInfo;
 
@@ -34,8 +35,8 @@ pub(super) struct Holds {
 /// How far it is with one queue.
 #[derive(Debug)]
 enum State {
-    /// A worker is adding our channel.
-    Asked,
+    /// A worker is adding our channel, with that slot.
+    Asked(usize),
     /// The watcher looks after it.
     Ready(HoldSite, Arc<HoldCounts>),
     /// It cannot be done, in a sentence.
@@ -79,8 +80,15 @@ impl NvidiaBackend {
         holds.permitted.insert(queue);
         match holds.states.get(&queue) {
             Some(State::Ready(..)) => holds.watcher.permit(queue),
-            Some(State::Asked | State::Impossible(_)) => {}
+            Some(State::Asked(_) | State::Impossible(_)) => {}
             None => self.ask_for_hold(queue),
+        }
+    }
+
+    /// A task is gone.
+    pub(super) fn forget_hint(&mut self, task: TaskId) {
+        if let Some(holds) = &mut self.holds {
+            holds.hinted.remove(&task);
         }
     }
 
@@ -122,9 +130,9 @@ impl NvidiaBackend {
         if info.is_ok_and(|info| info.name.starts_with(MPS_SERVER)) {
             return refuse("it is an MPS server, and a hold would be for all of its clients");
         }
-        holds.states.insert(queue, State::Asked);
+        holds.states.insert(queue, State::Asked(slot.index()));
         if let Some(device) = target.device() {
-            let place = HoldPlace { queue, process, device };
+            let place = HoldPlace { queue, process, device, slot: slot.index() };
             let job = Job::AddHold { place, site, slot, groups };
             self.devices[device].worker.give(job);
         }
@@ -132,9 +140,10 @@ impl NvidiaBackend {
 
     /// A worker has added our channel to a context, or could not.
     pub(super) fn take_hold(&mut self, place: HoldPlace, added: Result<Box<NewHold>, String>) {
-        let HoldPlace { queue, process, device } = place;
+        let HoldPlace { queue, process, device, slot } = place;
         let is_known = self.queues.contains_key(&queue);
-        let asked = |state: &State| matches!(state, State::Asked);
+        // What was asked for before the rings moved is no longer wanted.
+        let asked = |state: &State| matches!(state, State::Asked(wanted) if *wanted == slot);
         let Some(holds) = &mut self.holds else { return };
         let is_wanted = is_known && holds.states.get(&queue).is_some_and(asked);
         match added {
@@ -153,8 +162,9 @@ impl NvidiaBackend {
             }
             // What it was for is gone meanwhile.
             Ok(hold) => {
-                let (site, channel) = (hold.site, Box::new(hold.channel));
-                self.devices[device].worker.give(Job::RemoveHold { process, site, channel });
+                let NewHold { site, channel, rings } = *hold;
+                let parts = Box::new((channel, rings));
+                self.devices[device].worker.give(Job::RemoveHold { process, site, parts });
             }
             Err(reason) if is_wanted => {
                 self.notes.push_back(Note::Problem(format!(
@@ -205,12 +215,12 @@ impl NvidiaBackend {
 
     /// Ends the hold of a queue that is about to go, and gives its channel back. It has to be taken
     /// out before its memory is used again.
-    pub(super) fn let_go(&mut self, queue: QueueId) -> Option<(HoldSite, HoldChannel)> {
+    fn let_go(&mut self, queue: QueueId) -> Option<(HoldSite, (HoldChannel, Rings))> {
         let holds = self.holds.as_mut()?;
         holds.permitted.remove(&queue);
         match holds.states.remove(&queue)? {
             State::Ready(site, _) => Some((site, holds.watcher.remove(queue)?)),
-            State::Asked | State::Impossible(_) => None,
+            State::Asked(_) | State::Impossible(_) => None,
         }
     }
 
@@ -218,8 +228,8 @@ impl NvidiaBackend {
     pub(super) fn drop_hold(&mut self, queue: QueueId) {
         let Some((process, _)) = self.group_of(queue) else { return };
         let device = self.queues.get(&queue).and_then(super::Target::device);
-        if let (Some((site, channel)), Some(device)) = (self.let_go(queue), device) {
-            let job = Job::RemoveHold { process, site, channel: Box::new(channel) };
+        if let (Some((site, parts)), Some(device)) = (self.let_go(queue), device) {
+            let job = Job::RemoveHold { process, site, parts: Box::new(parts) };
             self.devices[device].worker.give(job);
         }
     }
@@ -240,7 +250,7 @@ impl NvidiaBackend {
             return Some(HoldStatus::Impossible("holds are switched off".to_owned()));
         };
         Some(match holds.states.get(&queue)? {
-            State::Asked => return None,
+            State::Asked(_) => return None,
             State::Ready(_, counts) => HoldStatus::Ready(counts.figures()),
             State::Impossible(reason) => HoldStatus::Impossible(reason.clone()),
         })

@@ -45,7 +45,7 @@ pub(super) enum Job {
     /// A channel of ours in a context, to hold the device with.
     AddHold { place: HoldPlace, site: HoldSite, slot: HoldSlot, groups: Vec<Group> },
     /// The end of that.
-    RemoveHold { process: ProcessKey, site: HoldSite, channel: Box<HoldChannel> },
+    RemoveHold { process: ProcessKey, site: HoldSite, parts: Box<(HoldChannel, Rings)> },
 }
 
 /// Which queue a hold is for.
@@ -54,6 +54,7 @@ pub(super) struct HoldPlace {
     pub(super) queue: QueueId,
     pub(super) process: ProcessKey,
     pub(super) device: usize,
+    pub(super) slot: usize,
 }
 
 /// How a context is called, by us and by the driver.
@@ -151,7 +152,9 @@ impl Hands {
             Job::AddHold { place, site, slot, groups } => {
                 Report::Hold(place, self.add_hold(place.process, site, slot, &groups).map(Box::new))
             }
-            Job::RemoveHold { process, site, channel } => {
+            Job::RemoveHold { process, site, parts } => {
+                let (channel, rings) = *parts;
+                drop(rings);
                 let removed = self.ledger.perform(process, &Act::NvidiaHold(site), true);
                 match removed {
                     Err(error) if !error.is_gone() => {
@@ -219,6 +222,15 @@ impl Hands {
         let act = Act::NvidiaHold(site);
         self.ledger.write(process, &act).map_err(|error| error.to_string())?;
         match hold::attach(process, &site, slot, &own) {
+            // Another worker may have undone everything in this process meanwhile, and with it what
+            // was written down.
+            Ok(channel) if !self.ledger.has(process, &act) => {
+                let removed = hold::detach(process, &site);
+                if removed.is_err_and(|error| !error.is_gone()) {
+                    channel.into_slot().abandon();
+                }
+                Err("the process was let go of meanwhile".to_owned())
+            }
             Ok(channel) => Ok(NewHold { site, channel, rings }),
             Err((slot, error)) => {
                 if self.ledger.perform(process, &act, true).is_err_and(|error| !error.is_gone()) {

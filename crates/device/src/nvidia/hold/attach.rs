@@ -46,7 +46,7 @@ pub fn attach(
             rm.alloc_host_memory(node.as_fd(), memory)?;
             // Unified memory duplicates what it is told of, which the driver allows to nobody but
             // the process itself. Allowed for as long as this takes.
-            let shared = [site.memory(), site.group, site.context_share];
+            let shared = site.shared();
             let result = share(rm, site.client, &shared, true).and_then(|()| add(rm, &uvm, site));
             let revoked = share(rm, site.client, &shared, false);
             let token = result?;
@@ -115,13 +115,15 @@ pub fn detach(process: ProcessKey, site: &HoldSite) -> Result<(), ActError> {
     with_client(process, site.client, |rm| {
         let channel = (site.client, site.channel());
         let is_there = |object| rm.class_of(site.client, object).is_some();
+        // Whoever was killed in the middle of adding has left open what was open for that.
+        let _ = share(rm, site.client, &site.shared(), false);
         if is_there(site.channel()) {
             // One of the files knows it, if it was ever told.
             let _ = uvm.iter().any(|uvm| uvm.unregister(site.uuid, channel).is_ok());
             rm.free(site.client, site.group, site.channel())?;
         }
+        let _ = uvm.iter().any(|uvm| uvm.free(site.piece()).is_ok());
         if is_there(site.memory()) {
-            let _ = uvm.iter().any(|uvm| uvm.free(site.piece()).is_ok());
             rm.free(site.client, site.device, site.memory())?;
         }
         Ok(())

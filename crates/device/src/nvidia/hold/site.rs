@@ -63,6 +63,11 @@ impl HoldSite {
         NAMES_FROM + u32::try_from(self.slot % SLOTS).unwrap_or(0) * 4 + part
     }
 
+    /// What unified memory has to duplicate.
+    pub(super) fn shared(&self) -> [Handle; 3] {
+        [self.memory(), self.group, self.context_share]
+    }
+
     /// Where our memory is mapped.
     pub(super) fn piece(&self) -> Piece {
         let base = MEMORY_AT + (self.slot % SLOTS) as u64 * MEMORY_STRIDE;

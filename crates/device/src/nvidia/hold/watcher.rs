@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration as Wait;
+use std::time::{Duration as Wait, Instant as Clock};
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
@@ -37,7 +37,7 @@ const DONE_AFTER: Duration = Duration::from_millis(1);
 /// What the thread is told.
 enum Order {
     Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounts>),
-    Remove(QueueId, Sender<Option<HoldChannel>>),
+    Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
     Announce(QueueId),
@@ -117,8 +117,8 @@ impl Watcher {
             // Half of a hundred microseconds is the kernel's usual idea of punctuality.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
             let watched = BTreeMap::new();
-            let (notice, moved_at, is_idle) = (Box::new(notice), now(), false);
-            Eyes { settings, watched, notice, moved_at, is_idle }.run(&incoming);
+            let (notice, moved_at) = (Box::new(notice), now());
+            Eyes { settings, watched, notice, moved_at }.run(&incoming);
         })?;
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
@@ -128,8 +128,9 @@ impl Watcher {
         self.tell(Order::Add(queue, Box::new((hold, rings)), counts));
     }
 
-    /// Lets go of a context and gives its channel back, to be taken out.
-    pub fn remove(&self, queue: QueueId) -> Option<HoldChannel> {
+    /// Lets go of a context and gives its channel back, to be taken out, and its rings: closing them
+    /// is a call that may take time.
+    pub fn remove(&self, queue: QueueId) -> Option<(HoldChannel, Rings)> {
         let (answer, incoming) = channel();
         self.tell(Order::Remove(queue, answer));
         incoming.recv().ok().flatten()
@@ -172,7 +173,6 @@ struct Eyes {
     watched: BTreeMap<QueueId, Watched>,
     notice: Box<dyn FnMut(QueueId, Notice) + Send>,
     moved_at: Instant,
-    is_idle: bool,
 }
 
 struct Watched {
@@ -194,12 +194,14 @@ fn now() -> Instant {
 
 impl Eyes {
     fn run(&mut self, incoming: &Receiver<Order>) {
+        let mut look_at = Clock::now();
         loop {
-            // An order is not to wait: it may be a hint, and that is about microseconds.
-            let order = match (self.watched.is_empty(), self.is_idle) {
-                (true, _) => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                (false, true) => incoming.recv_timeout(LOOK_EVERY_IDLE),
-                (false, false) => incoming.recv_timeout(LOOK_EVERY),
+            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do orders
+            // put off the next look.
+            let order = if self.watched.is_empty() {
+                incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                incoming.recv_timeout(look_at.saturating_duration_since(Clock::now()))
             };
             match order {
                 Ok(order) => {
@@ -215,7 +217,8 @@ impl Eyes {
                     self.moved_at = now;
                 }
             }
-            self.is_idle = now.since(self.moved_at) > IDLE_AFTER;
+            let is_idle = now.since(self.moved_at) > IDLE_AFTER;
+            look_at = Clock::now() + if is_idle { LOOK_EVERY_IDLE } else { LOOK_EVERY };
         }
         for watched in self.watched.values() {
             watched.hold.end();
@@ -242,12 +245,13 @@ impl Eyes {
                 return;
             }
             Order::Remove(queue, answer) => {
-                let hold = self.watched.remove(&queue).map(|watched| watched.hold);
-                if let Some(hold) = &hold {
+                let parts =
+                    self.watched.remove(&queue).map(|watched| (watched.hold, watched.rings));
+                if let Some((hold, _)) = &parts {
                     hold.end();
                 }
                 // Whoever asked waits for it.
-                let _ = answer.send(hold);
+                let _ = answer.send(parts);
                 return;
             }
             Order::Permit(queue) => (queue, |watched, now| watched.grip.permit(now)),
@@ -275,7 +279,9 @@ impl Watched {
             if self.hold.is_held() {
                 self.hold.beat(now.as_nanos());
             } else {
-                // The keeper did not see us for a while, and ended it.
+                // The keeper did not see us for a while, and ended it. It may have been late, and
+                // have ended an earlier one.
+                self.hold.end();
                 self.grip.ended();
                 self.counts.is_held.store(false, Ordering::Relaxed);
             }

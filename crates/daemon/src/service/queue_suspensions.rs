@@ -10,7 +10,7 @@ use gpreempt_core::id::QueueId;
 
 /// One session's say about one queue, on the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct QueueSuspension {
     /// Until then the queue may go on while it has work.
     pub(super) begins_ns: u64,
     /// From then on it may run again.
@@ -19,15 +19,15 @@ pub(super) struct Hold {
 
 /// What all sessions say.
 #[derive(Debug, Default)]
-pub(super) struct QueueHolds {
-    said: BTreeMap<(QueueId, u64), Hold>,
+pub(super) struct QueueSuspensions {
+    said: BTreeMap<(QueueId, u64), QueueSuspension>,
     /// What the scheduler was told.
     off: BTreeSet<QueueId>,
 }
 
-impl QueueHolds {
-    pub(super) fn insert(&mut self, session: u64, queue: QueueId, hold: Hold) {
-        self.said.insert((queue, session), hold);
+impl QueueSuspensions {
+    pub(super) fn insert(&mut self, session: u64, queue: QueueId, suspension: QueueSuspension) {
+        self.said.insert((queue, session), suspension);
     }
 
     /// Whether a session keeps a queue off, or will when its grace is over.
@@ -65,16 +65,16 @@ impl QueueHolds {
             return Vec::new();
         }
         let mut off = BTreeSet::new();
-        self.said.retain(|(queue, _), hold| {
+        self.said.retain(|(queue, _), suspension| {
             let Some(has_work) = has_work(*queue) else { return false };
             if !has_work {
                 // It has finished what it had, so its grace is over.
-                hold.begins_ns = 0;
+                suspension.begins_ns = 0;
             }
-            if hold.ends_ns > now_ns && hold.begins_ns <= now_ns {
+            if suspension.ends_ns > now_ns && suspension.begins_ns <= now_ns {
                 off.insert(*queue);
             }
-            hold.ends_ns > now_ns
+            suspension.ends_ns > now_ns
         });
         self.off.retain(|queue| has_work(*queue).is_some());
         let gone = self.off.difference(&off).map(|queue| (*queue, false));
@@ -86,7 +86,8 @@ impl QueueHolds {
 
     /// When something changes by itself.
     pub(super) fn next_ns(&self, now_ns: u64) -> Option<u64> {
-        let moments = self.said.values().flat_map(|hold| [hold.begins_ns, hold.ends_ns]);
+        let moments =
+            self.said.values().flat_map(|suspension| [suspension.begins_ns, suspension.ends_ns]);
         moments.filter(|at| *at > now_ns).min()
     }
 }
@@ -97,58 +98,58 @@ mod tests {
 
     const QUEUE: QueueId = QueueId(7);
 
-    fn hold(begins_ns: u64, ends_ns: u64) -> Hold {
-        Hold { begins_ns, ends_ns }
+    fn suspension(begins_ns: u64, ends_ns: u64) -> QueueSuspension {
+        QueueSuspension { begins_ns, ends_ns }
     }
 
     #[test]
     fn a_queue_is_off_until_the_last_session_lets_go() {
-        let mut holds = QueueHolds::default();
-        holds.insert(1, QUEUE, hold(0, 100));
-        holds.insert(2, QUEUE, hold(0, 100));
-        assert_eq!(holds.settle(1, |_| Some(true)), [(QUEUE, true)]);
-        assert_eq!(holds.settle(2, |_| Some(true)), []);
-        holds.end_session(1);
-        assert_eq!(holds.settle(3, |_| Some(true)), []);
-        assert!(!holds.has(1, QUEUE) && holds.has(2, QUEUE));
-        holds.remove(2, QUEUE);
-        assert_eq!(holds.settle(4, |_| Some(true)), [(QUEUE, false)]);
-        assert_eq!(holds.next_ns(4), None);
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, suspension(0, 100));
+        suspensions.insert(2, QUEUE, suspension(0, 100));
+        assert_eq!(suspensions.settle(1, |_| Some(true)), [(QUEUE, true)]);
+        assert_eq!(suspensions.settle(2, |_| Some(true)), []);
+        suspensions.end_session(1);
+        assert_eq!(suspensions.settle(3, |_| Some(true)), []);
+        assert!(!suspensions.has(1, QUEUE) && suspensions.has(2, QUEUE));
+        suspensions.remove(2, QUEUE);
+        assert_eq!(suspensions.settle(4, |_| Some(true)), [(QUEUE, false)]);
+        assert_eq!(suspensions.next_ns(4), None);
     }
 
     #[test]
     fn a_lease_ends_by_itself() {
-        let mut holds = QueueHolds::default();
-        holds.insert(1, QUEUE, hold(0, 100));
-        holds.settle(1, |_| Some(true));
-        assert_eq!(holds.next_ns(1), Some(100));
-        assert_eq!(holds.settle(99, |_| Some(true)), []);
-        assert_eq!(holds.settle(100, |_| Some(true)), [(QUEUE, false)]);
-        assert!(!holds.has(1, QUEUE));
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, suspension(0, 100));
+        suspensions.settle(1, |_| Some(true));
+        assert_eq!(suspensions.next_ns(1), Some(100));
+        assert_eq!(suspensions.settle(99, |_| Some(true)), []);
+        assert_eq!(suspensions.settle(100, |_| Some(true)), [(QUEUE, false)]);
+        assert!(!suspensions.has(1, QUEUE));
     }
 
     #[test]
     fn a_grace_lasts_until_its_end_or_until_the_work_is_done() {
-        let mut holds = QueueHolds::default();
-        holds.insert(1, QUEUE, hold(50, 100));
-        assert_eq!(holds.settle(1, |_| Some(true)), []);
-        assert_eq!(holds.next_ns(1), Some(50));
-        assert_eq!(holds.settle(50, |_| Some(true)), [(QUEUE, true)]);
-        let mut holds = QueueHolds::default();
-        holds.insert(1, QUEUE, hold(50, 100));
-        assert_eq!(holds.settle(2, |_| Some(false)), [(QUEUE, true)]);
-        assert_eq!(holds.settle(3, |_| Some(true)), [], "more work is no way out");
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, suspension(50, 100));
+        assert_eq!(suspensions.settle(1, |_| Some(true)), []);
+        assert_eq!(suspensions.next_ns(1), Some(50));
+        assert_eq!(suspensions.settle(50, |_| Some(true)), [(QUEUE, true)]);
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, suspension(50, 100));
+        assert_eq!(suspensions.settle(2, |_| Some(false)), [(QUEUE, true)]);
+        assert_eq!(suspensions.settle(3, |_| Some(true)), [], "more work is no way out");
     }
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let mut holds = QueueHolds::default();
-        holds.insert(1, QUEUE, hold(0, 100));
-        holds.settle(1, |_| Some(true));
-        assert_eq!(holds.settle(2, |_| None), []);
-        assert!(!holds.has(1, QUEUE));
-        holds.insert(1, QUEUE, hold(0, 100));
-        holds.end_queues(|queue| queue == QUEUE);
-        assert_eq!(holds.settle(3, |_| Some(true)), []);
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, suspension(0, 100));
+        suspensions.settle(1, |_| Some(true));
+        assert_eq!(suspensions.settle(2, |_| None), []);
+        assert!(!suspensions.has(1, QUEUE));
+        suspensions.insert(1, QUEUE, suspension(0, 100));
+        suspensions.end_queues(|queue| queue == QUEUE);
+        assert_eq!(suspensions.settle(3, |_| Some(true)), []);
     }
 }
