@@ -131,8 +131,8 @@ impl HoldPages {
     }
 
     fn release(&self, index: usize) {
-        // Holder and keeper may both be here. Whoever is late must not undo what the other has begun
-        // since: then the number is another, and that one is ended as well.
+        // Holder and keeper may both be here. Whoever is late must not undo what the other has
+        // begun since: then the number is another, and that one is ended as well.
         loop {
             let number = self.word(index, NUMBER).load(Ordering::SeqCst);
             self.word(index, WORD).store(number, Ordering::SeqCst);

@@ -158,9 +158,9 @@ pub fn main(
     waited
 }
 
-/// Ends the holds of an owner that stands still, and all of them once it is over. A thread of its own,
-/// because that takes no call and must not wait for those that are made meanwhile; it goes on until
-/// the keeper ends, because an owner that was only slow may begin another hold.
+/// Ends the holds of an owner that stands still, and all of them once it is over. A thread of its
+/// own, because that takes no call and must not wait for those that are made meanwhile; it goes on
+/// until the keeper ends, because an owner that was only slow may begin another hold.
 fn watch_holds(holds: HoldPages, over: Arc<AtomicBool>) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("gpreempt-holds".to_owned());
     thread.spawn(move || {

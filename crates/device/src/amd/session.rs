@@ -12,7 +12,7 @@
 //! waits for us, not even if we are killed between its question and our answer.
 //!
 //! Kernels before 6.12.103 let only a tracer talk to a session. Whether this is one is tried out
-//! after attaching; if so, every call is an errand of its own ([`super::tracer`]).
+//! after attaching; if so, every call is an errand of its own (`tracer`).
 
 mod error;
 mod outcome;

@@ -128,8 +128,8 @@ impl Watcher {
         self.tell(Order::Add(queue, Box::new((hold, rings)), counts));
     }
 
-    /// Lets go of a context and gives its channel back, to be taken out, and its rings: closing them
-    /// is a call that may take time.
+    /// Lets go of a context and gives its channel back, to be taken out, and its rings: closing
+    /// them is a call that may take time.
     pub fn remove(&self, queue: QueueId) -> Option<(HoldChannel, Rings)> {
         let (answer, incoming) = channel();
         self.tell(Order::Remove(queue, answer));
@@ -196,8 +196,8 @@ impl Eyes {
     fn run(&mut self, incoming: &Receiver<Order>) {
         let mut look_at = Clock::now();
         loop {
-            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do orders
-            // put off the next look.
+            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do
+            // orders put off the next look.
             let order = if self.watched.is_empty() {
                 incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
