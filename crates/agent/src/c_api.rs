@@ -1,6 +1,6 @@
 //! What programs in C call. `include/gpreempt.h` is made from these files.
 //!
-//! Each function looks at its pointers, and does the rest inside [`crate::entry::guarded`]:
+//! Each function looks at its pointers, and does the rest inside `guarded`:
 //! whatever goes wrong is a code, and nothing unwinds into C.
 
 pub mod connection;

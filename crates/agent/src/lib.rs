@@ -2,7 +2,7 @@
 //!
 //! It lives in other people's processes. So it prints nothing, never ends the program, never
 //! unwinds into it, starts no thread, and does nothing at all before it is called. Everything that
-//! goes wrong is a [`code::Code`] with a sentence.
+//! goes wrong is a code with a sentence.
 //!
 //! ```text
 //!   C --> c_api --> entry::guarded --> processes, queues --> session --> gpreemptd
@@ -10,8 +10,8 @@
 //!                                      submit            --> CUDA, the emulated GPU
 //! ```
 //!
-//! There is one connection for each process ([`session`]). A child that was forked has none of it:
-//! [`fork`] closes what it inherited, and it connects by itself when it calls something.
+//! There is one connection for each process (`session`). A child that was forked has none of it:
+//! `fork` closes what it inherited, and it connects by itself when it calls something.
 
 pub mod c_api;
 mod code;
