@@ -19,8 +19,8 @@ use crate::stop::Stop;
 const LEASE: Duration = Duration::from_millis(900);
 /// How old a lease is when it is renewed.
 const RENEW: Duration = Duration::from_millis(300);
-/// How often it is looked whether somebody else resumed the process.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether somebody else resumed the process: before each renewal.
+const LOOK: Duration = RENEW;
 
 pub(super) fn main(mut client: Client, args: &SuspendArgs) -> Result<(), Failure> {
     let process = daemon::process(args.pid)?;

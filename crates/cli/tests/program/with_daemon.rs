@@ -220,7 +220,7 @@ fn what_somebody_else_resumed_is_not_suspended_again() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["line"].to_string())
         .collect();
     assert_eq!(kinds, ["\"stopped\"", "\"resumed\""]);
-    let lease_ms = NonZeroU32::new(10_000).unwrap();
+    let lease_ms = NonZeroU32::new(900).unwrap();
     let suspend = Request::Suspend { process: process(), lease_ms };
     assert_eq!(daemon.heard(), [Request::Snapshot, suspend, Request::Snapshot]);
 }

@@ -205,6 +205,8 @@ mod tests {
         assert_eq!(priority(&member), Some(9));
         assert_eq!(member.why(), "priority 9 (asked for by uid 5)");
         member.is_detached = true;
+        assert!(member.wanted().is_some(), "as long as it is suspended");
+        member.suspended_until_ns = None;
         assert_eq!(member.wanted(), None);
     }
 
