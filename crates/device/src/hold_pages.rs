@@ -104,10 +104,10 @@ impl HoldPages {
     fn renew(&self, slot: &HoldSlot) {
         let (from, length) = ((slot.index * SLOT_SIZE) as u64, SLOT_SIZE as u64);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, flags, from, length).is_err() {
-            for offset in (0..SLOT_SIZE).step_by(4) {
-                slot.store(offset, 0);
-            }
+        // Where that is not possible, it is at least emptied.
+        let _ = fallocate(&self.file, flags, from, length);
+        for offset in (0..SLOT_SIZE).step_by(4) {
+            slot.store(offset, 0);
         }
     }
 

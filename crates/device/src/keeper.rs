@@ -43,7 +43,7 @@ const BEAT: Duration = Duration::from_millis(100);
 /// How long an owner that says so may be silent.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How often it looks whether a hold has to be ended.
-const HOLD_CHECK: Duration = Duration::from_millis(5);
+const HOLD_CHECK: Duration = Duration::from_millis(20);
 /// How often it looks whether a lease has run out.
 const LEASE_CHECK: Duration = Duration::from_millis(20);
 
@@ -141,8 +141,9 @@ pub fn main(
         return Err(io::Error::other("the session has a keeper already"));
     };
     let over = Arc::new(AtomicBool::new(false));
-    if let Some(holds) = holds.map(HoldPages::open).transpose()? {
-        watch_holds(holds, Arc::clone(&over))?;
+    let holds = holds.map(HoldPages::open).transpose()?.map(Arc::new);
+    if let Some(holds) = &holds {
+        watch_holds(Arc::clone(holds), Arc::clone(&over))?;
     }
     let mut out = io::stdout();
     writeln!(out, "{READY}")?;
@@ -150,6 +151,9 @@ pub fn main(
     // Whatever happened to the waiting, what was done has to be undone.
     let waited = wait_for_owner(&held, undo);
     over.store(true, Ordering::SeqCst);
+    if let Some(holds) = &holds {
+        holds.release_all();
+    }
     undo_all(&held, undo, TRIES_MAX)?;
     match held.end() {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -161,7 +165,7 @@ pub fn main(
 /// Ends the holds of an owner that stands still, and all of them once it is over. A thread of its
 /// own, because that takes no call and must not wait for those that are made meanwhile; it goes on
 /// until the keeper ends, because an owner that was only slow may begin another hold.
-fn watch_holds(holds: HoldPages, over: Arc<AtomicBool>) -> io::Result<()> {
+fn watch_holds(holds: Arc<HoldPages>, over: Arc<AtomicBool>) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("gpreempt-holds".to_owned());
     thread.spawn(move || {
         loop {

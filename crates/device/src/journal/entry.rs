@@ -146,7 +146,10 @@ impl Act {
             Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
             Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
             Self::AmdPause => (7, 0, 0, 0),
-            Self::NvidiaHold(site) => (6, site.client.into(), 0, site.group.into()),
+            // Where a context is watched anew, the old channel and the new one are there together.
+            Self::NvidiaHold(site) => {
+                (6, site.client.into(), site.slot_number(), site.group.into())
+            }
         }
     }
 }
@@ -169,6 +172,24 @@ mod tests {
         assert!(!slice(2, 1).concerns_the_same(&stop(2, &[])));
         assert!(stop(2, &[5]).concerns_the_same(&stop(2, &[5, 6])));
         assert!(!stop(2, &[5]).concerns_the_same(&stop(3, &[5])));
+    }
+
+    #[test]
+    fn two_channels_of_ours_in_one_group_are_two_acts() {
+        let hold = |slot| {
+            Act::NvidiaHold(HoldSite {
+                client: 1,
+                device: 2,
+                group: 3,
+                context_share: 4,
+                compute_class: 0xcbc0,
+                channel_class: 0xc86f,
+                uuid: [0; 16],
+                slot,
+            })
+        };
+        assert!(hold(1).concerns_the_same(&hold(1)));
+        assert!(!hold(1).concerns_the_same(&hold(2)));
     }
 
     #[test]

@@ -60,7 +60,13 @@ impl HoldSite {
     }
 
     fn name(&self, part: u32) -> Handle {
-        NAMES_FROM + u32::try_from(self.slot % SLOTS).unwrap_or(0) * 4 + part
+        NAMES_FROM + self.slot_number() * 4 + part
+    }
+
+    /// The number of its slot.
+    pub(crate) fn slot_number(&self) -> u32 {
+        // There are 64, whatever a journal says.
+        u32::try_from(self.slot % SLOTS).unwrap_or(0)
     }
 
     /// What unified memory has to duplicate.
