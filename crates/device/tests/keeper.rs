@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gpreempt_device::hold_pages::{HoldPages, HoldSlot, WORD};
 use gpreempt_device::journal::{Act, Entry, Journal, Session};
+use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
 struct Place {
@@ -30,8 +32,13 @@ impl Drop for Place {
 }
 
 fn keeper(session: &Session) -> Child {
+    keeper_with(session, None)
+}
+
+fn keeper_with(session: &Session, holds: Option<&HoldPages>) -> Child {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
         .arg(session.folder())
+        .args(holds.map(HoldPages::path))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -105,7 +112,7 @@ fn a_lease_that_runs_out_is_undone_while_the_owner_lives() {
     let place = Place::new("lease");
     let session = place.journal.begin().unwrap();
     let mut keeper = keeper(&session);
-    let until_ns = Some(gpreempt_device::keeper::monotonic_ns() + 50_000_000);
+    let until_ns = Some(monotonic_ns() + 50_000_000);
     session.write(&Entry { until_ns, ..entry() }).unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !session.entries().unwrap().is_empty() && Instant::now() < deadline {
@@ -133,6 +140,35 @@ fn what_both_left_behind_is_undone_by_the_next() {
     assert_eq!(cleaned.unwrap(), 1);
     assert_eq!(undone, [entry()]);
     assert!(!session.folder().exists());
+}
+
+fn is_ended(slot: &HoldSlot, number: u32) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if slot.load(WORD) == number && !slot.is_held() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+#[test]
+fn it_ends_the_holds_of_an_owner_that_stands_still_or_is_gone() {
+    let place = Place::new("holds");
+    let session = place.journal.begin().unwrap();
+    let pages = HoldPages::new().unwrap();
+    let mut child = keeper_with(&session, Some(&pages));
+    let slot = pages.take().unwrap();
+    slot.begin(7, monotonic_ns());
+    assert!(is_ended(&slot, 7), "nobody says that it is looked after");
+    // As if somebody looked after it for a long time to come.
+    slot.begin(8, monotonic_ns() + 60_000_000_000);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(slot.is_held(), "somebody looks after it");
+    drop(child.stdin.take());
+    assert!(is_ended(&slot, 8), "its owner is gone");
+    assert!(ends(&mut child));
 }
 
 #[test]
