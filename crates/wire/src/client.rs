@@ -3,6 +3,7 @@
 mod client_error;
 mod follow;
 mod hint_writer;
+mod pace;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 pub use client_error::ClientError;
 pub use follow::Follow;
 pub use hint_writer::HintWriter;
+use pace::Pace;
 
 use crate::mapping::Mapping;
 use crate::message::Message;
@@ -55,6 +57,7 @@ pub struct Client {
     socket: Socket,
     last_request: u64,
     timeout: Duration,
+    pace: Pace,
 }
 
 impl Client {
@@ -68,7 +71,8 @@ impl Client {
         for path in &options.paths {
             match Socket::connect(path, options.timeout) {
                 Ok(socket) => {
-                    let mut client = Self { socket, last_request: 0, timeout: options.timeout };
+                    let (timeout, pace) = (options.timeout, Pace::new());
+                    let mut client = Self { socket, last_request: 0, timeout, pace };
                     let hello = Request::Hello { role: options.role, program: options.program };
                     client.expect_ok(&hello)?;
                     return Ok(client);
@@ -215,6 +219,7 @@ impl Client {
     }
 
     fn send(&mut self, request: &Request, deadline: Instant) -> Result<(), ClientError> {
+        self.pace.wait();
         self.last_request += 1;
         let message = Message { request: self.last_request, body: request.clone() };
         match self.socket.send(&message.encode(), deadline) {

@@ -102,6 +102,10 @@ impl EmulatedBackend {
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
                 Report::Found { instance, devices } => self.take_emulator(instance, devices),
                 Report::Lost(problem) => self.take_loss(&problem),
+                Report::Unusable(why) => {
+                    let problem = format!("{} cannot be used: {why}", self.name());
+                    self.notes.push_back(Note::Problem(problem));
+                }
                 Report::Connected { client, process } => self.take_client(client, process),
                 Report::Disconnected { client } => drop(self.clients.remove(&client)),
                 Report::Opened { info, process, page } => self.take_queue(&info, process, *page),
@@ -133,7 +137,7 @@ impl EmulatedBackend {
     }
 
     fn take_emulator(&mut self, instance: u64, devices: Vec<DeviceInfo>) {
-        self.notes.push_back(Note::Solved(self.what_is_lost()));
+        self.notes.push_back(Note::Solved(self.name()));
         self.instance = instance;
         self.devices = devices;
         while self.workers.len() < self.devices.len() {
@@ -156,8 +160,8 @@ impl EmulatedBackend {
     /// Everything is gone. What was done to it is taken back all the same: perhaps only the
     /// connection has ended.
     fn take_loss(&mut self, problem: &str) {
-        let lost = self.what_is_lost();
-        let problem = format!("{lost}: {problem}; it is looked for from now on");
+        let problem =
+            format!("{} is gone: {problem}; it is looked for from now on", self.name());
         self.notes.push_back(Note::Problem(problem));
         let mut queues = std::mem::take(&mut self.queues);
         for target in queues.values_mut() {
@@ -179,9 +183,9 @@ impl EmulatedBackend {
         }
     }
 
-    /// How the problem begins that there is no emulator.
-    fn what_is_lost(&self) -> String {
-        format!("the emulated GPU at {} is gone", self.socket.display())
+    /// How every problem begins that is solved when there is an emulator.
+    fn name(&self) -> String {
+        format!("the emulated GPU at {}", self.socket.display())
     }
 
     fn take_client(&mut self, client: u64, process: ProcessKey) {

@@ -15,6 +15,8 @@ pub(super) enum Report {
     Problem(String),
     /// There is an emulator, and these are its devices. What else it has comes after this.
     Found { instance: u64, devices: Vec<DeviceInfo> },
+    /// There is an emulator, and why nothing can be done with it.
+    Unusable(String),
     /// The emulator is gone, and why.
     Lost(String),
     /// A process has connected to the emulator, which calls it by that number.

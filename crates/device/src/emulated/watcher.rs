@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_emu::EmuError;
 use gpreempt_emu::clock::monotonic;
 use gpreempt_emu::control::{Control, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -197,14 +198,17 @@ impl Rounds {
         });
         let (control, listing) = match found {
             Ok(found) => found,
-            Err(error) if nobody_listens(&error) => return Ok(()),
+            // One that dies while it answers is as good as none.
+            Err(error) if nobody_listens(&error) || matches!(error, EmuError::Gone) => {
+                return Ok(());
+            }
             Err(error) => {
                 let problem = error.to_string();
                 if self.problem.as_ref() == Some(&problem) {
                     return Ok(());
                 }
                 self.problem = Some(problem.clone());
-                return self.reports.send(Report::Problem(problem));
+                return self.reports.send(Report::Unusable(problem));
             }
         };
         self.problem = None;
