@@ -109,6 +109,11 @@ impl EmulatedBackend {
                 Report::Connected { client, process } => self.take_client(client, process),
                 Report::Disconnected { client } => drop(self.clients.remove(&client)),
                 Report::Opened { info, process, page } => self.take_queue(&info, process, *page),
+                Report::Parked { queue, is_parked } => {
+                    if let Some(target) = self.queues.get_mut(&queue) {
+                        target.set_parked(is_parked);
+                    }
+                }
                 Report::Closed { queue, is_faulted } => self.take_end(queue, is_faulted),
                 Report::Settled => {
                     self.unsettled = self.unsettled.saturating_sub(1);
@@ -367,6 +372,21 @@ impl Controller for EmulatedBackend {
 
     fn native(&self, queue: QueueId) -> Option<u64> {
         self.numbers.get(&queue).copied()
+    }
+
+    fn can_park(&self, queue: QueueId) -> bool {
+        self.numbers.contains_key(&queue)
+    }
+
+    fn park(&mut self, queue: QueueId, parked: bool) {
+        let Some(target) = self.target(queue) else { return };
+        let (job, device) = (target.park(parked), target.device());
+        self.workers[device].give(job);
+    }
+
+    fn is_at_rest(&self, queue: QueueId) -> bool {
+        let target = self.numbers.get(&queue).and_then(|number| self.queues.get(number));
+        target.is_none_or(Target::is_at_rest)
     }
 
     fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
