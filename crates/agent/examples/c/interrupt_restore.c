@@ -1,6 +1,7 @@
 /* Stops one queue between two kernels, then in the middle of one: interrupt_restore ID
  *
- * Levels 2 and 3 of the XSched interface. gpreempt_level() says how deep a device's preempts reach. */
+ * Levels 2 and 3 of the XSched interface. gpreempt_level() says how deep a device's preempts
+ * reach. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <stdio.h>
