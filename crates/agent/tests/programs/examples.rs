@@ -5,6 +5,9 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
+
 use crate::program::{compile, compile_with, sources, succeed, told};
 use crate::scene::{Scene, until};
 
@@ -53,6 +56,20 @@ fn what_a_killed_program_had_suspended_goes_on() {
     child.kill().unwrap();
     child.wait().unwrap();
     scene.until_load(|queue| !queue.is_suspended && queue.is_on);
+}
+
+#[test]
+fn whoever_resumes_the_process_resumes_its_queues() {
+    let scene = Scene::new();
+    let program = compile("examples/c/suspend_resume.c");
+    let mut child =
+        program.within(&scene).args(["7", "600000"]).stdout(Stdio::null()).spawn().unwrap();
+    let queue = scene.until_load(|queue| queue.is_suspended && !queue.is_on);
+    let process = Process::new(queue.pid, queue.start_ticks).unwrap();
+    scene.ask(&Request::Resume { process });
+    scene.until_load(|queue| !queue.is_suspended && queue.is_on);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -14,6 +14,7 @@ use gpreempt_emu::control::{Control, Options};
 use gpreempt_emu::page::Reading;
 use gpreempt_wire::client::{Client, ClientOptions};
 use gpreempt_wire::queue::QueueRecord;
+use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
 
 /// How long anything may take. Far more than it does, because machines are busy.
@@ -138,6 +139,13 @@ impl Scene {
     /// Waits until the queue of the load is so.
     pub(crate) fn until_load(&self, is_so: impl Fn(&QueueRecord) -> bool) -> QueueRecord {
         until("the load is as it should be", || self.load().filter(|queue| is_so(queue)))
+    }
+
+    /// Asks the daemon for something, as its owner may.
+    pub(crate) fn ask(&self, request: &Request) {
+        let mut options = ClientOptions::new(Role::Command, "test");
+        options.paths = vec![self.folder.path("gpreemptd.sock")];
+        Client::connect(&options).unwrap().expect_ok(request).unwrap();
     }
 
     /// What the emulated GPU itself shows of the load's queue.

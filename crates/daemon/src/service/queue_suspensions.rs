@@ -62,9 +62,11 @@ impl QueueSuspensions {
         self.said.retain(|(_, by), _| *by != session);
     }
 
-    /// Ends what is said of those queues, by whomever.
-    pub(super) fn end_queues(&mut self, mut is_meant: impl FnMut(QueueId) -> bool) {
+    /// Ends what is said of those queues, by whomever. Whether anything was.
+    pub(super) fn end_queues(&mut self, mut is_meant: impl FnMut(QueueId) -> bool) -> bool {
+        let before = self.said.len();
         self.said.retain(|(queue, _), _| !is_meant(*queue));
+        self.said.len() < before
     }
 
     /// Whether nobody says anything, and everybody knows that.
@@ -222,7 +224,8 @@ mod tests {
         assert_eq!(suspensions.settle(2, GONE), []);
         assert!(!suspensions.has(1, QUEUE));
         suspensions.insert(1, QUEUE, suspension(0, 100));
-        suspensions.end_queues(|queue| queue == QUEUE);
+        assert!(suspensions.end_queues(|queue| queue == QUEUE));
+        assert!(!suspensions.end_queues(|queue| queue == QUEUE));
         assert_eq!(suspensions.settle(3, BUSY), []);
     }
 }

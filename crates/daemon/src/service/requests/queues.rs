@@ -8,6 +8,7 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, StopDepth};
 use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::reply::Reply;
@@ -198,6 +199,18 @@ impl Service {
         told.map_err(|error| Refused::new(RefusalCode::NoSuchQueue, error.to_string()))?;
         self.is_changed = true;
         Ok(())
+    }
+
+    /// Ends every suspension of the queues of a process, whoever asked for it. Whether there was
+    /// any.
+    pub(super) fn end_suspensions_of_queues(&mut self, key: ProcessKey, now_ns: u64) -> bool {
+        let (scheduler, roster) = (self.driver.scheduler(), &self.roster);
+        let has_ended = self.queue_suspensions.end_queues(|queue| {
+            let member = scheduler.queue(queue).and_then(|view| roster.of_task(view.task));
+            member.is_some_and(|member| member.key == key)
+        });
+        self.settle_queue_suspensions(now_ns);
+        has_ended
     }
 
     /// Ends every suspension of processes, and of their queues, that the caller may touch.
