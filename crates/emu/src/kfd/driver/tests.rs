@@ -59,6 +59,38 @@ fn refusals_are_the_kernels() {
 }
 
 #[test]
+fn whoever_tries_to_begin_a_session_is_taken_for_its_owner_from_then_on() {
+    let kfd = FakeKfd::new();
+    let client = kfd.client(7);
+    client.runtime_enable(true).unwrap();
+    let queue = client.open_queue(1).unwrap();
+    let (first, second) = (kfd.door(1), kfd.door(2));
+    let writer = pipe().1;
+    let begin = |door: &dyn Door| {
+        std::thread::scope(|scope| {
+            let errand = scope.spawn(|| {
+                door.seize(7).unwrap();
+                door.enable(7, Exceptions::WANTED, writer.as_fd()).err()
+            });
+            errand.join().unwrap()
+        })
+    };
+    assert_eq!(begin(&first), None);
+    first.queues(7, Exceptions::QUEUE_NEW, 1).unwrap();
+    first.suspend_queues(7, &mut [queue], 0).unwrap();
+    while first.tracer_of(7).is_some() {
+        std::thread::yield_now();
+    }
+    assert_eq!(begin(&second), Some(Errno::ALREADY));
+    // So the kernel no longer listens to the first, and its end is no reason to resume anything.
+    assert_eq!(first.resume_queues(7, &mut [queue]), Err(Errno::PERM));
+    drop(first);
+    assert_eq!(kfd.is_running(7, queue), Some(false));
+    drop(second);
+    assert_eq!(kfd.is_running(7, queue), Some(true));
+}
+
+#[test]
 fn a_process_takes_its_own_queue_off_with_a_percentage_of_zero() {
     let kfd = FakeKfd::new();
     let client = kfd.client(7);
