@@ -11,7 +11,8 @@ use crate::amd::queue::users;
 use crate::controller::Reporter;
 use crate::process::{ProcessInfo, ProcessKey};
 
-/// How often it looks, if nobody says otherwise.
+/// How often it looks at the least: sysfs tells nobody when something comes, and looking is one
+/// list of a small folder.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// The thread, as long as it runs.
@@ -39,7 +40,7 @@ impl Scout {
                     }
                 }
                 match incoming.recv_timeout(every) {
-                    Ok(other) => every = other,
+                    Ok(other) => every = Duration::min(other, EVERY),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
