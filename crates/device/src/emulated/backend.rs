@@ -160,8 +160,7 @@ impl EmulatedBackend {
     /// Everything is gone. What was done to it is taken back all the same: perhaps only the
     /// connection has ended.
     fn take_loss(&mut self, problem: &str) {
-        let problem =
-            format!("{} is gone: {problem}; it is looked for from now on", self.name());
+        let problem = format!("{} is gone: {problem}; it is looked for from now on", self.name());
         self.notes.push_back(Note::Problem(problem));
         let mut queues = std::mem::take(&mut self.queues);
         for target in queues.values_mut() {
