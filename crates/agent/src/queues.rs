@@ -122,7 +122,8 @@ fn is_on(id: u64, is_alone: bool) -> Result<bool, Failure> {
             let sentence = format!("the suspension of queue {id} was ended by somebody else");
             Err(Failure::new(Code::State, sentence))
         }
-        Ok(record) => Ok(record.is_on),
+        // Off because somebody else is more important is not off because we said so.
+        Ok(record) => Ok(record.is_on || !record.is_suspended),
         Err(failure) if failure.code == Code::NoSuchQueue && !is_alone => Ok(false),
         Err(failure) => Err(failure),
     }

@@ -1,9 +1,12 @@
 //! The loop body that the daemon and the simulator share: what is tested is what runs.
 
+use alloc::vec::Vec;
+
 use crate::backend::Backend;
 use crate::clock::SteadyClock;
 use crate::config::{Config, ConfigError};
 use crate::event::{Event, EventError};
+use crate::id::QueueId;
 use crate::scheduler::Scheduler;
 use crate::time::{Duration, Instant};
 
@@ -14,6 +17,8 @@ pub struct Driver {
     clock: SteadyClock,
     now: Instant,
     observe_at: Instant,
+    /// Whose rings are read, kept from one reading to the next for its memory.
+    queues: Vec<QueueId>,
 }
 
 impl Driver {
@@ -30,6 +35,7 @@ impl Driver {
             clock: SteadyClock::new(Self::STEP_MAX),
             now: Instant::ZERO,
             observe_at: Instant::ZERO,
+            queues: Vec::new(),
         })
     }
 
@@ -69,12 +75,14 @@ impl Driver {
         }
         let due = self.now >= self.observe_at;
         if due {
-            self.observe_at = self.now + self.scheduler.config().interval;
+            self.observe_at = self.next_reading();
         }
         // Whoever began to run since the last reading would be in a hint's way unseen, and whoever
         // says it is done should not have to wait for the next reading to be believed.
         if due || urgent {
-            for queue in self.scheduler.queue_ids() {
+            self.queues.clear();
+            self.queues.extend(self.scheduler.queue_ids());
+            for queue in self.queues.iter().copied() {
                 if let Some(ring) = backend.observe(queue) {
                     let _ =
                         self.scheduler.handle_event(self.now, Event::RingObserved { queue, ring });
@@ -88,5 +96,12 @@ impl Driver {
         let next =
             self.scheduler.poll_timeout().map_or(self.observe_at, |at| at.min(self.observe_at));
         next.since(self.now)
+    }
+
+    /// Readings keep their rhythm, however late each of them is, unless a whole one was missed.
+    fn next_reading(&self) -> Instant {
+        let interval = self.scheduler.config().interval;
+        let next = self.observe_at + interval;
+        if next > self.now && next <= self.now + interval { next } else { self.now + interval }
     }
 }

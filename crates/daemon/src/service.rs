@@ -149,7 +149,13 @@ pub fn run(options: Options) -> Result<(), Failure> {
 impl Service {
     fn serve(&mut self) -> Result<(), String> {
         while !self.is_stopping {
-            let ready = self.poller.wait().map_err(|error| error.to_string())?;
+            let at_most = self.alarm.left(monotonic_ns());
+            let ready = self.poller.wait(at_most).map_err(|error| error.to_string())?;
+            if ready.is_empty()
+                && let Some(late) = self.alarm.late(monotonic_ns())
+            {
+                self.punctuality.note(late, self.driver.scheduler().config().interval);
+            }
             for source in ready {
                 self.dispatch(source)?;
             }
@@ -163,10 +169,6 @@ impl Service {
         let now = instant(now_ns);
         match source {
             Source::Clients => self.sessions.accept(now, &self.poller, &mut self.log),
-            Source::Alarm => {
-                let interval = self.driver.scheduler().config().interval;
-                self.punctuality.note(self.alarm.late(now_ns), interval);
-            }
             Source::Signals => self.take_signals(now_ns)?,
             Source::Devices => self.waker.clear(),
             Source::Session(id) => self.serve_session(id, now_ns),
@@ -208,10 +210,11 @@ impl Service {
         }
         self.publish(now_ns);
         self.do_chores(now_ns)?;
-        self.set_alarm(now_ns, wait)
+        self.set_alarm(now_ns, wait);
+        Ok(())
     }
 
-    fn set_alarm(&mut self, now_ns: u64, wait: Duration) -> Result<(), String> {
+    fn set_alarm(&mut self, now_ns: u64, wait: Duration) {
         let has_queues = self.driver.scheduler().queues().next().is_some();
         let wait_ns = if has_queues { wait.as_nanos() } else { SLEEP_IDLE_NS };
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
@@ -222,7 +225,7 @@ impl Service {
         } else if self.sessions.has_restless_page() {
             at_ns = at_ns.min(now_ns.saturating_add(SLEEP_RESTLESS_NS));
         }
-        self.alarm.set(at_ns).map_err(|error| error.to_string())
+        self.alarm.set(at_ns);
     }
 
     /// Says that something did not work; the same thing once.

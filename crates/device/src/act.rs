@@ -86,7 +86,7 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         | Act::NvidiaMode { .. }
         | Act::NvidiaInterleave { .. }
         | Act::NvidiaHold(_) => nvidia::act::perform(process, act, undo),
-        Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } => {
+        Act::EmulatedStop { .. } | Act::EmulatedPark { .. } | Act::EmulatedSlice { .. } => {
             emulated::act::perform(process, act, undo)
         }
         Act::AmdPause => amd::act::perform(process, act, undo),

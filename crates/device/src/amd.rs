@@ -7,7 +7,6 @@
 //! [`activity`] look without touching anything, and [`probe`] says what a machine can do and what
 //! is in the way.
 
-pub mod abi;
 pub(crate) mod act;
 pub mod activity;
 mod backend;
@@ -23,3 +22,4 @@ pub mod topology;
 mod tracer;
 
 pub use backend::AmdBackend;
+pub use gpreempt_kfd::abi;

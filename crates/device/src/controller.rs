@@ -51,6 +51,19 @@ pub trait Controller: Backend + Debug {
         None
     }
 
+    /// Whether the device of a queue can be told to fetch nothing more from its ring.
+    fn can_park(&self, _queue: QueueId) -> bool {
+        false
+    }
+
+    /// Tells it so, or to fetch again. What was fetched goes on.
+    fn park(&mut self, _queue: QueueId, _parked: bool) {}
+
+    /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
+    fn is_at_rest(&self, _queue: QueueId) -> bool {
+        false
+    }
+
     /// The names of the devices that a process uses which nobody adopted, as far as it was seen.
     fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
         Vec::new()

@@ -9,14 +9,14 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// An ioctl whose argument is the address of a block that the driver reads and writes.
-struct Exchange<'a, T> {
+struct Exchange<'a, T: ?Sized> {
     opcode: Opcode,
     block: &'a mut T,
 }
 
 // SAFETY: the pointer is to a live, exclusively borrowed block, and `exchange`'s caller vouches
 // that the driver touches no more than that block (and what the block itself points to).
-unsafe impl<T> Ioctl for Exchange<'_, T> {
+unsafe impl<T: ?Sized> Ioctl for Exchange<'_, T> {
     type Output = ();
 
     const IS_MUTATING: bool = true;
@@ -46,6 +46,22 @@ pub(crate) unsafe fn exchange<T: FromBytes + IntoBytes>(
     fd: impl AsFd,
     opcode: Opcode,
     block: &mut T,
+) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller, word for word.
+    unsafe { ioctl(fd, Exchange { opcode, block }) }
+}
+
+/// The same for a block whose length is known only when the program runs.
+///
+/// # Safety
+/// `block` is as long as `opcode` says, and its addresses are as above.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) unsafe fn exchange_bytes(
+    fd: impl AsFd,
+    opcode: Opcode,
+    block: &mut [u8],
 ) -> Result<(), Errno> {
     // SAFETY: passed on to the caller, word for word.
     unsafe { ioctl(fd, Exchange { opcode, block }) }

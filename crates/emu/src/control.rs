@@ -143,6 +143,22 @@ impl Control {
         self.talk.do_it(&Request::Resume(queue), self.timeout)
     }
 
+    /// Fetches nothing more from a queue's ring; what was fetched ends, which its page shows.
+    ///
+    /// # Errors
+    /// As [`Control::stop`].
+    pub fn park(&mut self, queue: QueueId) -> Result<(), EmuError> {
+        self.talk.do_it(&Request::Park(queue), self.timeout)
+    }
+
+    /// Fetches again.
+    ///
+    /// # Errors
+    /// As [`Control::stop`].
+    pub fn unpark(&mut self, queue: QueueId) -> Result<(), EmuError> {
+        self.talk.do_it(&Request::Unpark(queue), self.timeout)
+    }
+
     /// Gives a queue a slice; none is the one it came with.
     ///
     /// # Errors

@@ -41,6 +41,8 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::List),
         queue().prop_map(Request::Stop),
         queue().prop_map(Request::Resume),
+        queue().prop_map(Request::Park),
+        queue().prop_map(Request::Unpark),
         (queue(), proptest::option::of(duration()))
             .prop_map(|(queue, slice)| Request::SetSlice { queue, slice }),
         queue().prop_map(Request::PermitHold),
@@ -78,15 +80,16 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
 }
 
 fn usage() -> impl Strategy<Value = UsageInfo> {
-    (queue(), duration(), any::<u64>(), duration(), priority(), any::<(bool, bool)>()).prop_map(
-        |(queue, busy, completed, slice, priority, (is_stopped, is_resident))| UsageInfo {
+    (queue(), duration(), any::<u64>(), duration(), priority(), any::<[bool; 3]>()).prop_map(
+        |(queue, busy, completed, slice, priority, flags)| UsageInfo {
             queue,
             busy,
             completed,
             slice,
             priority,
-            is_stopped,
-            is_resident,
+            is_stopped: flags[0],
+            is_parked: flags[1],
+            is_resident: flags[2],
         },
     )
 }

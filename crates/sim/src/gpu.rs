@@ -200,7 +200,7 @@ impl Gpu {
 
     /// Whether the device looks into that ring at all.
     fn may_fetch(&self, id: QueueId) -> bool {
-        let Some(queue) = self.queues.get(&id) else { return false };
+        let Some(queue) = self.queues.get(&id).filter(|queue| !queue.parked) else { return false };
         match self.machine {
             MachineKind::None => true,
             // The host part fetches even while another group is on the engine.

@@ -81,7 +81,7 @@ impl HoldWatcher {
         let Some(id) = self.permitted else { return };
         let Some(queue) = gpu.queues.get_mut(&id) else { return };
         queue.ring.look();
-        let (view, has_work) = (queue.ring.view(None), queue.has_work());
+        let (view, has_work) = (queue.ring.view(None), queue.can_run());
         if view != self.last {
             let submitted = view.put != self.last.put;
             self.last = view;

@@ -77,6 +77,8 @@ pub struct Usage {
     pub completed: u64,
     /// Whether it is stopped from outside.
     pub is_stopped: bool,
+    /// Whether nothing more is fetched from its ring.
+    pub is_parked: bool,
     /// Whether its waves may be on compute units, or are on their way.
     pub is_resident: bool,
     /// Its slice.
@@ -256,6 +258,7 @@ impl LiveGpu {
             busy: self.gpu.tracks.busy(id, self.now()),
             completed: queue.completed,
             is_stopped: queue.stopped,
+            is_parked: queue.parked,
             is_resident: queue.residency != crate::gpu::queue::Residency::Out,
             slice: queue.slice,
             priority: queue.priority,

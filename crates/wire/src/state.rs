@@ -146,6 +146,10 @@ pub struct QueueSnapshot {
     pub on: bool,
     /// Whether it has work.
     pub active: bool,
+    /// Whether it, or its whole process, is suspended.
+    pub suspended: bool,
+    /// Its priority: its own if it has one, or that of its process.
+    pub priority: u8,
     /// Work that waits.
     pub pending: u64,
     /// How it stands with holds, where the device has them and the queue is one for them.

@@ -1,6 +1,7 @@
-/* Stops one queue in the middle of a kernel and lets it go on: interrupt_restore ID
+/* Stops one queue between two kernels, then in the middle of one: interrupt_restore ID
  *
- * Level 3 of the XSched interface. gpreempt_level() says how deep a device's preempts reach. */
+ * Levels 2 and 3 of the XSched interface. gpreempt_level() says how deep a device's preempts
+ * reach. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,8 +26,10 @@ int main(int argc, char **argv) {
     }
     printf("queue %" PRIu64 ": level %d\n", id, level);
     /* A device that saves kernels in the middle need not offer the shallower level 2. */
+    uint64_t asked = now_us();
     code = gpreempt_deactivate(id);
     if (code == GPREEMPT_OK) {
+        printf("level 2: its kernel has ended after %" PRIu64 " us\n", now_us() - asked);
         code = gpreempt_reactivate(id);
     } else if (code == GPREEMPT_ERROR_UNSUPPORTED) {
         printf("level 2: %s\n", gpreempt_strerror(code));

@@ -1,6 +1,12 @@
 //! Every example does what it says.
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use gpreempt_wire::process::Process;
+use gpreempt_wire::request::Request;
 
 use crate::program::{compile, compile_with, sources, succeed, told};
 use crate::scene::{Scene, until};
@@ -53,14 +59,74 @@ fn what_a_killed_program_had_suspended_goes_on() {
 }
 
 #[test]
+fn whoever_resumes_the_process_resumes_its_queues() {
+    let scene = Scene::new();
+    let program = compile("examples/c/suspend_resume.c");
+    let mut child =
+        program.within(&scene).args(["7", "600000"]).stdout(Stdio::null()).spawn().unwrap();
+    let queue = scene.until_load(|queue| queue.is_suspended && !queue.is_on);
+    let process = Process::new(queue.pid, queue.start_ticks).unwrap();
+    scene.ask(&Request::Resume { process });
+    scene.until_load(|queue| !queue.is_suspended && queue.is_on);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn an_interrupted_queue_is_restored() {
     let scene = Scene::new();
     let id = scene.load().unwrap().id.to_string();
     let output = succeed(compile("examples/c/interrupt_restore.c").within(&scene).arg(&id));
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[0], format!("queue {id}: level 3"), "{output}");
+    assert!(lines[1].starts_with("level 2: its kernel has ended after "), "{output}");
     assert!(output.contains("off after ") && output.ends_with("restored\n"), "{output}");
     scene.until_load(|queue| queue.is_on && !queue.is_suspended);
+}
+
+#[test]
+fn a_parked_queue_has_ended_its_kernel_and_begins_no_other() {
+    for machine in ["cwsr", "tsg"] {
+        let scene = Scene::on(machine);
+        let id = scene.load().unwrap().id.to_string();
+        let program = compile("tests/c/park.c");
+        let mut park = program.within(&scene);
+        let mut child = park.arg(&id).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "0", "{machine}");
+        let parked = scene.device_reading();
+        assert_eq!(parked.get, parked.completed, "{machine}: it was stopped in a kernel");
+        assert!(parked.put > parked.get, "{machine}: {parked:?}: nothing waits");
+        sleep(Duration::from_millis(100));
+        assert_eq!(scene.device_reading().get, parked.get, "{machine}: something was fetched");
+        drop(child.stdin.take());
+        assert_eq!(lines.next().unwrap().unwrap(), "0", "{machine}");
+        assert!(child.wait().unwrap().success());
+        until("it goes on", || (scene.device_reading().completed > parked.completed).then_some(()));
+    }
+}
+
+#[test]
+fn a_parked_queue_goes_on_when_whoever_parked_it_or_the_daemon_dies() {
+    for kills_daemon in [false, true] {
+        let mut scene = Scene::new();
+        let id = scene.load().unwrap().id.to_string();
+        let program = compile("tests/c/park.c");
+        let mut park = program.within(&scene);
+        let mut child = park.arg(&id).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "0");
+        let parked = scene.device_reading();
+        if kills_daemon {
+            scene.restart_daemon();
+        } else {
+            child.kill().unwrap();
+        }
+        scene.until_load(|queue| queue.is_on && !queue.is_suspended);
+        until("it goes on", || (scene.device_reading().completed > parked.completed).then_some(()));
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
 }
 
 #[test]

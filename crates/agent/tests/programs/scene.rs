@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gpreempt_core::id::QueueId;
+use gpreempt_emu::control::{Control, Options};
+use gpreempt_emu::page::Reading;
 use gpreempt_wire::client::{Client, ClientOptions};
 use gpreempt_wire::queue::QueueRecord;
+use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
 
 /// How long anything may take. Far more than it does, because machines are busy.
@@ -135,6 +139,20 @@ impl Scene {
     /// Waits until the queue of the load is so.
     pub(crate) fn until_load(&self, is_so: impl Fn(&QueueRecord) -> bool) -> QueueRecord {
         until("the load is as it should be", || self.load().filter(|queue| is_so(queue)))
+    }
+
+    /// Asks the daemon for something, as its owner may.
+    pub(crate) fn ask(&self, request: &Request) {
+        let mut options = ClientOptions::new(Role::Command, "test");
+        options.paths = vec![self.folder.path("gpreemptd.sock")];
+        Client::connect(&options).unwrap().expect_ok(request).unwrap();
+    }
+
+    /// What the emulated GPU itself shows of the load's queue.
+    pub(crate) fn device_reading(&self) -> Reading {
+        let number = QueueId(self.load().unwrap().native);
+        let mut control = Control::connect(&self.folder.path("gpu"), Options::default()).unwrap();
+        control.page(number).unwrap().read()
     }
 
     /// Kills the daemon and starts another one.

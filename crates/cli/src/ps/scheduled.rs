@@ -29,6 +29,16 @@ pub(crate) const fn state_name(state: TaskState) -> &'static str {
     }
 }
 
+/// How a process stands, and if not all of its queues stand so, how many do not.
+fn state(task: &TaskSnapshot) -> String {
+    let name = state_name(task.state);
+    let suspended = task.queues.iter().filter(|queue| queue.suspended).count();
+    if suspended == 0 || task.state == TaskState::Suspended {
+        return name.to_owned();
+    }
+    format!("{name}, {suspended} of {} suspended", task.queues.len())
+}
+
 /// The devices a process is on, by their numbers.
 pub(crate) fn devices_of(task: &TaskSnapshot) -> String {
     let mut devices: Vec<u32> = task.queues.iter().map(|queue| queue.device).collect();
@@ -79,7 +89,7 @@ fn row(task: &TaskSnapshot) -> Vec<String> {
         task.uid.to_string(),
         devices_of(task),
         task.priority.map_or_else(|| "-".to_owned(), |priority| priority.to_string()),
-        state_name(task.state).to_owned(),
+        state(task),
         task.pending.to_string(),
         format!("{:.0}%", 100.0 * task.share),
         task.preempts.to_string(),
@@ -129,6 +139,12 @@ mod tests {
             device 0 did not answer
         "#]]
         .assert_eq(&text(&snapshot));
+        let off = QueueSnapshot { suspended: true, ..queue(0) };
+        let mut partly = TaskSnapshot { queues: vec![queue(0), off], ..TaskSnapshot::default() };
+        partly.state = TaskState::Running;
+        assert_eq!(state(&partly), "running, 1 of 2 suspended");
+        partly.state = TaskState::Suspended;
+        assert_eq!(state(&partly), "suspended");
         let nobody = text(&Snapshot::default());
         assert_eq!(nobody, "No process uses a GPU that gpreemptd schedules.\n");
     }

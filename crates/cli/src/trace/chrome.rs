@@ -214,7 +214,7 @@ mod tests {
             on: true,
             active: true,
             pending: 1,
-            hold: None,
+            ..QueueSnapshot::default()
         };
         let task = TaskSnapshot { pid: 7, name: "be".into(), ..TaskSnapshot::default() };
         Snapshot {

@@ -1,6 +1,5 @@
 //! What readers may see.
 
-use alloc::vec::Vec;
 use core::ops::Bound;
 
 use super::Scheduler;
@@ -80,8 +79,8 @@ impl Scheduler {
     }
 
     /// The names of all queues.
-    pub fn queue_ids(&self) -> Vec<QueueId> {
-        self.queues.keys().copied().collect()
+    pub fn queue_ids(&self) -> impl Iterator<Item = QueueId> {
+        self.queues.keys().copied()
     }
 
     /// How long preempts on a device took, from command to completion.

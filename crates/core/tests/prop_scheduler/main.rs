@@ -247,7 +247,8 @@ fn make_equal(world: &mut World) {
         let priority = Priority::new(traits.priority.level() % (Priority::LEVELS / 2)).unwrap();
         world.tell(Event::TaskChanged { task, traits: TaskTraits { priority, ..traits } });
     }
-    for queue in world.scheduler.queue_ids() {
+    let queues: Vec<QueueId> = world.scheduler.queue_ids().collect();
+    for queue in queues {
         world.tell(Event::QueueChanged { queue, priority: None });
     }
 }

@@ -10,7 +10,8 @@ use super::*;
 
 /// A process of which everything is known.
 fn task() -> TaskSnapshot {
-    let queue = QueueSnapshot { id: 1, device: 0, on: true, active: true, pending: 4, hold: None };
+    let queue =
+        QueueSnapshot { id: 1, on: true, active: true, pending: 4, ..QueueSnapshot::default() };
     TaskSnapshot {
         pid: 42,
         start_ticks: 9,

@@ -163,6 +163,23 @@ impl Backends {
         self.owner_of(queue).and_then(|controller| controller.native(queue))
     }
 
+    /// Whether the device of a queue can be told to fetch nothing more from its ring.
+    pub(super) fn can_park(&self, queue: QueueId) -> bool {
+        self.owner_of(queue).is_some_and(|controller| controller.can_park(queue))
+    }
+
+    /// Tells it so, or to fetch again.
+    pub(super) fn park(&mut self, queue: QueueId, parked: bool) {
+        if let Some(controller) = self.owner(queue) {
+            controller.park(queue, parked);
+        }
+    }
+
+    /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
+    pub(super) fn is_at_rest(&self, queue: QueueId) -> bool {
+        self.owner_of(queue).is_some_and(|controller| controller.is_at_rest(queue))
+    }
+
     fn owner_of(&self, queue: QueueId) -> Option<&dyn Controller> {
         let (controller, _) = *self.owners.get(&queue)?;
         self.controllers.get(controller).map(AsRef::as_ref)

@@ -5,16 +5,17 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use gpreempt_core::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Who wants something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// Somebody connects.
     Clients,
-    /// It is time.
-    Alarm,
     /// A signal came.
     Signals,
     /// A worker of a device has something to say.
@@ -36,7 +37,6 @@ impl Source {
     const fn number(self) -> u64 {
         let (kind, name) = match self {
             Self::Clients => (0, 0),
-            Self::Alarm => (1, 0),
             Self::Signals => (2, 0),
             Self::Devices => (3, 0),
             Self::MetricsClients => (4, 0),
@@ -51,7 +51,6 @@ impl Source {
         let name = number & ((1 << Self::NAME_BITS) - 1);
         Some(match number >> Self::NAME_BITS {
             0 => Self::Clients,
-            1 => Self::Alarm,
             2 => Self::Signals,
             3 => Self::Devices,
             4 => Self::MetricsClients,
@@ -99,15 +98,33 @@ impl Poller {
         let _ = epoll::modify(&self.epoll, fd, data, EventFlags::IN | writing);
     }
 
-    /// Waits until somebody wants something, and says who.
-    pub(super) fn wait(&self) -> io::Result<Vec<Source>> {
+    /// Waits until somebody wants something, but not longer than that, and says who.
+    ///
+    /// Most of the time nobody does. So the set is first waited for as a whole, for which any
+    /// kernel can be told the time to the nanosecond; only who is in it costs a second call.
+    pub(super) fn wait(&self, at_most: Duration) -> io::Result<Vec<Source>> {
+        let timeout = timespec(at_most);
+        let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut set, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
         let mut ready = self.ready.borrow_mut();
         ready.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut ready), None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&Timespec::default())) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(ready.iter().filter_map(|event| Source::from_number(event.data.u64())).collect())
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    let time = std::time::Duration::from_nanos(time.as_nanos());
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }
 
@@ -120,7 +137,6 @@ mod tests {
     fn sources_are_told_apart() {
         let all = [
             Source::Clients,
-            Source::Alarm,
             Source::Signals,
             Source::Devices,
             Source::MetricsClients,
@@ -140,10 +156,12 @@ mod tests {
         let (quiet, loud) = (Waker::new().unwrap(), Waker::new().unwrap());
         poller.watch(&quiet, Source::Session(1)).unwrap();
         poller.watch(&loud, Source::Session(2)).unwrap();
+        assert_eq!(poller.wait(Duration::from_micros(1)).unwrap(), []);
         loud.wake();
-        assert_eq!(poller.wait().unwrap(), [Source::Session(2)]);
+        let long = Duration::from_millis(60_000);
+        assert_eq!(poller.wait(long).unwrap(), [Source::Session(2)]);
         quiet.wake();
         drop(loud);
-        assert_eq!(poller.wait().unwrap(), [Source::Session(1)], "closed, so no longer watched");
+        assert_eq!(poller.wait(long).unwrap(), [Source::Session(1)], "closed, so not watched");
     }
 }

@@ -124,7 +124,7 @@ impl Service {
             Request::Suspend { process, lease_ms } => {
                 self.suspend(asker, process, lease_ms.get(), now_ns)?;
             }
-            Request::Resume { process } => self.resume(asker, process)?,
+            Request::Resume { process } => self.resume(asker, process, now_ns)?,
             Request::ResumeAll => self.resume_everything(caller, now_ns),
             Request::Detach { process } => self.detach(asker, process)?,
             Request::PolicyRead => {

@@ -87,9 +87,8 @@ impl Service {
             let count = found.cleaned;
             log.info(format_args!("what {count} sessions left behind was undone"));
         }
-        let alarm = Alarm::new().map_err(text)?;
+        let alarm = Alarm::new();
         let waker = Waker::new().map_err(text)?;
-        poller.watch(&alarm, Source::Alarm).map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;
         poller.watch(&waker, Source::Devices).map_err(text)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));

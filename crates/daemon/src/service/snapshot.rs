@@ -142,6 +142,8 @@ fn queue_snapshot(view: &QueueView) -> QueueSnapshot {
         device: view.device.0,
         on: view.standing == Standing::On,
         active: view.active,
+        suspended: view.suspended,
+        priority: view.priority.level(),
         pending: view.ring.pending(),
         hold: None,
     }
@@ -170,7 +172,9 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
     };
     if member.in_force.is_none() {
         TaskState::Untouched
-    } else if member.is_suspended() {
+    } else if member.is_suspended()
+        || !queues.is_empty() && queues.iter().all(|view| view.suspended)
+    {
         TaskState::Suspended
     } else if works(true) {
         TaskState::Running

@@ -25,6 +25,10 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         Act::EmulatedStop { socket, instance, queue } => {
             call(socket, *instance, |control| stop(control, QueueId(*queue)))
         }
+        Act::EmulatedPark { socket, instance, queue } => call(socket, *instance, |control| {
+            let queue = QueueId(*queue);
+            if undo { control.unpark(queue) } else { control.park(queue) }
+        }),
         Act::EmulatedSlice { socket, instance, queue, set_ns } => {
             let slice = (!undo).then_some(Duration::from_nanos(*set_ns));
             call(socket, *instance, |control| control.set_slice(QueueId(*queue), slice))
@@ -76,8 +80,9 @@ mod tests {
         let process = ProcessKey { pid: 1, start_ticks: 1 };
         let socket = PathBuf::from("/nonexistent/gpu");
         let stop = Act::EmulatedStop { socket: socket.clone(), instance: 1, queue: 1 };
+        let park = Act::EmulatedPark { socket: socket.clone(), instance: 1, queue: 1 };
         let slice = Act::EmulatedSlice { socket, instance: 1, queue: 1, set_ns: 1_000 };
-        for act in [stop, slice] {
+        for act in [stop, park, slice] {
             assert!(perform(process, &act, true).is_ok());
             assert!(matches!(perform(process, &act, false), Err(ActError::Changed(1))));
         }

@@ -25,6 +25,13 @@ pub(super) enum Report {
     Disconnected { client: u64 },
     /// A process has a queue, with this page.
     Opened { info: QueueInfo, process: ProcessKey, page: Box<QueuePage> },
+    /// A device fetches from a ring no more, or again.
+    Parked {
+        /// Which queue, by its number.
+        queue: u64,
+        /// Whether it fetches no more.
+        is_parked: bool,
+    },
     /// A queue is gone, perhaps because of what was in its ring.
     Closed { queue: u64, is_faulted: bool },
     /// A worker has done everything it was given before the emulator was lost.

@@ -25,6 +25,7 @@ pub(super) struct Target {
     /// Whether it was stopped when it was last told of by somebody else than us.
     was_stopped: bool,
     knowledge: Knowledge,
+    parking: Parking,
     /// What may be different from how it was, because we were told to do it.
     changed: Changed,
 }
@@ -39,9 +40,22 @@ pub(super) struct Place {
     pub(super) device: usize,
 }
 
+/// Whether the device still fetches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Parking {
+    /// It does, or nobody has heard yet that it does not.
+    #[default]
+    Fetches,
+    /// It does not. What it has fetched may still run.
+    Parked,
+    /// And what it had fetched has ended.
+    AtRest,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Changed {
     stop: bool,
+    park: bool,
     slice: bool,
     hold: bool,
     priority: bool,
@@ -71,6 +85,7 @@ impl Target {
             owner: None,
             was_stopped: info.is_stopped,
             knowledge: Knowledge { can_tell_running, ..Knowledge::default() },
+            parking: Parking::default(),
             changed: Changed::default(),
         }
     }
@@ -107,6 +122,7 @@ impl Target {
         self.knowledge = Knowledge { can_tell_running, ..Knowledge::default() };
         self.owner = None;
         self.was_stopped = false;
+        self.parking = Parking::Fetches;
         let mut jobs = Vec::new();
         if changed.hold {
             jobs.push(self.advise(Advice::ForbidHold));
@@ -117,6 +133,9 @@ impl Target {
         if changed.slice {
             jobs.push(self.act(self.slice_act(Duration::ZERO), true, None));
         }
+        if changed.park {
+            jobs.push(self.park_job(true));
+        }
         if changed.stop {
             jobs.push(self.act(self.stop_act(), true, None));
         }
@@ -125,7 +144,34 @@ impl Target {
 
     /// What its ring shows.
     pub(super) fn observe(&mut self) -> RingView {
-        self.knowledge.judge(self.page.read())
+        let reading = self.page.read();
+        if self.parking == Parking::Fetches {
+            return self.knowledge.judge(reading);
+        }
+        // What waits in the ring cannot run, so it is no work. That what was fetched has ended is
+        // what whoever parked it waits for; the device tells.
+        if reading.completed >= reading.get {
+            self.parking = Parking::AtRest;
+        }
+        let view = reading.view(true);
+        RingView { put: view.get, running: Some(self.parking != Parking::AtRest), ..view }
+    }
+
+    /// Fetches nothing more from its ring, or again.
+    pub(super) fn park(&mut self, parked: bool) -> Job {
+        self.changed.park = parked;
+        self.park_job(!parked)
+    }
+
+    /// The device heard that it is to fetch or not.
+    pub(super) fn set_parked(&mut self, parked: bool) {
+        // Whoever changed their mind meanwhile hears of that as well.
+        self.parking = if parked && self.changed.park { Parking::Parked } else { Parking::Fetches };
+    }
+
+    /// Whether nothing is fetched and what was has ended.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.parking == Parking::AtRest
     }
 
     pub(super) fn stop(&mut self, queue: QueueId) -> Job {
@@ -167,6 +213,12 @@ impl Target {
     fn advise(&self, advice: Advice) -> Job {
         let Place { instance, queue, .. } = self.place;
         Job::Advise { process: self.process, instance, queue, advice }
+    }
+
+    fn park_job(&self, undo: bool) -> Job {
+        let Place { socket, instance, queue, .. } = self.place.clone();
+        let act = Act::EmulatedPark { socket, instance, queue: queue.0 };
+        Job::Park { process: self.process, act, undo, queue: queue.0 }
     }
 
     fn stop_act(&self) -> Act {

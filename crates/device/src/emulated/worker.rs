@@ -22,6 +22,8 @@ use crate::process::ProcessKey;
 pub(super) enum Job {
     /// A change, or with `undo` its end, and whom to tell.
     Act { process: ProcessKey, act: Act, undo: bool, awaited: Option<Awaited> },
+    /// Fetch nothing more from a ring, or with `undo` again.
+    Park { process: ProcessKey, act: Act, undo: bool, queue: u64 },
     /// Something that ends with us, so that nobody has to undo it.
     Advise { process: ProcessKey, instance: u64, queue: QueueId, advice: Advice },
     /// Say when everything before is done.
@@ -103,6 +105,12 @@ impl Hands {
                 let Some(awaited) = awaited else { return Ok(()) };
                 let result = result.map_err(|error| error.fault());
                 self.reports.send(Report::Event(awaited.event(result)))
+            }
+            Job::Park { process, act, undo, queue } => {
+                let result = self.ledger.perform(process, &act, undo);
+                self.complain(result.as_ref().err())?;
+                let is_parked = result.is_ok() && !undo;
+                self.reports.send(Report::Parked { queue, is_parked })
             }
             Job::Advise { process, instance, queue, advice } => {
                 let result = call(&self.socket, instance, |control| match advice {

@@ -69,6 +69,15 @@ pub enum Act {
         /// Which queue.
         queue: u64,
     },
+    /// A queue of the emulated GPU from whose ring nothing more is fetched.
+    EmulatedPark {
+        /// Where the emulator listens.
+        socket: PathBuf,
+        /// Which emulator it is.
+        instance: u64,
+        /// Which queue.
+        queue: u64,
+    },
     /// The slice of a queue of the emulated GPU, which is put back to the device's own.
     EmulatedSlice {
         /// Where the emulator listens.
@@ -129,7 +138,13 @@ impl Act {
 
     /// Whether it keeps a process from running.
     pub const fn is_stop(&self) -> bool {
-        matches!(self, Self::NvidiaStop { .. } | Self::EmulatedStop { .. } | Self::AmdPause)
+        matches!(
+            self,
+            Self::NvidiaStop { .. }
+                | Self::EmulatedStop { .. }
+                | Self::EmulatedPark { .. }
+                | Self::AmdPause
+        )
     }
 
     /// The kind of thing that is changed, and which one.
@@ -146,6 +161,7 @@ impl Act {
             Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
             Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
             Self::AmdPause => (7, 0, 0, 0),
+            Self::EmulatedPark { instance, queue, .. } => (8, instance, 0, queue),
             // Where a context is watched anew, the old channel and the new one are there together.
             Self::NvidiaHold(site) => {
                 (6, site.client.into(), site.slot_number(), site.group.into())

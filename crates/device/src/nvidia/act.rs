@@ -88,9 +88,10 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::NvidiaHold(site) if undo => hold::detach(process, site),
         Act::NvidiaHold(_) => Err(ActError::Changed(process.pid)),
         // Somebody else's to do.
-        Act::EmulatedStop { .. } | Act::EmulatedSlice { .. } | Act::AmdPause => {
-            Err(ActError::Changed(process.pid))
-        }
+        Act::EmulatedStop { .. }
+        | Act::EmulatedPark { .. }
+        | Act::EmulatedSlice { .. }
+        | Act::AmdPause => Err(ActError::Changed(process.pid)),
     }
 }
 

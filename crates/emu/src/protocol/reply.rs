@@ -68,6 +68,8 @@ pub struct UsageInfo {
     pub priority: Priority,
     /// Whether it is stopped.
     pub is_stopped: bool,
+    /// Whether nothing more is fetched from its ring.
+    pub is_parked: bool,
     /// Whether its waves may be on compute units, or are on their way.
     pub is_resident: bool,
 }
@@ -136,6 +138,7 @@ pub enum Reply {
 
 const FLAG: u32 = 1;
 const RESIDENT: u32 = 2;
+const PARKED: u32 = 4;
 
 impl Reply {
     /// The message, as the answer to a request, or with 0 as an event.
@@ -191,7 +194,9 @@ impl Reply {
             }
             &Self::Page { queue, device, capacity } => (111, opened(queue, device, capacity)),
             Self::Usage(usage) => {
-                let flags = flag(usage.is_stopped, FLAG) | flag(usage.is_resident, RESIDENT);
+                let flags = flag(usage.is_stopped, FLAG)
+                    | flag(usage.is_resident, RESIDENT)
+                    | flag(usage.is_parked, PARKED);
                 let body = body::Usage {
                     queue: usage.queue.0.into(),
                     busy_ns: usage.busy.as_nanos().into(),
@@ -281,6 +286,7 @@ impl Reply {
                     priority: level.and_then(Priority::new).ok_or(WireError::Value(kind))?,
                     is_stopped: is_set(body.flags.get(), FLAG),
                     is_resident: is_set(body.flags.get(), RESIDENT),
+                    is_parked: is_set(body.flags.get(), PARKED),
                 })
             }
         })

@@ -53,6 +53,10 @@ pub enum Request {
     Stop(QueueId),
     /// Let it go on. Answer: Done when it does.
     Resume(QueueId),
+    /// Fetch nothing more from its ring; what was fetched ends. Answer: Done when nothing is.
+    Park(QueueId),
+    /// Fetch again. Answer: Done when it is.
+    Unpark(QueueId),
     /// Give it a slice. Answer: Done when it has.
     SetSlice {
         /// Which queue.
@@ -115,6 +119,8 @@ impl Request {
             }
             Self::Page(queue) => (12, of(queue).as_bytes().to_vec()),
             Self::Usage(queue) => (13, of(queue).as_bytes().to_vec()),
+            Self::Park(queue) => (14, of(queue).as_bytes().to_vec()),
+            Self::Unpark(queue) => (15, of(queue).as_bytes().to_vec()),
         };
         header::encode(kind, request, &body)
     }
@@ -158,6 +164,8 @@ impl Request {
             }
             12 => Self::Page(queue()?),
             13 => Self::Usage(queue()?),
+            14 => Self::Park(queue()?),
+            15 => Self::Unpark(queue()?),
             other => return Err(WireError::Kind(other)),
         };
         if request == 0 { Err(WireError::Value(kind)) } else { Ok((request, asked)) }

@@ -72,6 +72,8 @@ impl Server {
             }
             Request::Stop(_)
             | Request::Resume(_)
+            | Request::Park(_)
+            | Request::Unpark(_)
             | Request::SetSlice { .. }
             | Request::PermitHold(_)
             | Request::ForbidHold(_)
@@ -194,6 +196,8 @@ impl Server {
         let (queue, call) = match asked {
             Request::Stop(queue) => (queue, Call::Stop),
             Request::Resume(queue) => (queue, Call::Resume),
+            Request::Park(queue) => (queue, Call::Park),
+            Request::Unpark(queue) => (queue, Call::Unpark),
             Request::SetSlice { queue, slice } => (queue, Call::SetSlice(slice)),
             Request::PermitHold(queue) => {
                 served(queue)?;
@@ -227,6 +231,7 @@ impl Server {
                     slice: usage.slice,
                     priority: usage.priority,
                     is_stopped: usage.is_stopped,
+                    is_parked: usage.is_parked,
                     is_resident: usage.is_resident,
                 }));
             }

@@ -48,7 +48,7 @@ impl Server {
 
     /// Undoes what was done to a queue; nobody waits for it.
     fn release(&mut self, queue: QueueId) {
-        for call in [Call::SetSlice(None), Call::Resume] {
+        for call in [Call::SetSlice(None), Call::Unpark, Call::Resume] {
             let id = self.next_call();
             self.gpu.call(id, queue, call);
         }

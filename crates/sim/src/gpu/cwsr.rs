@@ -13,7 +13,7 @@ impl Gpu {
     /// A queue with work wants to be mapped.
     pub(super) fn request_slot(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get(&id) else { return };
-        let wants = queue.has_work()
+        let wants = queue.can_run()
             && !queue.stopped
             && queue.mapped_at.is_none()
             && queue.residency == Residency::Out;
@@ -47,7 +47,7 @@ impl Gpu {
         let idle = self
             .queues
             .values_mut()
-            .find(|queue| mapped(queue) && queue.residency == Residency::In && !queue.has_work());
+            .find(|queue| mapped(queue) && queue.residency == Residency::In && !queue.can_run());
         match idle {
             Some(queue) => {
                 queue.mapped_at = None;

@@ -44,6 +44,8 @@ pub(crate) struct HardwareQueue {
     pub(crate) resuming: bool,
     /// Stopped from outside.
     pub(crate) stopped: bool,
+    /// Nothing more is fetched from its ring; what was fetched ends.
+    pub(crate) parked: bool,
     /// The write index at which it was found to be done when it was last stopped.
     pub(crate) known_done: Option<u64>,
     /// The group's time slice.
@@ -86,6 +88,7 @@ impl HardwareQueue {
             leaving: (Vec::new(), 0),
             resuming: false,
             stopped: false,
+            parked: false,
             known_done: None,
             slice: Duration::ZERO,
             held: false,
@@ -126,6 +129,11 @@ impl HardwareQueue {
     /// Whether anything was submitted and is not complete, as the device can know.
     pub(crate) fn has_work(&self) -> bool {
         self.execution.is_some() || !self.fetched.is_empty() || self.ring.pending() > 0
+    }
+
+    /// Whether there is anything that it could run.
+    pub(crate) fn can_run(&self) -> bool {
+        self.has_work() && (!self.parked || self.in_flight() > 0)
     }
 
     /// What a reading of the ring tells where it cannot tell running work from finished work:

@@ -84,6 +84,19 @@ impl Gpu {
         self.track(id);
     }
 
+    /// Fetches nothing more from a queue's ring, or again.
+    pub(crate) fn park(&mut self, id: QueueId, parked: bool) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        queue.parked = parked;
+        if !parked {
+            // The client may have gone on writing without a doorbell.
+            queue.ring.look();
+            self.fetch_more(id);
+            self.consider(id);
+        }
+        self.track(id);
+    }
+
     /// Gives a queue a slice; none is the one it came with.
     pub(crate) fn set_slice(&mut self, id: QueueId, slice: Option<Duration>) {
         let default = self.model.tsg.slice;

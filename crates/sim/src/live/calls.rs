@@ -20,6 +20,10 @@ pub enum Call {
     Stop,
     /// Let it go on.
     Resume,
+    /// Fetch nothing more from its ring; what was fetched ends.
+    Park,
+    /// Fetch again.
+    Unpark,
     /// Give it a slice; none is the one it came with.
     SetSlice(Option<Duration>),
 }
@@ -72,7 +76,7 @@ impl LiveGpu {
         let cost = match call {
             Call::Stop => costs.preempt,
             Call::Resume => costs.resume,
-            Call::SetSlice(_) => costs.set_slice,
+            Call::SetSlice(_) | Call::Park | Call::Unpark => costs.set_slice,
         };
         self.gpu.agenda.after(cost, What::CallReaches { device, epoch });
     }
@@ -91,6 +95,10 @@ impl LiveGpu {
                     queue.ring.look();
                 }
                 self.gpu.resume(queue);
+            }
+            Call::Park | Call::Unpark => {
+                self.gpu.park(queue, call == Call::Park);
+                self.end_call(device, LiveEvent::Done(id));
             }
             Call::SetSlice(slice) => {
                 self.gpu.set_slice(queue, slice);

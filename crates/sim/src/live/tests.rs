@@ -141,6 +141,39 @@ fn a_kernel_stopped_in_the_middle_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_parked_queue_ends_what_was_fetched_and_begins_nothing() {
+    for machine in [MachineKind::Tsg, MachineKind::Cwsr] {
+        let mut gpu = device(machine);
+        let memory = gpu.open_memory(MEMORY);
+        let (queue, page) = (QueueId(7), Page::new(16));
+        gpu.open_queue(queue, 1, memory, Box::new(page.clone()));
+        for _ in 0..10 {
+            page.submit(&mut gpu, queue, 8_000);
+        }
+        run_to(&mut gpu, 3_000);
+        gpu.call(CallId(1), queue, Call::Park);
+        run_to(&mut gpu, 500_000);
+        assert_eq!(gpu.poll_event(), Some(LiveEvent::Done(CallId(1))));
+        let parked = page.completed();
+        assert!((1..10).contains(&parked), "{machine:?}: {parked}");
+        assert_eq!(page.0.borrow().get, parked, "{machine:?}");
+        let usage = gpu.usage(queue).unwrap();
+        assert!(usage.is_parked && !usage.is_stopped, "{usage:?}");
+        // Doorbells, stops and resumes do not wake it.
+        page.submit(&mut gpu, queue, 8_000);
+        gpu.ring_doorbell(queue);
+        gpu.call(CallId(2), queue, Call::Stop);
+        gpu.call(CallId(3), queue, Call::Resume);
+        run_to(&mut gpu, 600_000);
+        assert_eq!((page.completed(), page.0.borrow().get), (parked, parked), "{machine:?}");
+        gpu.call(CallId(4), queue, Call::Unpark);
+        run_to(&mut gpu, 900_000);
+        assert_eq!(page.completed(), 11);
+        assert_eq!(gpu.memory(memory), expected(11, 8_000));
+    }
+}
+
+#[test]
 fn packets_written_without_a_doorbell_are_found_while_there_is_work() {
     let mut gpu = device(MachineKind::Cwsr);
     let memory = gpu.open_memory(MEMORY);

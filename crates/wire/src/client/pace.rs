@@ -48,11 +48,8 @@ mod tests {
     #[test]
     fn whoever_waits_does_not_flood() {
         let limits = Limits::default();
-        let mut daemon = TokenBucket::new(
-            limits.packets_burst,
-            limits.packets_per_second,
-            CoreInstant::ZERO,
-        );
+        let mut daemon =
+            TokenBucket::new(limits.packets_burst, limits.packets_per_second, CoreInstant::ZERO);
         let mut pace = Pace::new();
         for packet in 0..limits.packets_burst * 2 {
             pace.wait();

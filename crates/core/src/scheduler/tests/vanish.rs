@@ -55,7 +55,7 @@ fn a_device_vanishes_with_everything_on_it_and_comes_back() {
     let device = DeviceId(0);
     world.tell(Event::DeviceVanished { device });
     world.run(ms(200));
-    assert_eq!(world.scheduler.queue_ids(), []);
+    assert_eq!(world.scheduler.queue_ids().next(), None);
     world.device(0, STOP);
     world.queue(11, 1, 0);
     world.queue(12, 2, 0);

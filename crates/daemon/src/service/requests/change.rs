@@ -146,9 +146,20 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn resume(&mut self, asker: Asker, process: Process) -> Result<(), Refused> {
+    pub(super) fn resume(
+        &mut self,
+        asker: Asker,
+        process: Process,
+        now_ns: u64,
+    ) -> Result<(), Refused> {
         let key = self.resolve(asker, process)?.key;
-        if self.end_suspension(key) || self.orders.end_suspensions(|unmet| unmet == key) {
+        // Each of them, not only the first that there is.
+        let ended = [
+            self.end_suspension(key),
+            self.orders.end_suspensions(|unmet| unmet == key),
+            self.end_suspensions_of_queues(key, now_ns),
+        ];
+        if ended.contains(&true) {
             return Ok(());
         }
         let sentence = format!("process {key} is not suspended");

@@ -8,6 +8,7 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, StopDepth};
 use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::reply::Reply;
@@ -18,7 +19,7 @@ use super::change::{LEASE_MS_MAX, drives_display};
 use super::{Answer, Asker};
 use crate::service::member::Member;
 use crate::service::permission::Caller;
-use crate::service::queue_suspensions::QueueSuspension;
+use crate::service::queue_suspensions::{Condition, QueueSuspension};
 use crate::service::refused::Refused;
 use crate::service::{Service, instant};
 
@@ -125,7 +126,10 @@ impl Service {
         }
         let begins_ns = now_ns.saturating_add(u64::from(grace_us).saturating_mul(1_000));
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
-        let suspension = QueueSuspension { begins_ns, ends_ns: begins_ns.saturating_add(lease_ns) };
+        let ends_ns = begins_ns.saturating_add(lease_ns);
+        let is_soft = asked.depth == StopDepth::Deactivate;
+        let begins_ns = if is_soft { u64::MAX } else { begins_ns };
+        let suspension = QueueSuspension { begins_ns, ends_ns, is_soft };
         for &id in asked.queues.as_slice() {
             self.queue_suspensions.insert(asker.session, QueueId(id), suspension);
         }
@@ -143,8 +147,9 @@ impl Service {
         let reaches = match depth {
             StopDepth::Any => level > Some(Level::Gate),
             StopDepth::Interrupt => level == Some(Level::Switch),
-            // No backend offers both, and none offers this one.
-            StopDepth::Deactivate => level == Some(Level::Park),
+            StopDepth::Deactivate => {
+                level == Some(Level::Park) || self.backends.can_park(view.queue)
+            }
         };
         if !reaches {
             let sentence = format!("the device of queue {id} has no preempt of that level");
@@ -196,6 +201,18 @@ impl Service {
         Ok(())
     }
 
+    /// Ends every suspension of the queues of a process, whoever asked for it. Whether there was
+    /// any.
+    pub(super) fn end_suspensions_of_queues(&mut self, key: ProcessKey, now_ns: u64) -> bool {
+        let (scheduler, roster) = (self.driver.scheduler(), &self.roster);
+        let has_ended = self.queue_suspensions.end_queues(|queue| {
+            let member = scheduler.queue(queue).and_then(|view| roster.of_task(view.task));
+            member.is_some_and(|member| member.key == key)
+        });
+        self.settle_queue_suspensions(now_ns);
+        has_ended
+    }
+
     /// Ends every suspension of processes, and of their queues, that the caller may touch.
     pub(super) fn resume_everything(&mut self, caller: Caller, now_ns: u64) {
         self.resume_all(caller);
@@ -222,9 +239,18 @@ impl Service {
         for session in self.sessions.take_left() {
             self.queue_suspensions.end_session(session);
         }
-        let scheduler = self.driver.scheduler();
-        let has_work = |queue| scheduler.queue(queue).map(|view| view.active);
-        for (queue, suspended) in self.queue_suspensions.settle(now_ns, has_work) {
+        if self.queue_suspensions.is_empty() {
+            return;
+        }
+        for (queue, parked) in self.queue_suspensions.settle_parks(now_ns) {
+            self.backends.park(queue, parked);
+        }
+        let (scheduler, backends) = (self.driver.scheduler(), &self.backends);
+        let look = |queue| {
+            let view = scheduler.queue(queue)?;
+            Some(Condition { has_work: view.active, is_at_rest: backends.is_at_rest(queue) })
+        };
+        for (queue, suspended) in self.queue_suspensions.settle(now_ns, look) {
             // It can only be gone, and then nothing has to be said of it.
             let _ = self.driver.tell(instant(now_ns), Event::QueueSuspended { queue, suspended });
             self.is_changed = true;

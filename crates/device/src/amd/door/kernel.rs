@@ -2,24 +2,14 @@
 #![expect(unsafe_code, reason = "blocks carry the addresses of arrays")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use gpreempt_kfd::{Call, DebuggerIoctl, Ioctl};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::Opcode;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use super::{ClientDoor, Door};
-use crate::amd::abi::block::{self, CreateQueue, Criu, CriuOperation, UpdateQueue};
-use crate::amd::abi::block::{DestroyQueue, GetVersion, RuntimeEnable};
-use crate::amd::abi::exception::{Exceptions, RUNTIME_CODE};
-use crate::amd::abi::trap::{
-    DBG_TRAP, DebugEvent, DeviceEntry, Enable, ExceptionInfo, Operation, QueueEntry, ResumeQueues,
-    RuntimeInfo, Snapshot, SuspendQueues, Trap,
-};
-use crate::amd::abi::version::Version;
 use crate::amd::{node, ptrace};
-use crate::ioctl::exchange;
+use crate::ioctl::exchange_bytes;
 
 /// An open `/dev/kfd`. Everything goes through the process that opened it, and a copy of it in
 /// another process is good for nothing.
@@ -42,71 +32,48 @@ impl KernelDoor {
     pub fn new(file: OwnedFd) -> Self {
         Self { file }
     }
+}
 
-    /// An operation whose block has no addresses.
-    fn trap<B: IntoBytes + FromBytes + Immutable>(
-        &self,
-        pid: u32,
-        operation: Operation,
-        block: &B,
-    ) -> Result<B, Errno> {
-        let mut trap = Trap::new(pid, operation, block);
-        // SAFETY: `Trap` is the block of this number; callers use operations without addresses,
-        // or with addresses of memory that is theirs until this returns and as long as they say.
-        unsafe { exchange(&self.file, DBG_TRAP, &mut trap) }?;
-        Ok(trap.block())
+/// Writes into the block where things are, and makes the call.
+fn make(file: impl AsFd, call: Call<'_>) -> Result<(), Errno> {
+    let Call { opcode, block, array, file: passed } = call;
+    // A block that is shorter than its number says would be read and written beyond its end.
+    if block.len() < size_of_block(opcode) {
+        return Err(Errno::FAULT);
     }
-
-    /// A snapshot into `room` entries of any kind.
-    fn snapshot<E: FromBytes + FromZeros + IntoBytes + Clone>(
-        &self,
-        pid: u32,
-        operation: Operation,
-        exceptions: Exceptions,
-        room: u32,
-    ) -> Result<(Vec<E>, u32), Errno> {
-        let length = usize::try_from(room).map_err(|_| Errno::OVERFLOW)?;
-        // The kernel refuses an array without an address, even if nothing is to go there.
-        let mut entries = vec![E::new_zeroed(); length.max(1)];
-        let entry_size = u32::try_from(size_of::<E>()).map_err(|_| Errno::OVERFLOW)?;
-        let address = address_of(&mut entries);
-        let block = Snapshot { exceptions, entries: address, count: room, entry_size };
-        // The array is ours until the call returns and has room for what the block says.
-        let answer = self.trap(pid, operation, &block)?;
-        let filled = usize::try_from(answer.count.min(room)).map_err(|_| Errno::OVERFLOW)?;
-        entries.truncate(filled);
-        Ok((entries, answer.count))
+    if let Some(array) = array {
+        let address = array.bytes.as_mut_ptr().expose_provenance();
+        // CAST: an address has 64 bits.
+        put(block, array.at, &(address as u64).to_ne_bytes())?;
     }
+    if let Some((at, passed)) = passed.and_then(|passed| Some((passed.at?, passed.file))) {
+        put(block, at, &passed.as_raw_fd().to_ne_bytes())?;
+    }
+    // SAFETY: the block is as long as its number says. What KFD follows in it is the address of the
+    // array, which is borrowed until this returns; that its length is what the block says is the
+    // promise of whoever built the call (`gpreempt_kfd::door`, whose tests compare them).
+    unsafe { exchange_bytes(file, opcode, block) }
+}
 
-    /// An ioctl with a block that has no addresses.
-    fn plain<B: FromBytes + IntoBytes>(
-        file: impl AsFd,
-        opcode: Opcode,
-        block: &mut B,
-    ) -> Result<(), Errno> {
-        // SAFETY: every caller below passes the block of that number, and none has an address that
-        // KFD follows: those of queues are the device's, and of `Criu` they are zero.
-        unsafe { exchange(file, opcode, block) }
+/// The bytes of the block of an ioctl, as its number says.
+fn size_of_block(opcode: rustix::ioctl::Opcode) -> usize {
+    let size = opcode >> 16 & 0x3fff;
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+fn put(block: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
+    let place = block.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len()));
+    place.ok_or(Errno::FAULT)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+impl Ioctl for KernelDoor {
+    fn call(&self, call: Call<'_>) -> Result<(), Errno> {
+        make(&self.file, call)
     }
 }
 
-/// Where an array is.
-fn address_of<T>(array: &mut [T]) -> u64 {
-    // CAST: an address has 64 bits.
-    array.as_mut_ptr().expose_provenance() as u64
-}
-
-fn length_of<T>(array: &[T]) -> Result<u32, Errno> {
-    u32::try_from(array.len()).map_err(|_| Errno::INVAL)
-}
-
-impl Door for KernelDoor {
-    fn version(&self) -> Result<Version, Errno> {
-        let mut block = GetVersion::new_zeroed();
-        Self::plain(&self.file, block::GET_VERSION, &mut block)?;
-        Ok(Version { major: block.major, minor: block.minor })
-    }
-
+impl DebuggerIoctl for KernelDoor {
     fn seize(&self, pid: u32) -> Result<(), Errno> {
         ptrace::seize(pid)
     }
@@ -115,79 +82,14 @@ impl Door for KernelDoor {
         ptrace::tracer_of(pid)
     }
 
-    fn enable(
-        &self,
-        pid: u32,
-        exceptions: Exceptions,
-        events: BorrowedFd<'_>,
-    ) -> Result<RuntimeInfo, Errno> {
-        let mut infos = [RuntimeInfo::default()];
-        let info_size = u32::try_from(size_of::<RuntimeInfo>()).map_err(|_| Errno::OVERFLOW)?;
-        let events = u32::try_from(events.as_raw_fd()).map_err(|_| Errno::BADF)?;
-        let info = address_of(&mut infos);
-        let block = Enable { exceptions, info, info_size, events };
-        self.trap(pid, Operation::Enable, &block)?;
-        Ok(infos[0])
-    }
-
-    fn disable(&self, pid: u32) -> Result<(), Errno> {
-        self.trap(pid, Operation::Disable, &[0_u64; 3]).map(drop)
-    }
-
-    fn suspend_queues(&self, pid: u32, queues: &mut [u32], grace: u32) -> Result<(), Errno> {
-        let count = length_of(queues)?;
-        let queues = address_of(queues);
-        let block = SuspendQueues { exceptions: Exceptions::NONE, queues, count, grace };
-        self.trap(pid, Operation::SuspendQueues, &block).map(drop)
-    }
-
-    fn resume_queues(&self, pid: u32, queues: &mut [u32]) -> Result<(), Errno> {
-        let count = length_of(queues)?;
-        let block = ResumeQueues { queues: address_of(queues), count, padding: 0 };
-        self.trap(pid, Operation::ResumeQueues, &block).map(drop)
-    }
-
-    fn queues(
-        &self,
-        pid: u32,
-        noted: Exceptions,
-        room: u32,
-    ) -> Result<(Vec<QueueEntry>, u32), Errno> {
-        self.snapshot(pid, Operation::QueueSnapshot, noted, room)
-    }
-
-    fn devices(&self, pid: u32, room: u32) -> Result<(Vec<DeviceEntry>, u32), Errno> {
-        self.snapshot(pid, Operation::DeviceSnapshot, Exceptions::NONE, room)
-    }
-
-    fn next_event(&self, pid: u32, noted: Exceptions) -> Result<DebugEvent, Errno> {
-        let block = DebugEvent { exceptions: noted, gpu_id: 0, queue_id: 0 };
-        self.trap(pid, Operation::QueryDebugEvent, &block)
-    }
-
-    fn runtime_info(&self, pid: u32) -> Result<RuntimeInfo, Errno> {
-        let mut infos = [RuntimeInfo::default()];
-        let info_size = u32::try_from(size_of::<RuntimeInfo>()).map_err(|_| Errno::OVERFLOW)?;
-        let info = address_of(&mut infos);
-        let block = ExceptionInfo { info, info_size, source: 0, code: RUNTIME_CODE, clear: 1 };
-        self.trap(pid, Operation::QueryExceptionInfo, &block)?;
-        Ok(infos[0])
-    }
-
-    fn send_runtime_event(&self, pid: u32) -> Result<(), Errno> {
-        let block = DebugEvent { exceptions: Exceptions::RUNTIME, gpu_id: 0, queue_id: 0 };
-        self.trap(pid, Operation::SendRuntimeEvent, &block).map(drop)
-    }
-
-    fn criu(&self, pid: u32, operation: CriuOperation) -> Result<(), Errno> {
+    fn call_through(&self, pid: u32, call: Call<'_>) -> Result<(), Errno> {
         let mut result = Err(Errno::NODEV);
         for file in node::borrowed_from(pid)? {
-            let mut block = Criu::new_zeroed();
-            // CAST: `CriuOperation` has 32 bits.
-            block.operation = operation as u32;
-            result = Self::plain(&file, block::CRIU, &mut block);
+            let mut block = call.block.to_vec();
+            result = make(&file, Call::plain(call.opcode, &mut block));
             // Files that it has from its parent are its parent's.
             if result != Err(Errno::BADF) {
+                call.block.copy_from_slice(&block);
                 break;
             }
         }
@@ -195,30 +97,16 @@ impl Door for KernelDoor {
     }
 }
 
-impl ClientDoor for KernelDoor {
-    fn runtime_enable(&self, begins: bool) -> Result<(), Errno> {
-        let mut block = RuntimeEnable { r_debug: 0, mode: u32::from(begins), capabilities: 0 };
-        Self::plain(&self.file, block::RUNTIME_ENABLE, &mut block)
-    }
-
-    fn create_queue(&self, block: &mut CreateQueue) -> Result<(), Errno> {
-        Self::plain(&self.file, block::CREATE_QUEUE, block)
-    }
-
-    fn destroy_queue(&self, queue: u32) -> Result<(), Errno> {
-        let mut block = DestroyQueue { queue_id: queue, padding: 0 };
-        Self::plain(&self.file, block::DESTROY_QUEUE, &mut block)
-    }
-
-    fn update_queue(&self, block: &UpdateQueue) -> Result<(), Errno> {
-        let mut block = *block;
-        Self::plain(&self.file, block::UPDATE_QUEUE, &mut block)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use zerocopy::FromZeros;
+
     use super::*;
+    use crate::amd::abi::block::{CreateQueue, CriuOperation, UpdateQueue};
+    use crate::amd::abi::exception::Exceptions;
+    use crate::amd::door::{ClientDoor, Door};
 
     #[test]
     fn a_file_that_is_not_kfd_says_so() {

@@ -98,7 +98,8 @@ pub struct ResumeQueues {
     pub queues: u64,
     /// How many.
     pub count: u32,
-    pub(crate) padding: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// For [`Operation::SendRuntimeEvent`] and [`Operation::QueryDebugEvent`].
@@ -208,7 +209,8 @@ pub struct QueueEntry {
     pub queue_type: u32,
     /// Bytes of the save area.
     pub save_area_size: u32,
-    pub(crate) reserved: u32,
+    /// Nothing yet.
+    pub reserved: u32,
 }
 
 /// One device in a snapshot.

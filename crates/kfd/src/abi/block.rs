@@ -59,7 +59,8 @@ pub struct CreateQueue {
 pub struct DestroyQueue {
     /// Which one.
     pub queue_id: u32,
-    pub(crate) padding: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// Changes a queue of the caller's own.
@@ -112,7 +113,8 @@ pub struct Criu {
     pub pid: u32,
     /// One of [`CriuOperation`].
     pub operation: u32,
-    pub(crate) padding: u32,
+    /// Zero.
+    pub padding: u32,
 }
 
 /// What to do to a process as a whole.

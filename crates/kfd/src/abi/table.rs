@@ -92,20 +92,20 @@ macro_rules! layouts {
         $($field:ident = $c_name:literal at $offset:literal),+ $(,)?;
     )+) => {
         /// Every block of this file.
-        pub(crate) const LAYOUTS: &[$crate::amd::abi::table::Layout] =
-            &[$(<$block as $crate::amd::abi::table::Block>::LAYOUT),+];
+        pub(crate) const LAYOUTS: &[$crate::abi::table::Layout] =
+            &[$(<$block as $crate::abi::table::Block>::LAYOUT),+];
         $(
             const _: () = assert!(size_of::<$block>() == $size);
             $(const _: () = assert!(core::mem::offset_of!($block, $field) == $offset);)+
 
-            impl $crate::amd::abi::table::Block for $block {
-                const LAYOUT: $crate::amd::abi::table::Layout = $crate::amd::abi::table::Layout {
+            impl $crate::abi::table::Block for $block {
+                const LAYOUT: $crate::abi::table::Layout = $crate::abi::table::Layout {
                     c_type: $c_type,
                     size: $size,
-                    fields: &[$($crate::amd::abi::table::Field {
+                    fields: &[$($crate::abi::table::Field {
                         c_name: $c_name,
                         offset: $offset,
-                        size: $crate::amd::abi::table::field_size(
+                        size: $crate::abi::table::field_size(
                             |block: &$block| &block.$field
                         ),
                     }),+],
@@ -120,8 +120,8 @@ macro_rules! layouts {
 macro_rules! numbers {
     ($($c_expression:literal in $minors:expr => $value:expr),+ $(,)?) => {
         /// Every number of this file.
-        pub(crate) const NUMBERS: &[$crate::amd::abi::table::Number] =
-            &[$($crate::amd::abi::table::Number {
+        pub(crate) const NUMBERS: &[$crate::abi::table::Number] =
+            &[$($crate::abi::table::Number {
                 c_expression: $c_expression,
                 // CAST: what is collected here is unsigned and has at most 64 bits.
                 value: $value as u64,
