@@ -14,7 +14,11 @@ from scene import REPOSITORY
 
 HEADER = REPOSITORY / "crates" / "agent" / "include" / "gpreempt.h"
 # What Python does in another way: it filters lists itself and passes options.
-UNUSED = {"gpreempt_find_queues_by_priority", "gpreempt_queue_create"}
+UNUSED = {
+    "gpreempt_amd_pipe_priority",
+    "gpreempt_find_queues_by_priority",
+    "gpreempt_queue_create",
+}
 
 
 def defined(prefix: str) -> dict[str, int]:

@@ -378,6 +378,19 @@ int gpreempt_queue_read(struct gpreempt_queue *queue, uint32_t address, void *ou
 // thread may be using it.
 int gpreempt_queue_destroy(struct gpreempt_queue *queue);
 
+// Takes a queue of the calling process off an AMD device (`on` 0) in the middle of its kernels, or
+// lets it on, and gives it a priority (0 to 15); gpreemptd is not asked. `queue` is KFD's number
+// for it. Its ring has to be said each time. Off is off until it is let on, whoever dies.
+// GPREEMPT_ERROR_NO_DEVICE without such a device, GPREEMPT_ERROR_NO_SUCH_QUEUE without the queue.
+int gpreempt_amd_update_queue(uint32_t queue,
+                              uint64_t ring_address,
+                              uint32_t ring_bytes,
+                              int on,
+                              int priority);
+
+// What AMD hardware makes of a priority: 0 (low, from 0), 1 (medium, from 7) or 2 (high, from 11).
+int gpreempt_amd_pipe_priority(int priority);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -3,6 +3,7 @@
 //! Each function looks at its pointers, and does the rest inside `guarded`:
 //! whatever goes wrong is a code, and nothing unwinds into C.
 
+pub mod amd;
 pub mod connection;
 pub mod hints;
 mod pointer;

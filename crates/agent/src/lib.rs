@@ -8,11 +8,13 @@
 //!   C --> c_api --> entry::guarded --> processes, queues --> session --> gpreemptd
 //!                                      hints             --> a page shared with gpreemptd
 //!                                      submit            --> CUDA, the emulated GPU
+//!                                      amd               --> KFD, for queues of this process
 //! ```
 //!
 //! There is one connection for each process (`session`). A child that was forked has none of it:
 //! `fork` closes what it inherited, and it connects by itself when it calls something.
 
+mod amd;
 pub mod c_api;
 mod code;
 mod entry;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that have something for the header, in its order.
-const FILES: [&str; 6] = ["types", "connection", "processes", "queues", "hints", "submit"];
+const FILES: [&str; 7] = ["types", "connection", "processes", "queues", "hints", "submit", "amd"];
 
 const FIRST_LINES: &str = "\
 /* gpreempt: priorities for processes that share a GPU.

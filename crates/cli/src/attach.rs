@@ -1,6 +1,7 @@
 //! `gpreempt attach`: priorities for processes that already run, without a daemon.
 
 mod account;
+mod devices;
 mod family;
 mod options;
 mod plan;
@@ -17,26 +18,27 @@ use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Instant;
 use gpreempt_device::act;
-use gpreempt_device::controller::{Controller, HoldStatus, Note, Numbering, Waker};
+use gpreempt_device::controller::{HoldStatus, Note, Waker};
 use gpreempt_device::hold_pages::HoldPages;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
 use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
+use gpreempt_device::nvidia::backend::Wishes;
 use gpreempt_device::nvidia::hold::GripSettings;
 use gpreempt_device::nvidia::node::Node;
-use gpreempt_device::nvidia::survey::{GpuProcess, look};
-use gpreempt_device::process::ProcessKey;
+use gpreempt_device::nvidia::survey::{LookError, look};
+use gpreempt_device::process::{ProcessInfo, ProcessKey};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::AttachArgs;
 use crate::control::{Answer, Listener, Request};
 use crate::daemon;
-use crate::driver_gate;
 use crate::failure::Failure;
 use account::Account;
 pub(crate) use account::Voice;
+pub(crate) use devices::Gates;
+use devices::{Devices, Seen};
 
 /// How long the loop sleeps at the most, so that signals and requests are noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
@@ -45,9 +47,9 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         daemon::refuse_beside("schedules the GPUs", "`gpreempt set PID -p PRIORITY`")?;
     }
-    driver_gate::for_changes(args.driver)?;
+    let gates = Gates::look(args.driver)?;
     if args.dry_run {
-        return plan::print(&targets(args)?, args);
+        return plan::print(&targets(args, &gates)?, args);
     }
     let journal = Journal::open().map_err(Failure::run)?;
     // From here on nobody else attaches until those we look at are written down as ours. What was
@@ -55,10 +57,11 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     let lock = journal.lock().map_err(Failure::run)?;
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal, args)?;
-    let targets = targets(args)?;
+    let targets = targets(args, &gates)?;
     refuse_rivals(&journal, args)?;
     let voice = if args.json { Voice::Json } else { Voice::Text };
-    let mut attach = Attach::begin(journal, options::config(args), options::hold(args), voice)?;
+    let (config, hold) = (options::config(args), options::hold(args));
+    let mut attach = Attach::begin(gates, journal, config, hold, voice)?;
     let added = targets
         .iter()
         .try_for_each(|(process, traits)| attach.add(process, *traits, options::wishes(args)));
@@ -74,21 +77,23 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
 }
 
 /// Whom the arguments name, and what they get.
-fn targets(args: &AttachArgs) -> Result<Vec<(GpuProcess, TaskTraits)>, Failure> {
-    let mut targets: Vec<(GpuProcess, TaskTraits)> = Vec::new();
+fn targets(args: &AttachArgs, gates: &Gates) -> Result<Vec<(Seen, TaskTraits)>, Failure> {
+    let mut targets: Vec<(Seen, TaskTraits)> = Vec::new();
     for target in &args.processes {
         let pid = target.pid;
-        let process = look(pid).map_err(Failure::input)?;
-        if let Err(problem) = &process.clients {
-            return Err(Failure::input(problem));
-        }
-        if targets.iter().any(|(known, _)| known.info.key == process.info.key) {
+        let process = gates.see(pid)?;
+        if targets.iter().any(|(known, _)| known.info().key == process.info().key) {
             return Err(Failure::input(format_args!("process {pid} is named twice")));
         }
-        if process.nodes.iter().any(|held| held.node == Node::Modeset) {
-            return Err(Failure::input(format_args!(
-                "process {pid} drives a display; with a priority it could freeze the screen"
-            )));
+        if let Seen::Nvidia(process) = &process {
+            if let Err(problem) = &process.clients {
+                return Err(Failure::input(problem));
+            }
+            if process.nodes.iter().any(|held| held.node == Node::Modeset) {
+                return Err(Failure::input(format_args!(
+                    "process {pid} drives a display; with a priority it could freeze the screen"
+                )));
+            }
         }
         // PANIC: the arguments allow 0 to 15 only.
         let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");
@@ -110,6 +115,14 @@ fn refuse_rivals(journal: &Journal, args: &AttachArgs) -> Result<(), Failure> {
     )))
 }
 
+/// A process that began to use a device, on the devices that it uses.
+fn see(process: ProcessKey) -> Result<Seen, LookError> {
+    if crate::amd::is_user(process.pid) {
+        return Ok(Seen::Amd(ProcessInfo::read(process.pid)?));
+    }
+    look(process.pid).map(Seen::Nvidia)
+}
+
 /// A process that another session has changed.
 fn rival_in(
     journal: &Journal,
@@ -125,7 +138,7 @@ fn rival_in(
 /// A running command.
 pub(crate) struct Attach {
     journal: Journal,
-    backend: NvidiaBackend,
+    backend: Devices,
     driver: Driver,
     keeper: Keeper,
     listener: Listener,
@@ -153,6 +166,7 @@ struct Attached {
 impl Attach {
     /// Begins a session with nobody in it.
     pub(crate) fn begin(
+        gates: Gates,
         journal: Journal,
         config: Config,
         hold: Option<GripSettings>,
@@ -164,8 +178,7 @@ impl Attach {
         let listener = Listener::new(&session).map_err(Failure::run)?;
         let waker = Waker::new().map_err(Failure::run)?;
         let ledger = Ledger::new(session).with_holds(Some(holds));
-        let backend = NvidiaBackend::new(ledger, Numbering::of(0), waker.clone());
-        let mut backend = backend.map_err(Failure::run)?;
+        let mut backend = Devices::new(gates, &ledger, &waker).map_err(Failure::run)?;
         let problem = hold.map(|settings| backend.enable_holds(settings)).transpose();
         let problem = problem.map_err(Failure::run)?.flatten();
         let driver = Driver::new(config).map_err(Failure::run)?;
@@ -206,23 +219,22 @@ impl Attach {
         self.backend.release_all().map_err(Failure::run)
     }
 
-    fn add(
-        &mut self,
-        process: &GpuProcess,
-        traits: TaskTraits,
-        wishes: Wishes,
-    ) -> Result<(), Failure> {
+    fn add(&mut self, process: &Seen, traits: TaskTraits, wishes: Wishes) -> Result<(), Failure> {
         // Somebody may have been detached since, so it is not enough to count them.
         self.last_task += 1;
         let task = TaskId(self.last_task);
         self.tell_scheduler(Event::TaskAppeared { task, traits })?;
-        if let Err(problem) = self.backend.adopt_seen(task, process, wishes) {
+        if let Err(problem) = self.backend.adopt(task, process, wishes) {
             self.tell_scheduler(Event::TaskVanished { task })?;
             return Err(Failure::input(problem));
         }
-        self.tasks.insert(task, Attached { pid: process.info.key.pid, traits });
-        let contexts = self.backend.queues_of(task).len();
-        self.account.attached(&process.info, traits.priority, contexts)
+        self.tasks.insert(task, Attached { pid: process.info().key.pid, traits });
+        let contexts = match process {
+            Seen::Nvidia(_) => Some(self.backend.queues_of(task).len()),
+            // They are listed when there is a session, which takes a moment.
+            Seen::Amd(_) => None,
+        };
+        self.account.attached(process.info(), traits.priority, contexts)
     }
 
     fn tell_scheduler(&mut self, event: Event) -> Result<(), Failure> {
@@ -286,7 +298,7 @@ impl Attach {
             }
         }
         while let Some(decision) = self.driver.scheduler_mut().poll_decision() {
-            let process = self.backend.group_of(decision.queue).map(|(process, _)| process);
+            let process = self.backend.process_of(decision.queue);
             self.account.decision(process, &decision)?;
         }
         Ok(())
@@ -297,10 +309,12 @@ impl Attach {
         let is_own = |rival: ProcessKey| self.tasks.values().any(|own| own.pid == rival.pid);
         let taken = match rival_in(&self.journal, is_own)? {
             Some(rival) => Err(format!("another command has attached process {rival}")),
-            None => look(process.pid).map_err(|error| error.to_string()),
+            None => see(process).map_err(|error| error.to_string()),
         };
         let added = match taken {
-            Ok(seen) if seen.nodes.iter().any(|held| held.node == Node::Modeset) => return Ok(()),
+            Ok(Seen::Nvidia(seen)) if seen.nodes.iter().any(|n| n.node == Node::Modeset) => {
+                return Ok(());
+            }
             Ok(seen) => self.add(&seen, traits, Wishes::default()),
             Err(problem) => Err(Failure::input(problem)),
         };

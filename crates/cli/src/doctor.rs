@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gpreempt_device::amd::probe;
+use gpreempt_device::amd::{SiteName, probe};
 use gpreempt_device::nvidia::driver::Driver;
 use gpreempt_device::nvidia::gpu::{self, Gpu};
 use gpreempt_device::nvidia::surroundings::look_around;
@@ -89,10 +89,8 @@ fn nvidia() -> Vec<Finding> {
 
 /// What the kernel offers for AMD devices.
 fn amd() -> Vec<Finding> {
-    let found = probe::look(&probe::Places::default()).into_iter();
-    let mut findings: Vec<Finding> = found.map(|seen| finding(seen.ok, seen.what)).collect();
-    findings.push(finding(false, "AMD devices are looked at, and not scheduled yet"));
-    findings
+    let found = probe::look(&SiteName::from_environment()).into_iter();
+    found.map(|seen| finding(seen.ok, seen.what)).collect()
 }
 
 fn rustix_is_root() -> bool {

@@ -4,6 +4,7 @@
 //! error is one line `{"error": "..."}` there. Exit codes: 0 all is well, 1 something that was run
 //! failed, 2 the input was wrong and nothing was done.
 
+mod amd;
 mod args;
 mod attach;
 mod compare;

@@ -1,10 +1,12 @@
 //! `gpreempt ps`: who uses the GPUs.
 
+mod amd;
 mod scheduled;
 
 use std::io::Write;
 
 use gpreempt_device::act::undo;
+use gpreempt_device::amd::SiteName;
 use gpreempt_device::journal::{Act, Entry, Journal};
 use gpreempt_device::keeper;
 use gpreempt_device::nvidia::act::switch_counts;
@@ -71,6 +73,11 @@ enum State {
 }
 
 impl State {
+    fn of(process: ProcessKey, touched: &[(ProcessKey, Self)]) -> Self {
+        let found = touched.iter().find(|(key, _)| *key == process);
+        found.map_or(Self::Untouched, |(_, state)| *state)
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Untouched => "-",
@@ -98,6 +105,7 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     let rows: Vec<Row> = processes
         .iter()
         .map(|process| row(process, &touched, &gpus))
+        .chain(amd::rows(&SiteName::from_environment().places(), &touched))
         // Tools that only look, such as monitors and ourselves, have nothing that runs.
         .filter(|row| args.all || row.groups > 0 || row.problem.is_some())
         .collect();
@@ -105,7 +113,7 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
         return output::print_json(&rows);
     }
     if rows.is_empty() {
-        return output::print("No process uses an NVIDIA GPU, as far as we are shown.\n");
+        return output::print("No process uses a GPU, as far as we are shown.\n");
     }
     output::print(&text(&rows))
 }
@@ -144,10 +152,7 @@ fn row(process: &GpuProcess, touched: &[(ProcessKey, State)], gpus: &[Gpu]) -> R
         channels: groups().map(|group| group.channels.len()).sum(),
         slices_us: groups().filter(compute).filter_map(|group| group.slice_us).collect(),
         switches: switches(process.info.key, clients),
-        state: touched
-            .iter()
-            .find(|(key, _)| *key == process.info.key)
-            .map_or(State::Untouched, |(_, state)| *state),
+        state: State::of(process.info.key, touched),
         problem: process.clients.as_ref().err().map(ToString::to_string),
     }
 }
@@ -188,7 +193,7 @@ fn switches(process: ProcessKey, clients: &[Client]) -> Option<Switches> {
 fn touched_processes() -> Vec<(ProcessKey, State)> {
     let sessions = Journal::open().and_then(|journal| journal.sessions()).unwrap_or_default();
     let state = |entry: &Entry| {
-        let stopped = entry.acts.iter().any(|act| matches!(act, Act::NvidiaStop { .. }));
+        let stopped = entry.acts.iter().any(Act::is_stop);
         if stopped { State::Stopped } else { State::Attached }
     };
     sessions

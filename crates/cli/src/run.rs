@@ -14,9 +14,10 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 
 use crate::args::RunArgs;
+use crate::attach::Gates;
+use crate::daemon;
 use crate::failure::Failure;
 use crate::shown::shown;
-use crate::{daemon, driver_gate};
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(mut client) = daemon::find()? {
@@ -24,7 +25,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
         daemon::tell(&mut client, &Request::Register { process: Process::SENDER, change })?;
         return Ok(replace(args));
     }
-    match driver_gate::for_changes(args.driver).and_then(|()| beside::begin()) {
+    match Gates::look(args.driver).and_then(beside::begin) {
         Ok(attach) => {
             say("gpreemptd is not running, so this command stays and schedules by itself");
             beside::main(args, attach)

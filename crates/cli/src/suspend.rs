@@ -1,5 +1,7 @@
 //! `gpreempt suspend`: a process off its GPUs for a while.
 
+mod amd;
+mod everything;
 mod lease;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
 use gpreempt_device::nvidia::act::stops;
 use gpreempt_device::nvidia::node::Node;
 use gpreempt_device::nvidia::survey::{self, GpuProcess};
+use gpreempt_device::process::ProcessKey;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -25,42 +28,35 @@ const CHECK: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
+    let Some(pid) = args.pid else { return everything::main(args) };
     if let Some(client) = daemon::find()? {
-        return lease::main(client, args);
+        return lease::main(client, args, pid);
+    }
+    if crate::amd::is_user(pid) {
+        return amd::main(args, pid, &crate::amd::require()?);
     }
     driver_gate::for_changes(args.driver)?;
     let journal = Journal::open().map_err(Failure::run)?;
     let lock = journal.lock().map_err(Failure::run)?;
     // What was left behind has to be undone before we look at anything.
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
-    let process = look(args.pid)?;
+    let process = look(pid)?;
     let acts = stops(&process);
     if acts.is_empty() {
-        let pid = args.pid;
         return Err(Failure::input(format_args!("process {pid} has no GPU work to stop yet")));
     }
-    let touched = |journal: &Journal| journal.touches(process.info.key);
-    if journal.with_others().iter().any(touched) {
-        let pid = args.pid;
-        return Err(Failure::input(format_args!(
-            "process {pid} is attached or suspended by another command; end that one first"
-        )));
-    }
+    refuse_touched(&journal, process.info.key)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
     }
     let session = journal.begin().map_err(Failure::run)?;
     let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
-    let until_ns = args.time.map(|time| {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        monotonic_ns().saturating_add(nanos)
-    });
-    let mut entry = Entry { process: process.info.key, acts, until_ns };
+    let mut entry = Entry { process: process.info.key, acts, until_ns: until_ns(args) };
     let stopped = stop_all(&session, &entry);
     drop(lock);
     let result = stopped.and_then(|()| {
-        say_stopped(args, &format!("{} ({})", args.pid, process.info.name), None)?;
+        say_stopped(args, &format!("{pid} ({})", process.info.name), None)?;
         wait(args, &session, &mut entry, &mut keeper, &stop)
     });
     // Somebody may have resumed it from elsewhere: then the journal no longer has it. A keeper that
@@ -72,6 +68,25 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     drop(keeper);
     result?;
     say_resumed(args)
+}
+
+/// When it has to be over, on the clock of leases.
+fn until_ns(args: &SuspendArgs) -> Option<u64> {
+    args.time.map(|time| {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        monotonic_ns().saturating_add(nanos)
+    })
+}
+
+/// Refuses what another command has already.
+fn refuse_touched(journal: &Journal, process: ProcessKey) -> Result<(), Failure> {
+    let touched = |journal: &Journal| journal.touches(process);
+    if journal.with_others().iter().any(touched) {
+        return Err(Failure::input(format_args!(
+            "process {process} is attached or suspended by another command; end that one first"
+        )));
+    }
+    Ok(())
 }
 
 /// A process that may be stopped.
@@ -159,5 +174,5 @@ fn say_resumed(args: &SuspendArgs) -> Result<(), Failure> {
         let line = json!({ "line": "resumed", "pid": pid, "time_ns": monotonic_ns() });
         return output::print(&format!("{line}\n"));
     }
-    output::print(&format!("{pid} runs again\n"))
+    output::print(&format!("{} runs again\n", pid.unwrap_or_default()))
 }

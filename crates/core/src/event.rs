@@ -48,6 +48,16 @@ pub enum Event {
         /// What it can do.
         capabilities: Capabilities,
     },
+    /// What a stop and a resume cost on a device is different now, for example because there are
+    /// more processes to stop, one after the other.
+    DeviceCost {
+        /// Its name.
+        device: DeviceId,
+        /// From the preempt command to the queue being off.
+        preempt_cost: Duration,
+        /// From the resume command to the queue running again.
+        resume_cost: Duration,
+    },
     /// A device is gone, with every queue on it.
     DeviceVanished {
         /// Its name.

@@ -114,6 +114,9 @@ impl Scheduler {
         self.advance(now);
         let result = match event {
             Event::DeviceAppeared { device, capabilities } => self.add_device(device, capabilities),
+            Event::DeviceCost { device, preempt_cost, resume_cost } => {
+                self.set_cost(device, preempt_cost, resume_cost)
+            }
             Event::DeviceVanished { device } => self.remove_device(device),
             Event::TaskAppeared { task, traits } => self.add_task(task, traits),
             Event::TaskChanged { task, traits } => self.change_task(task, traits),

@@ -33,9 +33,15 @@ pub(crate) struct Args {
     /// Also schedule the emulated GPUs of the emulator that listens there
     #[arg(long, value_name = "SOCKET")]
     emulated: Vec<PathBuf>,
+    /// Also schedule the AMD GPUs of the emulated KFD in that folder
+    #[arg(long, value_name = "FOLDER")]
+    emulated_kfd: Vec<PathBuf>,
     /// Leave NVIDIA GPUs alone
     #[arg(long)]
     no_nvidia: bool,
+    /// Leave AMD GPUs alone
+    #[arg(long)]
+    no_amd: bool,
     /// Stay in the foreground, which it always does
     #[arg(long)]
     foreground: bool,
@@ -67,7 +73,9 @@ impl Args {
             socket: self.socket.clone(),
             state: self.state.as_deref().map(absolute),
             emulated: self.emulated.iter().map(|socket| absolute(socket)).collect(),
+            emulated_kfd: self.emulated_kfd.iter().map(|folder| absolute(folder)).collect(),
             use_nvidia: !self.no_nvidia,
+            use_amd: !self.no_amd,
         }
     }
 }
@@ -88,8 +96,12 @@ mod tests {
         let args =
             Args::parse_from(["gpreemptd", "--no-nvidia", "--emulated", "/a", "--emulated", "/b"]);
         let options = args.options();
-        assert!(!options.use_nvidia);
+        assert!(!options.use_nvidia && options.use_amd);
         assert_eq!(options.emulated.len(), 2);
+        let args = Args::parse_from(["gpreemptd", "--no-amd", "--emulated-kfd", "here"]);
+        let options = args.options();
+        assert!(!options.use_amd && options.use_nvidia);
+        assert_eq!(options.emulated_kfd, [std::env::current_dir().unwrap().join("here")]);
         let args = Args::parse_from(["gpreemptd", "--state", "here"]);
         assert_eq!(args.options().state, Some(std::env::current_dir().unwrap().join("here")));
         assert!(Args::try_parse_from(["gpreemptd", "--json"]).is_err());

@@ -6,6 +6,7 @@
 //! cannot take more are told later.
 
 mod alarm;
+mod amd;
 mod backends;
 mod chores;
 mod events;
@@ -80,8 +81,12 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Emulated GPUs to schedule, by the sockets of their emulators.
     pub emulated: Vec<PathBuf>,
+    /// Emulated AMD GPUs to schedule, by the folders of their KFD.
+    pub emulated_kfd: Vec<PathBuf>,
     /// Whether to schedule NVIDIA GPUs.
     pub use_nvidia: bool,
+    /// Whether to schedule AMD GPUs.
+    pub use_amd: bool,
 }
 
 /// How often the scheduler makes a step in one turn because the last one led to something.

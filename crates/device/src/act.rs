@@ -89,7 +89,7 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::EmulatedStop { .. } | Act::EmulatedPark { .. } | Act::EmulatedSlice { .. } => {
             emulated::act::perform(process, act, undo)
         }
-        Act::AmdPause => amd::act::perform(process, act, undo),
+        Act::AmdPause { .. } | Act::AmdSuspend => amd::act::perform(process, act, undo),
     }
 }
 

@@ -10,16 +10,21 @@
 pub(crate) mod act;
 pub mod activity;
 mod backend;
+mod destroyer;
 pub mod door;
 pub mod fake;
 pub mod node;
+mod own_calls;
 pub mod pause;
 pub mod probe;
 mod ptrace;
 pub mod queue;
 pub mod session;
+pub mod site;
+pub mod suspension;
 pub mod topology;
 mod tracer;
 
 pub use backend::AmdBackend;
 pub use gpreempt_kfd::abi;
+pub use site::{Site, SiteName};

@@ -69,6 +69,11 @@ pub trait Controller: Backend + Debug {
         Vec::new()
     }
 
+    /// What a task's process cannot have of what others can, if so.
+    fn limit_of(&self, _task: TaskId) -> Option<Limit> {
+        None
+    }
+
     /// Stands for everybody on these devices who was not adopted, or no longer does: whom the
     /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
     fn set_others(&mut self, _priority: Option<Priority>) {}
@@ -102,6 +107,15 @@ pub enum HoldStatus {
     Ready(HoldFigures),
     /// That cannot be done, in a sentence.
     Impossible(String),
+}
+
+/// What a process cannot have of what others can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What and why, in a sentence.
+    pub sentence: String,
+    /// Whether it cannot be stopped at all.
+    pub is_beyond: bool,
 }
 
 /// What a device is called.
@@ -163,6 +177,11 @@ impl Numbering {
         DeviceId(self.devices_from + u32::try_from(index).unwrap_or(u32::MAX >> 8))
     }
 
+    /// Whether a queue can be one of those counted here, now or before.
+    pub const fn may_name(&self, queue: QueueId) -> bool {
+        queue.0 >> 40 == self.next_queue >> 40
+    }
+
     /// A name that no queue had before.
     pub const fn queue(&mut self) -> QueueId {
         let queue = QueueId(self.next_queue);
@@ -219,6 +238,8 @@ mod tests {
         assert_ne!(first.device(255), second.device(0));
         let mut later = Numbering::of(0).since(u64::MAX);
         assert!(later.queue() > first.queue() && later.queue() < second.queue());
+        let queue = later.queue();
+        assert!(first.may_name(queue) && !second.may_name(queue));
     }
 
     #[test]

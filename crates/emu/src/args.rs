@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gpreempt_core::id::DeviceId;
-use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
-use gpreempt_emu::server::Options;
+use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
+use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output, Place};
+use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
 
 /// An emulated GPU in real time, for real processes on any machine.
@@ -47,15 +48,17 @@ pub(crate) enum LoadCommand {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ServeArgs {
     /// Where to listen
-    #[arg(long, value_name = "PATH", required = true)]
+    #[arg(long, value_name = "PATH", required_unless_present = "kfd")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    kfd: KfdArgs,
     /// How many devices there are (1 to 16)
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     devices: u32,
-    /// What each device is: h200, mi300x, or a file
-    #[arg(long, value_name = "NAME|FILE", default_value = "h200")]
-    model: String,
+    /// What each device is: h200 (default), mi300x (default of a KFD), or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    model: Option<String>,
     /// How it preempts: tsg (slices, as NVIDIA) or cwsr (on request, as AMD); default: as the
     /// model says
     #[arg(long, value_name = "KIND", value_parser = machine)]
@@ -65,12 +68,35 @@ pub(crate) struct ServeArgs {
     compute_units: Option<u32>,
 }
 
+/// Whether it is AMD's kernel driver as well.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct KfdArgs {
+    /// Be an AMD KFD: FOLDER/kfd is its device, FOLDER/sys and FOLDER/debug are its files, and
+    /// FOLDER/gpu is where to listen
+    #[arg(long, value_name = "FOLDER")]
+    kfd: Option<PathBuf>,
+    /// With --kfd: the kernel whose rules it has: 6.1, 6.12.95 or 6.12.103
+    #[arg(long, value_name = "VERSION", default_value = "6.12.103", value_parser = kernel)]
+    kernel: String,
+    /// With --kfd: the generation of its devices, as KFD counts: 90402 is gfx942, 110000 is gfx1100
+    #[arg(long, value_name = "N", default_value_t = 90_402,
+          value_parser = clap::value_parser!(u32).range(80_000..=130_000))]
+    gfx: u32,
+    /// With --kfd: dies with compute units of each device
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    xccs: u32,
+}
+
 /// What all loads have.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct LoadArgs {
     /// Where the emulator listens
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "kfd", conflicts_with = "kfd")]
+    socket: Option<PathBuf>,
+    /// Run through the KFD in that folder
+    #[arg(long, value_name = "FOLDER")]
+    kfd: Option<PathBuf>,
     /// How long to run (1 to 86400)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
@@ -160,17 +186,38 @@ pub(crate) struct LightArgs {
 impl ServeArgs {
     /// The emulator they ask for, or what is wrong with them.
     pub(crate) fn options(&self) -> Result<Options, String> {
-        let socket = self.socket.clone().ok_or("--socket is missing")?;
-        let mut model = match DeviceModel::built_in(&self.model) {
+        let folder = self.kfd.kfd.as_deref();
+        let socket = self.socket.clone().or_else(|| Some(folder?.join(GPU_SOCKET)));
+        let socket = socket.ok_or("--socket is missing")?;
+        let usual = if folder.is_some() { "mi300x" } else { "h200" };
+        let name = self.model.as_deref().unwrap_or(usual);
+        let mut model = match DeviceModel::built_in(name) {
             Some(model) => model,
-            None => model_in(Path::new(&self.model))?,
+            None => model_in(Path::new(name))?,
         };
         if let Some(units) = self.compute_units {
             model.compute_units = units;
         }
         let machine = self.machine.unwrap_or(model.machine);
+        if folder.is_some() && machine != MachineKind::Cwsr {
+            return Err("a KFD needs the machine cwsr".to_owned());
+        }
         Ok(Options { socket, machine, model, devices: self.devices })
     }
+}
+
+impl ServeArgs {
+    /// The KFD they ask for, if any.
+    pub(crate) fn kfd(&self) -> Option<KfdOptions> {
+        let KfdArgs { kfd, kernel, gfx, xccs } = self.kfd.clone();
+        Some(KfdOptions { folder: kfd?, rules: Rules::of(&kernel, gfx)?, gfx, xccs })
+    }
+}
+
+fn kernel(name: &str) -> Result<String, String> {
+    let known: Vec<&str> = Rules::kernels().collect();
+    let is_known = known.contains(&name);
+    is_known.then(|| name.to_owned()).ok_or_else(|| format!("take one of {}", known.join(", ")))
 }
 
 fn model_in(path: &Path) -> Result<DeviceModel, String> {
@@ -187,7 +234,11 @@ fn machine(name: &str) -> Result<MachineKind, String> {
 impl LoadArgs {
     fn load(&self, kernel_us: u64) -> Load {
         Load {
-            socket: self.socket.clone(),
+            place: match (&self.kfd, &self.socket) {
+                (Some(folder), _) => Place::Kfd(folder.clone()),
+                // One of the two is there, or the arguments were refused.
+                (None, socket) => Place::Socket(socket.clone().unwrap_or_default()),
+            },
             device: DeviceId(self.device),
             seconds: self.seconds,
             kernel_us,
@@ -241,11 +292,16 @@ mod tests {
             "gpreempt-emu load be --socket s --depth 0",
             "gpreempt-emu load lc --socket s --kernels 0",
             "gpreempt-emu load light --socket s --queues 65",
+            "gpreempt-emu --kfd f --kernel 2.4",
+            "gpreempt-emu --kfd f --gfx 1",
+            "gpreempt-emu load be --socket s --kfd f",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
         for line in [
             "gpreempt-emu --socket s --devices 2 --model mi300x --machine tsg --compute-units 4",
+            "gpreempt-emu --kfd f --kernel 6.12.95 --gfx 110000 --xccs 1 --devices 2",
+            "gpreempt-emu load be --kfd f",
             "gpreempt-emu load be --socket s --seconds 5 --kernel-us 100 --depth 2 --json",
             "gpreempt-emu load lc --socket s --every-us 5000 --gap-us 0 --warmup-ms 0 --device 1",
             "gpreempt-emu load light --socket s --queues 5 --every-ms 20 --kernel-us 50",
@@ -259,5 +315,8 @@ mod tests {
         let line = "gpreempt-emu --socket s --model /nowhere/gpu.toml";
         let args = Args::try_parse_from(line.split(' ')).unwrap();
         assert!(args.serve.options().unwrap_err().contains("/nowhere/gpu.toml"));
+        let line = "gpreempt-emu --kfd f --model h200";
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        assert!(args.serve.options().unwrap_err().contains("cwsr"));
     }
 }

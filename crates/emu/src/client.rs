@@ -11,7 +11,7 @@ use gpreempt_sim::packet::Packet;
 use crate::clock::stopwatch;
 use crate::error::EmuError;
 use crate::map::Access;
-use crate::page::{QueuePage, QueueState};
+use crate::page::{Places, QueuePage, QueueState};
 use crate::protocol::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
 use crate::talk::Talk;
 
@@ -101,12 +101,21 @@ impl Client {
     /// # Errors
     /// There is no such device, or no room, or the emulator is gone.
     pub fn open_queue(&mut self, device: DeviceId, capacity: u32) -> Result<Queue, EmuError> {
+        Ok(self.open_queue_with_file(device, capacity)?.0)
+    }
+
+    /// The same with the file that the ring is in.
+    pub(crate) fn open_queue_with_file(
+        &mut self,
+        device: DeviceId,
+        capacity: u32,
+    ) -> Result<(Queue, OwnedFd), EmuError> {
         let request = Request::OpenQueue { device, capacity };
         let (Reply::Opened { queue, .. }, Some(file)) = self.talk.ask(&request, TIMEOUT)? else {
             return Err(EmuError::Confused);
         };
         let page = QueuePage::open(file.as_fd(), capacity, Access::ReadWrite)?;
-        Ok(Queue { id: queue, page, put: 0, shared: Arc::clone(&self.shared) })
+        Ok((Queue { id: queue, page, put: 0, shared: Arc::clone(&self.shared) }, file))
     }
 
     /// Closes a queue, whatever is in it.
@@ -143,6 +152,11 @@ impl Queue {
     /// What the emulator calls it.
     pub fn id(&self) -> QueueId {
         self.id
+    }
+
+    /// Where its ring and its indices are in this process.
+    pub(crate) fn places(&self) -> Places {
+        self.page.places()
     }
 
     /// Kernels submitted so far.

@@ -4,7 +4,8 @@
 //! once, in order and whole.
 
 mod be;
-mod exactness;
+pub(crate) mod exactness;
+mod gpu;
 mod latency;
 mod lc;
 mod light;
@@ -20,6 +21,7 @@ use gpreempt_core::id::DeviceId;
 use crate::error::EmuError;
 
 pub use be::BestEffort;
+pub use gpu::Place;
 pub use lc::LatencyCritical;
 pub use light::Light;
 pub use line::Output;
@@ -27,8 +29,8 @@ pub use line::Output;
 /// What all loads have in common.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Where the emulator listens.
-    pub socket: PathBuf,
+    /// Where the emulator is.
+    pub place: Place,
     /// On which device.
     pub device: DeviceId,
     /// How long.

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use gpreempt_emu::EmuError;
 use gpreempt_emu::load::{LoadError, Stop};
-use gpreempt_emu::server::{Options, Server};
+use gpreempt_emu::server::{KfdOptions, Options, Server};
 
 use args::{Args, Command, LoadCommand};
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("{}: {error}", folder.display()), 2),
         },
         None => match args.serve.options() {
-            Ok(options) => serve(options),
+            Ok(options) => serve(options, args.serve.kfd()),
             Err(message) => fail(&message, 2),
         },
     }
@@ -59,16 +59,21 @@ fn load(command: LoadCommand) -> ExitCode {
     }
 }
 
-fn serve(options: Options) -> ExitCode {
+fn serve(options: Options, kfd: Option<KfdOptions>) -> ExitCode {
     raise_file_limit();
+    let place = kfd.as_ref().map_or(&options.socket, |kfd| &kfd.folder);
     let described = format!(
         "{} x {} ({}) at {}",
         options.devices,
         options.model.name,
         options.machine.name(),
-        options.socket.display()
+        place.display()
     );
-    let mut server = match Server::bind(options) {
+    let bound = match kfd {
+        Some(kfd) => Server::bind_kfd(options, kfd),
+        None => Server::bind(options),
+    };
+    let mut server = match bound {
         Ok(server) => server,
         Err(error) => return fail(&error.to_string(), 1),
     };

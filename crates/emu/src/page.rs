@@ -69,6 +69,17 @@ pub struct QueuePage {
     capacity: u32,
 }
 
+/// Where things of a page are in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// The packets.
+    pub(crate) ring: u64,
+    /// The index that the client moves.
+    pub(crate) put: u64,
+    /// The index that the device moves.
+    pub(crate) get: u64,
+}
+
 /// A reading of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -124,6 +135,14 @@ impl QueuePage {
 
     fn wide(&self, at: usize) -> &AtomicU64 {
         &self.mapping.wide()[at]
+    }
+
+    /// Where things are in this process.
+    pub(crate) fn places(&self) -> Places {
+        let address = |at: usize| std::ptr::from_ref(self.wide(at)).addr();
+        // CAST: an address has 64 bits.
+        let [ring, put, get] = [wide::PACKETS, wide::PUT, wide::GET].map(|at| address(at) as u64);
+        Places { ring, put, get }
     }
 
     /// Packets the ring holds.

@@ -7,7 +7,8 @@ mod accept;
 mod answer;
 mod close;
 mod connection;
-mod queue;
+mod kfd;
+pub(crate) mod queue;
 mod report;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ use rustix::time::{
 
 use crate::clock::{DeviceClock, monotonic};
 use connection::Connection;
+pub use kfd::KfdOptions;
+use kfd::KfdSide;
 use queue::ServedQueue;
 
 /// What is emulated.
@@ -57,6 +60,14 @@ pub enum ServeError {
         path: PathBuf,
         /// Why.
         errno: Errno,
+    },
+    /// The files of a KFD cannot be written.
+    #[error("cannot keep the files of a KFD in {path}: {error}; take an empty folder")]
+    Files {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
     },
     /// The system said no.
     #[error("the emulator cannot go on: {0}")]
@@ -90,6 +101,8 @@ pub struct Server {
     last_call: u64,
     /// Bytes of all tasks' memory.
     memory_bytes: usize,
+    /// If its queues are controlled by a KFD.
+    kfd: Option<KfdSide>,
 }
 
 /// A socket in the file system, as long as it is ours.
@@ -104,6 +117,7 @@ struct Listening {
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
 const STOP: u64 = 2;
+const KFD: u64 = 3;
 const FIRST_CONNECTION: u64 = 16;
 
 /// Steps of the devices between two looks at the sockets.
@@ -122,9 +136,7 @@ impl Server {
         let Options { socket, model, machine, devices } = options;
         let gpu = LiveGpu::new(model, machine, devices, load_kernels())
             .ok_or_else(|| ServeError::Machine(machine.name()))?;
-        let fd = crate::socket::listen(&socket)
-            .map_err(|errno| ServeError::Listen { path: socket.clone(), errno })?;
-        let socket = Listening { fd, file: identity(&socket), path: socket };
+        let socket = Listening::new(socket)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -151,8 +163,24 @@ impl Server {
             last_queue: 0,
             last_call: 0,
             memory_bytes: 0,
+            kfd: None,
         };
         server.catch_up();
+        Ok(server)
+    }
+
+    /// Listens, as a KFD too: queues exist when it is asked to make them, and only it stops and
+    /// resumes them.
+    ///
+    /// # Errors
+    /// As above, or the files of the KFD cannot be written.
+    pub fn bind_kfd(options: Options, kfd: KfdOptions) -> Result<Self, ServeError> {
+        // The folder has to be there for the socket.
+        let side = KfdSide::new(kfd, options.devices as usize, options.model.compute_units)?;
+        let mut server = Self::bind(options)?;
+        let data = epoll::EventData::new_u64(KFD);
+        epoll::add(&server.epoll, &side.listening.fd, data, epoll::EventFlags::IN)?;
+        server.kfd = Some(side);
         Ok(server)
     }
 
@@ -185,12 +213,15 @@ impl Server {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     LISTENER => self.accept(),
+                    KFD => self.accept_files(),
                     // It has done its work by waking us.
                     TIMER => {}
+                    token if token >= kfd::FIRST_FILE => self.listen_to_file(token),
                     token => self.attend(token, event.flags),
                 }
             }
             self.report_events();
+            self.show_files();
         }
     }
 
@@ -200,6 +231,8 @@ impl Server {
             return Ok(false);
         }
         let due = self.gpu.next_at().map(|at| self.clock.machine_time(at));
+        let files_due = self.kfd.as_ref().and_then(KfdSide::next_at);
+        let due = due.into_iter().chain(files_due).min();
         if due.is_some_and(|due| due.since(monotonic()) < SPIN) {
             return Ok(false);
         }
@@ -245,7 +278,7 @@ impl Server {
     }
 }
 
-fn load_kernels() -> Vec<Program> {
+pub(crate) fn load_kernels() -> Vec<Program> {
     KERNELS
         .into_iter()
         // PANIC: they are part of the program, and tested.
@@ -266,6 +299,14 @@ fn timespec(at: Instant) -> Timespec {
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     rustix::fs::lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+impl Listening {
+    fn new(path: PathBuf) -> Result<Self, ServeError> {
+        let fd = crate::socket::listen(&path)
+            .map_err(|errno| ServeError::Listen { path: path.clone(), errno })?;
+        Ok(Self { fd, file: identity(&path), path })
+    }
 }
 
 impl Drop for Listening {

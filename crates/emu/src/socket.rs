@@ -67,6 +67,48 @@ pub(crate) fn send(
     Ok(())
 }
 
+/// Sends a packet with up to two file descriptors, and waits for room if there is none.
+pub(crate) fn send_files(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::INVAL);
+    }
+    let bytes = [IoSlice::new(bytes)];
+    let flags = SendFlags::NOSIGNAL;
+    loop {
+        match rustix::net::sendmsg(socket, &bytes, &mut ancillary, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives a packet with up to two file descriptors. Does not wait.
+#[cfg(feature = "server")]
+pub(crate) fn receive_files(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received);
+        }
+    }
+    Ok((received.bytes, files))
+}
+
 /// Receives a packet into `buffer`, and a file descriptor if there is one. Does not wait. A
 /// packet of no bytes is the end.
 pub(crate) fn receive(

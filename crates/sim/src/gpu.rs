@@ -18,7 +18,7 @@ mod units;
 mod waves;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
@@ -48,7 +48,7 @@ pub(crate) struct Gpu {
     /// The memory of each task, by its index.
     pub(crate) memories: Vec<Memory>,
     /// Loaded programs, by the number packets use.
-    pub(crate) programs: Vec<Rc<Program>>,
+    pub(crate) programs: Vec<Arc<Program>>,
     /// What the hardware finished and somebody waits for, oldest first.
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracks: Tracks,
@@ -86,7 +86,7 @@ impl Gpu {
         model: DeviceModel,
         machine: MachineKind,
         devices: u32,
-        programs: Vec<Rc<Program>>,
+        programs: Vec<Arc<Program>>,
         tracks: Tracks,
     ) -> Self {
         let device = || Device {
@@ -220,7 +220,7 @@ impl Gpu {
             record.begun += 1;
             self.reexecuted += u64::from(record.begun == 2);
         }
-        let program = Rc::clone(&self.programs[packet.kernel as usize]);
+        let program = Arc::clone(&self.programs[packet.kernel as usize]);
         queue.execution = Some(Execution::new(packet, program));
     }
 

@@ -6,9 +6,10 @@
 //! something happens next.
 
 mod calls;
+mod remap;
 
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use gpreempt_core::capability::Capabilities;
 use gpreempt_core::id::QueueId;
@@ -85,6 +86,8 @@ pub struct Usage {
     pub slice: Duration,
     /// Its priority, as it was told.
     pub priority: Priority,
+    /// Waves in its save area.
+    pub saved_waves: u64,
 }
 
 impl LiveGpu {
@@ -99,7 +102,7 @@ impl LiveGpu {
         if matches!(machine, MachineKind::None | MachineKind::Reset) {
             return None;
         }
-        let programs = programs.into_iter().map(Rc::new).collect();
+        let programs = programs.into_iter().map(Arc::new).collect();
         Some(Self {
             gpu: Gpu::new(model, machine, devices, programs, Tracks::metered()),
             holds: (0..devices).map(|_| HoldWatcher::sleeping()).collect(),
@@ -262,6 +265,7 @@ impl LiveGpu {
             is_resident: queue.residency != crate::gpu::queue::Residency::Out,
             slice: queue.slice,
             priority: queue.priority,
+            saved_waves: queue.saved_waves(),
         })
     }
 

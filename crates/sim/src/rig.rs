@@ -1,7 +1,7 @@
 //! Everything but the scheduler: devices, processes, workers, and what goes wrong with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::Capabilities;
@@ -288,7 +288,7 @@ pub(crate) fn device_id(device: usize) -> DeviceId {
     DeviceId(u32::try_from(device).expect("few devices"))
 }
 
-fn load_programs(kernels: &[KernelSpec]) -> Result<Vec<Rc<Program>>, AssembleError> {
+fn load_programs(kernels: &[KernelSpec]) -> Result<Vec<Arc<Program>>, AssembleError> {
     kernels
         .iter()
         .map(|kernel| {
@@ -296,7 +296,7 @@ fn load_programs(kernels: &[KernelSpec]) -> Result<Vec<Rc<Program>>, AssembleErr
                 ProgramSource::BuiltIn(name) => crate::kernels::built_in(name).unwrap_or_default(),
                 ProgramSource::Assembly(text) => text,
             };
-            Program::assemble(&kernel.name, text).map(Rc::new)
+            Program::assemble(&kernel.name, text).map(Arc::new)
         })
         .collect()
 }

@@ -15,7 +15,7 @@ use gpreempt_core::ring::RingView;
 use crate::packet::{PACKET_BYTES, Packet};
 
 /// A ring in memory that a client shares with the device, and the device's words in it.
-pub trait RingPage: fmt::Debug {
+pub trait RingPage: fmt::Debug + Send {
     /// Packets that fit.
     fn capacity(&self) -> u64;
 

@@ -104,6 +104,7 @@ _CODES: dict[str, list[Any]] = {
     "gpreempt_get_priority": [c_uint32, POINTER(c_int)],
     "gpreempt_set_queue_priority": [c_uint64, c_int],
     "gpreempt_detach": [c_uint32],
+    "gpreempt_amd_update_queue": [c_uint32, c_uint64, c_uint32, c_int, c_int],
     "gpreempt_suspend_process": [c_uint32, c_uint32],
     "gpreempt_resume_process": [c_uint32],
     "gpreempt_queue_create_with": [POINTER(QueueOptionsStruct), POINTER(c_void_p)],

@@ -41,6 +41,11 @@ static void without_arguments_that_make_sense(void) {
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_level(1, NULL));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_queue_priority(1, 16));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_queue_priority(1, -2));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_amd_update_queue(1, 0, 4096, 1, 7));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_amd_update_queue(1, 4096, 100, 1, 7));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_amd_update_queue(1, 4096, 4096, 0, 16));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_amd_pipe_priority(16));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_amd_pipe_priority(-1));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0, 16));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0, -1));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0x80000000u, 4));

@@ -172,11 +172,23 @@ pub(crate) struct PreemptArgs {
 /// up, when this command is stopped with Ctrl-C, and when it is killed in any other way. A stopped
 /// process keeps its GPU memory. Do not stop one rank of a collective alone: its peers wait for it
 /// and may give up.
+///
+/// With --everything all processes on one GPU are stopped, and those that come. That is rarely what
+/// you want: the GPU then does nothing at all, the important work included, and it costs a call for
+/// each process. To let one process run undisturbed, give it a priority instead. It is for taking a
+/// GPU out of use for a moment, to measure something or to look at a machine that misbehaves.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct SuspendArgs {
     /// The process
-    #[arg(value_parser = parse_pid)]
-    pub(crate) pid: u32,
+    #[arg(value_parser = parse_pid, required_unless_present = "everything",
+          conflicts_with = "everything")]
+    pub(crate) pid: Option<u32>,
+    /// With --everything: which GPU, by its UUID, its place on the bus, or its number in `ps`
+    #[arg(long, value_name = "GPU", requires = "everything")]
+    pub(crate) gpu: Option<String>,
+    /// Stop every process on a GPU
+    #[arg(long, requires = "gpu")]
+    pub(crate) everything: bool,
     /// For how long, such as 500ms, 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,

@@ -43,12 +43,12 @@ impl Account {
         &self,
         process: &ProcessInfo,
         priority: Priority,
-        contexts: usize,
+        contexts: Option<usize>,
     ) -> Result<(), Failure> {
         let (pid, name) = (process.key.pid, &process.name);
         let line = json!({ "line": "attached", "pid": pid, "name": name,
                            "priority": priority.level(), "contexts": contexts });
-        let later = if contexts == 0 { "; it has nothing on a GPU yet" } else { "" };
+        let later = if contexts == Some(0) { "; it has nothing on a GPU yet" } else { "" };
         self.say(line, || format!("attached {pid} ({name}) with priority {priority}{later}"))
     }
 

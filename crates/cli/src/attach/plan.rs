@@ -2,9 +2,9 @@
 
 use gpreempt_core::event::TaskTraits;
 use gpreempt_core::priority::{Class, Priority};
-use gpreempt_device::nvidia::survey::GpuProcess;
 use serde::Serialize;
 
+use super::devices::Seen;
 use crate::args::AttachArgs;
 use crate::failure::Failure;
 use crate::output;
@@ -14,7 +14,7 @@ struct Row<'a> {
     pid: u32,
     name: &'a str,
     priority: u8,
-    slice: &'static str,
+    slice: Option<&'static str>,
     contexts: Vec<ContextRow<'a>>,
 }
 
@@ -27,11 +27,11 @@ struct ContextRow<'a> {
     slice_us: Option<u64>,
 }
 
+/// What becomes of low processes where there are no slices.
+const ON_AMD: &str = "off its AMD GPUs while somebody more important has work there";
+
 /// Prints the plan.
-pub(crate) fn print(
-    targets: &[(GpuProcess, TaskTraits)],
-    args: &AttachArgs,
-) -> Result<(), Failure> {
+pub(crate) fn print(targets: &[(Seen, TaskTraits)], args: &AttachArgs) -> Result<(), Failure> {
     let rows: Vec<Row<'_>> =
         targets.iter().map(|(process, traits)| row(process, traits.priority)).collect();
     if args.json {
@@ -39,8 +39,9 @@ pub(crate) fn print(
     }
     let mut text = String::new();
     for row in &rows {
-        let Row { pid, name, priority, slice, .. } = row;
-        text.push_str(&format!("{pid} ({name}): priority {priority}, slice {slice}\n"));
+        let Row { pid, name, priority, .. } = row;
+        let what = row.slice.map_or_else(|| ON_AMD.to_owned(), |slice| format!("slice {slice}"));
+        text.push_str(&format!("{pid} ({name}): priority {priority}, {what}\n"));
         for context in &row.contexts {
             let gpu = context.gpu.unwrap_or("unknown GPU");
             let ContextRow { group, channels, .. } = context;
@@ -54,7 +55,11 @@ pub(crate) fn print(
     output::print(&text)
 }
 
-fn row(process: &GpuProcess, priority: Priority) -> Row<'_> {
+fn row(process: &Seen, priority: Priority) -> Row<'_> {
+    let (pid, name) = (process.info().key.pid, process.info().name.as_str());
+    let Seen::Nvidia(process) = process else {
+        return Row { pid, name, priority: priority.level(), slice: None, contexts: Vec::new() };
+    };
     let slice = match priority.class() {
         Class::Low => "1 us; stopped while another low one has its turn",
         Class::High => "1 s, or 5 ms beside another high one",
@@ -71,6 +76,5 @@ fn row(process: &GpuProcess, priority: Priority) -> Row<'_> {
             }));
         }
     }
-    let (pid, name) = (process.info.key.pid, process.info.name.as_str());
-    Row { pid, name, priority: priority.level(), slice, contexts }
+    Row { pid, name, priority: priority.level(), slice: Some(slice), contexts }
 }

@@ -17,7 +17,7 @@ use gpreempt_device::nvidia::hold::GripSettings;
 
 use super::{command, not_started, say};
 use crate::args::RunArgs;
-use crate::attach::{Attach, Voice};
+use crate::attach::{Attach, Gates, Voice};
 use crate::failure::Failure;
 use signals::Signals;
 
@@ -25,12 +25,13 @@ use signals::Signals;
 const SLEEP: Duration = Duration::from_millis(20);
 
 /// Gets ready to schedule.
-pub(super) fn begin() -> Result<Attach, Failure> {
+pub(super) fn begin(gates: Gates) -> Result<Attach, Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     // Until our session has its keeper: others would take it for one that was left behind.
     let _lock = journal.lock().map_err(Failure::run)?;
     keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
-    Attach::begin(journal, Config::default(), Some(GripSettings::default()), Voice::Quiet)
+    let hold = Some(GripSettings::default());
+    Attach::begin(gates, journal, Config::default(), hold, Voice::Quiet)
 }
 
 /// Starts the program and schedules it until it ends.

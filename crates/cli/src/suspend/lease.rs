@@ -16,21 +16,21 @@ use crate::failure::Failure;
 use crate::stop::Stop;
 
 /// How long the process stays suspended if this command is killed.
-const LEASE: Duration = Duration::from_millis(900);
+pub(super) const LEASE: Duration = Duration::from_millis(900);
 /// How old a lease is when it is renewed.
-const RENEW: Duration = Duration::from_millis(300);
+pub(super) const RENEW: Duration = Duration::from_millis(300);
 /// How often it is looked whether somebody else resumed the process: before each renewal.
 const LOOK: Duration = RENEW;
 
-pub(super) fn main(mut client: Client, args: &SuspendArgs) -> Result<(), Failure> {
-    let process = daemon::process(args.pid)?;
+pub(super) fn main(mut client: Client, args: &SuspendArgs, pid: u32) -> Result<(), Failure> {
+    let process = daemon::process(pid)?;
     let stop = Stop::on_signals()?;
     let begin = Instant::now();
     let until = args.time.map(|time| begin + time);
     let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
     let replaced = lease_of(&mut client, process)?;
     suspend(&mut client, process, left(begin))?;
-    say_stopped(args, &args.pid.to_string(), replaced)?;
+    say_stopped(args, &pid.to_string(), replaced)?;
     let (mut renewed, mut looked) = (begin, begin);
     let mut is_suspended = true;
     while is_suspended && !stop.is_set() {
@@ -62,7 +62,11 @@ pub(super) fn main(mut client: Client, args: &SuspendArgs) -> Result<(), Failure
 }
 
 /// Takes the process off its devices for a lease, or for the rest of the time if that is shorter.
-fn suspend(client: &mut Client, process: Process, left: Option<Duration>) -> Result<(), Failure> {
+pub(super) fn suspend(
+    client: &mut Client,
+    process: Process,
+    left: Option<Duration>,
+) -> Result<(), Failure> {
     let time = left.unwrap_or(LEASE).min(LEASE);
     let lease_ms = u32::try_from(time.as_millis()).ok().and_then(NonZeroU32::new);
     let lease_ms = lease_ms.unwrap_or(NonZeroU32::MIN);

@@ -19,7 +19,15 @@ fn without_a_driver_every_command_about_processes_says_so() {
         assert!(line.contains("no NVIDIA driver is loaded"), "{line}");
     }
     assert!(folder.stdout(&["doctor"]).contains("no NVIDIA driver is loaded"));
-    assert!(folder.stdout(&["ps"]).contains("No process uses an NVIDIA GPU"));
+    if std::path::Path::new("/dev/kfd").exists() {
+        println!("SKIPPED: this machine has AMD devices");
+        return;
+    }
+    assert!(folder.stdout(&["doctor"]).contains("there is no /dev/kfd: no AMD GPU"));
+    let (code, line) = folder.failure(&["suspend", "--gpu", "0", "--everything"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("start gpreemptd first"), "{line}");
+    assert!(folder.stdout(&["ps"]).contains("No process uses a GPU"));
     assert_eq!(folder.json(&["ps", "--json"]), serde_json::json!([]));
 }
 
@@ -48,6 +56,10 @@ fn nonsense_about_processes_is_refused() {
         &["attach", "1", "--min-share", "51"],
         &["attach", "1", "--policy", "lottery"],
         &["suspend", "1", "--for", "10"],
+        &["suspend"],
+        &["suspend", "--everything"],
+        &["suspend", "--gpu", "0"],
+        &["suspend", "1", "--gpu", "0", "--everything"],
         &["set", "1"],
         &["resume"],
         &["resume", "1", "--all"],

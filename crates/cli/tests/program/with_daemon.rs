@@ -8,7 +8,7 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::{QueueSnapshot, Snapshot, TaskSnapshot, TaskState};
+use gpreempt_wire::state::{DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState};
 use gpreempt_wire::traits::TraitsChange;
 use serde_json::json;
 
@@ -204,6 +204,26 @@ fn a_suspension_is_a_lease_and_ends_with_the_command() {
     };
     assert!((600..=700).contains(&lease_ms), "no longer than it was asked for: {lease_ms}");
     assert_eq!(heard.last(), Some(&Request::Resume { process: process() }));
+}
+
+#[test]
+fn everything_on_a_gpu_is_one_lease_for_each_process() {
+    let folder = Folder::new("everything");
+    let mut known = snapshot(TaskState::Running);
+    known.devices = vec![DeviceSnapshot { uuid: "GPU-a".into(), ..DeviceSnapshot::default() }];
+    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+        Request::Snapshot => Deed::Snapshot(Box::new(known.clone())),
+        _ => Deed::Ok,
+    });
+    let arguments = ["suspend", "--gpu", "gpu-A", "--everything", "--for", "100ms"];
+    assert_eq!(folder.stdout(&arguments), "4242 is stopped\n4242 runs again\n");
+    let heard = daemon.heard();
+    let suspends = heard.iter().filter(|request| matches!(request, Request::Suspend { .. }));
+    assert_eq!(suspends.count(), 1, "the one that is not on it is left alone: {heard:?}");
+    assert_eq!(heard.last(), Some(&Request::Resume { process: process() }));
+    let (code, line) = folder.failure(&["suspend", "--gpu", "GPU-b", "--everything"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("knows no GPU GPU-b; it knows GPU-a"), "{line}");
 }
 
 #[test]

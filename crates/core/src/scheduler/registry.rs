@@ -13,7 +13,7 @@ use crate::lane::Position;
 use crate::priority::{Class, Priority};
 use crate::queue::Standing;
 use crate::ring::RingView;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timer::Timer;
 
 impl Scheduler {
@@ -26,6 +26,21 @@ impl Scheduler {
             return Err(EventError::DuplicateDevice(id));
         }
         self.devices.insert(id, Device::new(capabilities));
+        Ok(())
+    }
+
+    /// Turns that began go on as they are; what is decided from now on counts the new cost.
+    pub(super) fn set_cost(
+        &mut self,
+        id: DeviceId,
+        preempt_cost: Duration,
+        resume_cost: Duration,
+    ) -> Result<(), EventError> {
+        let device = self.devices.get_mut(&id).ok_or(EventError::UnknownDevice(id))?;
+        device.capabilities.preempt_cost = preempt_cost;
+        device.capabilities.resume_cost = resume_cost;
+        // Deadlines that are closer together than a switch are equal, so ranks may change.
+        self.reorder_device(id);
         Ok(())
     }
 

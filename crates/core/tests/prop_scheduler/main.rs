@@ -21,6 +21,7 @@ use world::{World, capabilities};
 enum Step {
     AddDevice(u32, Mechanism),
     DropDevice(u32),
+    Cost(u32, u64),
     AddTask(u64, TaskTraits),
     ChangeTask(u64, TaskTraits),
     SuspendTask(u64, bool),
@@ -87,6 +88,7 @@ fn step(gangs: bool) -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (device(), mechanism()).prop_map(|(id, kind)| Step::AddDevice(id, kind)),
         1 => device().prop_map(Step::DropDevice),
+        2 => (device(), 1..20_000_u64).prop_map(|(id, us)| Step::Cost(id, us)),
         4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::AddTask(id, traits)),
         4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::ChangeTask(id, traits)),
         2 => (task(), any::<bool>()).prop_map(|(id, off)| Step::SuspendTask(id, off)),
@@ -155,6 +157,11 @@ fn take(world: &mut World, step: Step) {
             capabilities: capabilities(mechanism),
         }),
         Step::DropDevice(id) => world.tell(Event::DeviceVanished { device: DeviceId(id) }),
+        Step::Cost(id, us) => world.tell(Event::DeviceCost {
+            device: DeviceId(id),
+            preempt_cost: Duration::from_micros(us),
+            resume_cost: Duration::from_micros(us / 2),
+        }),
         Step::AddTask(id, traits) => world.tell(Event::TaskAppeared { task: TaskId(id), traits }),
         Step::ChangeTask(id, traits) => world.tell(Event::TaskChanged { task: TaskId(id), traits }),
         Step::SuspendTask(id, suspended) => {

@@ -94,7 +94,9 @@ impl World {
             Event::DeviceAppeared { device: id, .. } => {
                 known(device(id).is_err(), EventError::DuplicateDevice(id))
             }
-            Event::DeviceVanished { device: id } => device(id),
+            Event::DeviceCost { device: id, .. } | Event::DeviceVanished { device: id } => {
+                device(id)
+            }
             Event::TaskAppeared { task: id, traits } => {
                 known(traits.weight > 0, EventError::ZeroWeight(id))?;
                 known(task(id).is_err(), EventError::DuplicateTask(id))
@@ -187,7 +189,8 @@ impl World {
             Event::QueueChanged { .. }
             | Event::RingObserved { .. }
             | Event::HintBegin { .. }
-            | Event::HintEnd { .. } => {}
+            | Event::HintEnd { .. }
+            | Event::DeviceCost { .. } => {}
         }
         self.doubtful.retain(|queue| self.queues.contains_key(queue));
         let queues = &self.queues;

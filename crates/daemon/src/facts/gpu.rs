@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use gpreempt_device::amd::SiteName;
+use gpreempt_device::amd::topology::{Node, Topology};
 use gpreempt_device::nvidia::gpu;
 
 /// One GPU that a process uses.
@@ -27,8 +29,12 @@ pub struct PciAddress {
 impl Gpu {
     /// The GPUs with these uuids, with what else they are called on this machine.
     pub fn named(uuids: impl IntoIterator<Item = String>) -> Vec<Self> {
-        let listed = gpu::all();
-        uuids.into_iter().map(|uuid| Self::among(uuid, &listed)).collect()
+        let (listed, amd) = (gpu::all(), amd_gpus());
+        let named = |uuid: String| {
+            let is_amd = amd.iter().any(|gpu| gpu.uuid == uuid);
+            Self::among(uuid, if is_amd { &amd } else { &listed })
+        };
+        uuids.into_iter().map(named).collect()
     }
 
     fn among(uuid: String, listed: &[gpu::Gpu]) -> Self {
@@ -41,6 +47,14 @@ impl Gpu {
         let index = place.and_then(|place| u32::try_from(place).ok());
         Self { index, uuid: Some(uuid), pci }
     }
+}
+
+/// The AMD GPUs that the kernel shows, in its order.
+fn amd_gpus() -> Vec<gpu::Gpu> {
+    let topology = Topology::read(&SiteName::Kernel.places().sysfs).unwrap_or_default();
+    let named =
+        |node: &Node| gpu::Gpu { model: node.gfx.to_string(), uuid: node.uuid(), pci: node.pci() };
+    topology.devices().map(named).collect()
 }
 
 impl PciAddress {

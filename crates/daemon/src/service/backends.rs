@@ -9,7 +9,7 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
-use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Note};
+use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Limit, Note};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
@@ -128,6 +128,11 @@ impl Backends {
         self.controllers.iter().find_map(|controller| controller.hold_of(queue))
     }
 
+    /// What a task's process cannot have of what others can, if so.
+    pub(super) fn limit_of(&self, task: TaskId) -> Option<Limit> {
+        self.controllers.iter().find_map(|controller| controller.limit_of(task))
+    }
+
     /// Every device, with its kind.
     pub(super) fn devices(&self) -> Vec<(&'static str, DeviceName)> {
         let mut devices = Vec::new();
@@ -208,6 +213,7 @@ impl Backends {
             Event::TaskVanished { task } => self.owners.retain(|_, owner| owner.1 != task),
             Event::Preempted { .. } | Event::Resumed { .. } => {}
             Event::DeviceAppeared { .. }
+            | Event::DeviceCost { .. }
             | Event::DeviceVanished { .. }
             | Event::TaskAppeared { .. }
             | Event::TaskChanged { .. }

@@ -54,6 +54,7 @@ impl Service {
                     continue;
                 }
                 Event::DeviceAppeared { .. }
+                | Event::DeviceCost { .. }
                 | Event::DeviceVanished { .. }
                 | Event::TaskAppeared { .. }
                 | Event::TaskChanged { .. }

@@ -14,6 +14,7 @@ use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::alarm::Alarm;
+use super::amd;
 use super::backends::Backends;
 use super::guard::Guard;
 use super::log::Log;
@@ -174,6 +175,12 @@ pub(super) fn controllers(
             }
             Err(Unfit::Absent(why)) => log.info(why),
             Err(Unfit::Refused(why)) => log.warn(why),
+        }
+    }
+    for name in amd::sites(options) {
+        let numbering = numbering(&backends)?;
+        if let Some(amd) = amd::controller(&name, ledger, numbering, waker, log) {
+            backends.push(Box::new(amd));
         }
     }
     for socket in &options.emulated {

@@ -39,6 +39,9 @@ impl Service {
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            if let Some(limit) = task.and_then(|task| self.backends.limit_of(task)) {
+                snapshot.why.push_str(&format!("; {}", limit.sentence));
+            }
             for queue in &mut snapshot.queues {
                 queue.hold = self.backends.hold_of(QueueId(queue.id)).map(hold_snapshot);
             }

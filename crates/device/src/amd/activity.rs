@@ -6,6 +6,10 @@
 //! The process counts a packet before it is complete, and the device when it has fetched it, not
 //! when it is done: equal counts do not mean idle. Queues for copies and those without HSA's
 //! packets count bytes or words instead of packets.
+//!
+//! Where the last packet has a signal that is still to come, its kernel still runs. The opposite is
+//! not certain (others may have been started before it without an end of their own), and most
+//! packets have none: so that a queue is done is never claimed here.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +17,15 @@ use std::os::unix::fs::FileExt;
 
 use gpreempt_core::ring::RingView;
 
+use super::abi::block::QueueType;
 use super::abi::trap::QueueEntry;
+
+/// Bytes of a packet of HSA's.
+const PACKET: u64 = 64;
+/// Where in a packet its signal is.
+const SIGNAL: u64 = 56;
+/// Where in a signal its value is: 0 or less when what it stands for is done.
+const VALUE: u64 = 8;
 
 /// The memory of a process.
 #[derive(Debug)]
@@ -37,10 +49,35 @@ impl Memory {
         // In this order what is fetched cannot seem more than what was put in.
         let get = self.load(queue.read_pointer)?;
         let put = self.load(queue.write_pointer)?;
-        Some(RingView { put, get, running: None })
+        let running = (put == get).then(|| self.runs_on(queue, get)).flatten();
+        Some(RingView { put, get, running })
     }
 
-    fn load(&self, address: u64) -> Option<u64> {
+    /// Several rings as one. None if one of them could not be read.
+    pub fn observe_all(&self, queues: &[QueueEntry]) -> Option<RingView> {
+        let mut sum = RingView::default();
+        for queue in queues {
+            let view = self.observe(queue)?;
+            sum.put = sum.put.wrapping_add(view.put);
+            sum.get = sum.get.wrapping_add(view.get);
+            sum.running = sum.running.or(view.running);
+        }
+        Some(sum)
+    }
+
+    /// True if the last packet that was fetched has a signal that is still to come.
+    fn runs_on(&self, queue: &QueueEntry, get: u64) -> Option<bool> {
+        let packets = u64::from(queue.ring_size) / PACKET;
+        if queue.queue_type != QueueType::ComputeAql as u32 || packets == 0 {
+            return None;
+        }
+        let place = get.checked_sub(1)? % packets * PACKET;
+        let signal = self.load(queue.ring_base.checked_add(place + SIGNAL)?)?;
+        let value = self.load(signal.checked_add(VALUE).filter(|_| signal != 0)?)?;
+        (value.cast_signed() > 0).then_some(true)
+    }
+
+    pub(super) fn load(&self, address: u64) -> Option<u64> {
         if address == 0 {
             return None;
         }
@@ -67,6 +104,37 @@ mod tests {
         let view = memory.observe(&queue).unwrap();
         assert_eq!((view.put, view.get, view.running), (5, 3, None));
         assert!(view.has_work());
+    }
+
+    #[test]
+    fn a_signal_that_is_still_to_come_shows_that_something_runs() {
+        let mut signal = Box::new([1_u64, 1]);
+        let mut ring = Box::new([0_u64; 16]);
+        let index = Box::new(4_u64);
+        let address = |place: &u64| std::ptr::from_ref(place).addr() as u64;
+        // The second packet of two: four were fetched.
+        ring[15] = address(&signal[0]);
+        let queue = QueueEntry {
+            write_pointer: address(&index),
+            read_pointer: address(&index),
+            ring_base: address(&ring[0]),
+            ring_size: 128,
+            queue_type: QueueType::ComputeAql as u32,
+            ..QueueEntry::default()
+        };
+        let memory = Memory::open(std::process::id()).unwrap();
+        let running = |queue: &QueueEntry| memory.observe(queue).unwrap().running;
+        assert_eq!(running(&queue), Some(true));
+        signal[1] = 0;
+        std::hint::black_box(&signal);
+        assert_eq!(running(&queue), None, "others may run still");
+        signal[1] = u64::MAX;
+        std::hint::black_box(&signal);
+        assert_eq!(running(&queue), None);
+        assert_eq!(running(&QueueEntry { ring_base: 8, ..queue }), None, "it is not there");
+        assert_eq!(running(&QueueEntry { queue_type: 0, ..queue }), None, "not HSA's packets");
+        let sum = memory.observe_all(&[queue, queue]).unwrap();
+        assert_eq!((sum.put, sum.get, sum.running), (8, 8, None));
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! AMD devices as the scheduler's loop sees them.
 //!
 //! A queue is a queue for kernels of an adopted process; those for copies are left alone. Each
-//! process has a worker thread with its session. Nothing is written in the journal, because there
-//! is nothing to undo: when we die, the kernel resumes what we suspended.
+//! process has a worker thread with its session. Nothing is written in the journal for that but
+//! whose process it is: when we die, the kernel resumes what we suspended. Where a process cannot
+//! be had in this way it is paused as a whole, which is written down.
 
+mod adoption;
+mod backoff;
+mod hold_session;
 mod report;
 mod scout;
+mod whole;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use gpreempt_core::backend::Backend;
@@ -21,29 +25,28 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
-use super::abi::trap::QueueEntry;
+use super::abi::version::Version;
 use super::activity::Memory;
-use super::door::Door;
-use super::probe::Places;
-use super::queue::{Kind, queues_of};
+use super::site::Site;
 use super::topology::{Gfx, Topology};
-use crate::controller::{Awaited, Controller, DeviceName, Note, Numbering, Reporter, Waker};
+use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
+use crate::ledger::Ledger;
 use crate::process::ProcessKey;
-use report::Report;
+use report::{Listed, Report};
 use scout::Scout;
 use worker::{Job, Worker};
 
 /// The AMD devices of this machine, and the processes on them that were adopted.
 #[derive(Debug)]
 pub struct AmdBackend {
-    door: Arc<dyn Door>,
-    places: Places,
+    site: Site,
+    ledger: Ledger,
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
     users: Vec<ProcessKey>,
     /// Workers of tasks that were released, until they have ended.
-    leaving: Vec<Worker>,
+    leaving: Vec<(ProcessKey, Worker)>,
     events: VecDeque<Event>,
     notes: VecDeque<Note>,
     incoming: Receiver<Report>,
@@ -56,6 +59,10 @@ pub struct AmdBackend {
 struct Device {
     gpu_id: u32,
     uuid: String,
+    /// What a call costs.
+    cost: Duration,
+    /// How many it takes to stop everybody but one process.
+    calls: u64,
 }
 
 /// A process with a task. It has a worker as soon as it uses KFD.
@@ -64,38 +71,37 @@ struct Adopted {
     process: ProcessKey,
     worker: Option<Worker>,
     memory: Option<Memory>,
+    limit: Option<Limit>,
 }
 
-/// A queue.
+/// A queue, or all that a process has on a device.
 #[derive(Debug)]
 struct Target {
     task: TaskId,
-    entry: QueueEntry,
+    listed: Listed,
 }
 
 impl AmdBackend {
-    /// A backend for the devices behind a door. It wakes its loop when something has happened.
+    /// A backend for the devices of a site. It writes down what it does in that ledger, and wakes
+    /// its loop when something has happened.
     ///
     /// # Errors
     /// If the devices are not shown, or there are no more descriptors or threads.
-    pub fn new(
-        door: Arc<dyn Door>,
-        places: Places,
-        numbering: Numbering,
-        waker: Waker,
-    ) -> io::Result<Self> {
-        let topology = Topology::read(&places.sysfs)?;
+    pub fn new(site: Site, ledger: Ledger, numbering: Numbering, waker: Waker) -> io::Result<Self> {
+        let topology = Topology::read(&site.places.sysfs)?;
         let (mut devices, mut events) = (Vec::new(), VecDeque::new());
         for (index, node) in topology.devices().enumerate() {
-            let (device, capabilities) = (numbering.device(index), capabilities(node.gfx));
+            let device = numbering.device(index);
+            let capabilities = capabilities(&site, node.gfx);
             events.push_back(Event::DeviceAppeared { device, capabilities });
-            devices.push(Device { gpu_id: node.gpu_id, uuid: node.uuid() });
+            let cost = capabilities.preempt_cost;
+            devices.push(Device { gpu_id: node.gpu_id, uuid: node.uuid(), cost, calls: 1 });
         }
         let (reports, incoming) = Reporter::new(waker);
-        let scout = Scout::start(places.sysfs.clone(), reports.clone())?;
+        let scout = Scout::start(site.places.sysfs.clone(), reports.clone())?;
         Ok(Self {
-            door,
-            places,
+            site,
+            ledger,
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
@@ -110,13 +116,30 @@ impl AmdBackend {
         })
     }
 
+    /// The process that a queue belongs to.
+    pub fn process_of(&self, queue: QueueId) -> Option<ProcessKey> {
+        let target = self.queues.get(&queue)?;
+        self.tasks.get(&target.task).map(|adopted| adopted.process)
+    }
+
     fn take_reports(&mut self) {
         while let Ok(report) = self.incoming.try_recv() {
             match report {
                 Report::Event(event) => self.events.push_back(event),
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
+                Report::Solved(pid) => {
+                    // The two ways in which sentences about a process begin.
+                    for beginning in [format!("process {pid} "), format!("process {pid}:")] {
+                        self.notes.push_back(Note::Solved(beginning));
+                    }
+                }
                 Report::Users(users) => self.take_users(users),
-                Report::Queues { task, queues, fresh } => self.take_queues(task, &queues, fresh),
+                Report::Queues { task, queues, fresh } => self.take_queues(task, queues, fresh),
+                Report::Limit(task, limit) => {
+                    if let Some(adopted) = self.tasks.get_mut(&task) {
+                        adopted.limit = limit;
+                    }
+                }
                 Report::Over(task) => self.take_end(task),
             }
         }
@@ -136,58 +159,65 @@ impl AmdBackend {
         let ended: Vec<TaskId> = left.filter_map(|process| self.task_of(*process)).collect();
         self.users = users;
         for task in ended {
-            self.release(task);
+            self.let_go(task);
             self.notes.push_back(Note::Ended(task));
         }
     }
 
-    /// Begins a session with the process of a task.
-    fn begin(&mut self, task: TaskId) {
-        let Some(adopted) = self.tasks.get_mut(&task) else { return };
-        let pid = adopted.process.pid;
-        adopted.memory = Memory::open(pid).ok();
-        // Opened before it was made sure: from here on it leads to nobody else.
-        if adopted.process.check().is_err() {
-            return;
-        }
-        match Worker::start(self.door.clone(), task, pid, self.reports.clone()) {
-            Ok(worker) => adopted.worker = Some(worker),
-            Err(error) => {
-                let problem = format!("process {pid} cannot be controlled: {error}");
-                self.notes.push_back(Note::Problem(problem));
-            }
-        }
-    }
-
-    fn take_queues(&mut self, task: TaskId, entries: &[QueueEntry], fresh: bool) {
+    fn take_queues(&mut self, task: TaskId, queues: Vec<Listed>, fresh: bool) {
         if !self.tasks.contains_key(&task) {
             return;
         }
         let is_kept =
-            |target: &Target| !fresh && entries.iter().any(|entry| is_same(&target.entry, entry));
+            |target: &Target| !fresh && queues.iter().any(|listed| target.listed.is_same(listed));
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
         let gone: Vec<QueueId> =
             own.filter(|(_, target)| !is_kept(target)).map(|(queue, _)| *queue).collect();
         let vanished = self.forget(&gone);
         let mut appeared = 0;
-        for entry in entries {
-            let is_known = self
+        for listed in queues {
+            let known = self
                 .queues
-                .values()
-                .any(|target| target.task == task && is_same(&target.entry, entry));
-            let at = self.devices.iter().position(|device| device.gpu_id == entry.gpu_id);
-            let (false, Kind::Compute, Some(at)) =
-                (is_known, Kind::of_snapshot(entry.queue_type), at)
-            else {
+                .values_mut()
+                .find(|target| target.task == task && target.listed.is_same(&listed));
+            if let Some(target) = known {
+                target.listed = listed;
+                continue;
+            }
+            let gpu_id = listed.entry.gpu_id;
+            let Some(at) = self.devices.iter().position(|device| device.gpu_id == gpu_id) else {
                 continue;
             };
             let (queue, device) = (self.numbering.queue(), self.numbering.device(at));
-            self.queues.insert(queue, Target { task, entry: *entry });
+            self.queues.insert(queue, Target { task, listed });
             self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
             appeared += 1;
         }
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
+            self.judge_costs();
+        }
+    }
+
+    /// Tells what stopping everybody but one costs now: a call for each process, and the kernel
+    /// makes them one after the other.
+    fn judge_costs(&mut self) {
+        for index in 0..self.devices.len() {
+            let device = &mut self.devices[index];
+            let here = |target: &&Target| target.listed.entry.gpu_id == device.gpu_id;
+            let tasks: BTreeSet<TaskId> =
+                self.queues.values().filter(here).map(|target| target.task).collect();
+            let calls = u64::try_from(tasks.len().saturating_sub(1)).unwrap_or(u64::MAX).max(1);
+            if device.calls == calls {
+                continue;
+            }
+            device.calls = calls;
+            let cost = device.cost.times(calls);
+            self.events.push_back(Event::DeviceCost {
+                device: self.numbering.device(index),
+                preempt_cost: cost,
+                resume_cost: cost,
+            });
         }
     }
 
@@ -200,14 +230,16 @@ impl AmdBackend {
         gone.len()
     }
 
-    /// A session is over, because its process has ended or could not be controlled.
+    /// A worker has ended, because its process has.
     fn take_end(&mut self, task: TaskId) {
-        let gone = self.queues_of(task);
+        let Some(adopted) = self.tasks.get_mut(&task) else { return };
+        let (process, worker) = (adopted.process, adopted.worker.take());
+        self.leaving.extend(worker.map(|worker| (process, worker)));
+        let own = self.queues.iter().filter(|(_, target)| target.task == task);
+        let gone: Vec<QueueId> = own.map(|(queue, _)| *queue).collect();
         self.forget(&gone);
-        if let Some(adopted) = self.tasks.get_mut(&task) {
-            self.leaving.extend(adopted.worker.take());
-            self.leaving.retain(|worker| !worker.has_ended());
-        }
+        self.judge_costs();
+        self.leaving.retain(|(_, worker)| !worker.has_ended());
     }
 
     fn task_of(&self, process: ProcessKey) -> Option<TaskId> {
@@ -218,17 +250,18 @@ impl AmdBackend {
     fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
         let worker = self.tasks.get(&target.task).and_then(|adopted| adopted.worker.as_ref());
-        let job = Job { queue: target.entry.queue_id, awaited };
+        let entry = &target.listed.entry;
+        let job = Job { queue: entry.queue_id, gpu_id: entry.gpu_id, awaited };
         worker.is_some_and(|worker| worker.give(job))
     }
 }
 
 /// What a stop and a resume cost. Nobody has measured it: these are guesses, higher where a call
 /// moves every queue of the device.
-const fn capabilities(gfx: Gfx) -> Capabilities {
+fn capabilities(site: &Site, gfx: Gfx) -> Capabilities {
     let cost = if gfx.moves_single_queues() { 300 } else { 1000 };
     Capabilities {
-        mechanism: if gfx.knows_debuggers() { Mechanism::Stop } else { Mechanism::Watch },
+        mechanism: mechanism(site, gfx),
         level: Level::Switch,
         preempt_cost: Duration::from_micros(cost),
         resume_cost: Duration::from_micros(cost),
@@ -239,11 +272,16 @@ const fn capabilities(gfx: Gfx) -> Capabilities {
     }
 }
 
-/// Whether two entries are of one queue: names are given again.
-fn is_same(one: &QueueEntry, other: &QueueEntry) -> bool {
-    let key = |entry: &QueueEntry| (entry.queue_id, entry.gpu_id, entry.ring_base);
-    key(one) == key(other)
+/// Whether a device's processes can be stopped in one way or the other.
+fn mechanism(site: &Site, gfx: Gfx) -> Mechanism {
+    let abilities = site.door.version().map(Version::abilities);
+    let can_suspend = abilities.is_ok_and(|can| can.suspend) && gfx.knows_debuggers();
+    let can_pause = abilities.is_ok_and(|can| can.pause) && site.powers.may_checkpoint();
+    if can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
 }
+
+/// What is shown of a ring that cannot be read: it is taken to be busy all the time.
+const BUSY: RingView = RingView { put: 1, get: 0, running: Some(true) };
 
 impl Backend for AmdBackend {
     fn submit(&mut self, command: Command) {
@@ -264,85 +302,18 @@ impl Backend for AmdBackend {
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
         let target = self.queues.get(&queue)?;
-        self.tasks.get(&target.task)?.memory.as_ref()?.observe(&target.entry)
+        let memory = self.tasks.get(&target.task)?.memory.as_ref();
+        let rings = &target.listed.rings;
+        let are_shown = !rings.is_empty() && rings.iter().all(|ring| ring.write_pointer != 0);
+        match memory.filter(|_| are_shown) {
+            Some(memory) => memory.observe_all(rings),
+            None => Some(BUSY),
+        }
     }
 
     fn poll_event(&mut self) -> Option<Event> {
         self.take_reports();
         self.events.pop_front()
-    }
-}
-
-impl Controller for AmdBackend {
-    fn kind(&self) -> &'static str {
-        "amd"
-    }
-
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
-        if self.tasks.contains_key(&task) || self.task_of(process).is_some() {
-            return Err(format!("process {process} is adopted already"));
-        }
-        process.check().map_err(|error| error.to_string())?;
-        self.tasks.insert(task, Adopted { process, worker: None, memory: None });
-        self.notes.retain(|note| *note != Note::Appeared(process));
-        // A session with a process that does not use KFD would make it use KFD.
-        if self.users.contains(&process) {
-            self.begin(task);
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, task: TaskId) {
-        let Some(mut adopted) = self.tasks.remove(&task) else { return };
-        self.queues.retain(|_, target| target.task != task);
-        if let Some(mut worker) = adopted.worker.take() {
-            worker.end();
-            self.leaving.push(worker);
-        }
-    }
-
-    fn users(&mut self) -> Vec<ProcessKey> {
-        self.take_reports();
-        let users: BTreeSet<ProcessKey> = self.users.iter().copied().collect();
-        self.notes.retain(|note| !matches!(note, Note::Appeared(key) if users.contains(key)));
-        users.into_iter().collect()
-    }
-
-    fn devices(&self) -> Vec<DeviceName> {
-        let name = |(index, device): (usize, &Device)| DeviceName {
-            id: self.numbering.device(index),
-            uuid: device.uuid.clone(),
-        };
-        self.devices.iter().enumerate().map(name).collect()
-    }
-
-    fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
-        let own = self.queues.iter().filter(|(_, target)| target.task == task);
-        own.map(|(queue, _)| *queue).collect()
-    }
-
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        let queues = queues_of(&self.places.sysfs, process.pid).unwrap_or_default();
-        let used = |device: &&Device| queues.iter().any(|queue| queue.gpu_id == device.gpu_id);
-        self.devices.iter().filter(used).map(|device| device.uuid.clone()).collect()
-    }
-
-    fn set_rescan(&mut self, every: std::time::Duration) {
-        self.scout.set_every(every);
-    }
-
-    fn poll_note(&mut self) -> Option<Note> {
-        self.take_reports();
-        self.notes.pop_front()
-    }
-
-    fn release_all(&mut self) -> Result<(), String> {
-        self.scout.stop();
-        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
-        tasks.into_iter().for_each(|task| self.release(task));
-        self.leaving.iter_mut().for_each(Worker::join);
-        self.leaving.clear();
-        Ok(())
     }
 }
 

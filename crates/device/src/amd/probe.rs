@@ -4,10 +4,11 @@ mod powers;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::door::{Door, KernelDoor};
+use super::door::Door;
 use super::node;
+use super::site::SiteName;
 use super::topology::{Gfx, Topology};
 pub use powers::Powers;
 
@@ -29,6 +30,13 @@ pub struct Places {
     pub debugfs: PathBuf,
 }
 
+impl Places {
+    /// Those of an emulated KFD in that folder.
+    pub fn emulated(folder: &Path) -> Self {
+        Self { sysfs: folder.join("sys"), debugfs: folder.join("debug") }
+    }
+}
+
 impl Default for Places {
     fn default() -> Self {
         Self {
@@ -38,11 +46,29 @@ impl Default for Places {
     }
 }
 
-/// Looks at this machine.
-pub fn look(places: &Places) -> Vec<Finding> {
-    match KernelDoor::open() {
-        Ok(door) => report(&door, Powers::read(), places),
-        Err(error) => vec![no(explain_open(&error))],
+/// Looks at a KFD.
+pub fn look(name: &SiteName) -> Vec<Finding> {
+    match name.open() {
+        Ok(site) => {
+            let mut findings = report(&*site.door, site.powers, &site.places);
+            if site.has_own_calls {
+                findings.push(yes("this KFD is patched for gpreempt; nothing uses that yet"));
+            }
+            findings
+        }
+        Err(error) => vec![no(explain_site(name, &error))],
+    }
+}
+
+/// Why a site could not be opened.
+pub fn explain_site(name: &SiteName, error: &io::Error) -> String {
+    match name {
+        SiteName::Kernel => explain_open(error),
+        SiteName::Emulated(folder) => format!(
+            "the emulated KFD in {} cannot be used ({error}); start it with: gpreempt-emu --kfd {}",
+            folder.display(),
+            folder.display()
+        ),
     }
 }
 

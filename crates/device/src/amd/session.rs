@@ -36,6 +36,9 @@ pub use outcome::{Happened, Outcome};
 const ROOM: u32 = 64;
 /// How often a list may grow while it is being read before we give up.
 const GROWTHS_MAX: u32 = 8;
+/// How often a queue is tried that was made this moment, which the kernel refuses until somebody
+/// has looked at it.
+const NEW_TRIES: u32 = 3;
 /// How many events are taken in one go: more than a process can have queues.
 const EVENTS_MAX: u32 = 4096;
 
@@ -170,11 +173,29 @@ impl Session {
             return Ok(Vec::new());
         }
         self.call(|door, pid| {
-            // What is new is refused until somebody has looked at it. Looking is cheap.
-            all(|room| door.queues(pid, Exceptions::QUEUE_NEW, room))?;
-            let mut marked = queues.to_vec();
-            door.suspend_queues(pid, &mut marked, grace)?;
-            Ok(Outcome::of(queues, &marked))
+            let mut outcomes = vec![Outcome::Gone; queues.len()];
+            for attempt in 0..NEW_TRIES {
+                // What is new is refused until somebody has looked at it. Looking is cheap.
+                let listed = all(|room| door.queues(pid, Exceptions::QUEUE_NEW, room))?;
+                let is_there = |name: u32| listed.iter().any(|entry| entry.queue_id == name);
+                let is_tried = |name: u32| attempt == 0 || is_there(name);
+                let is_open = |at: &usize| outcomes[*at] == Outcome::Gone && is_tried(queues[*at]);
+                let open: Vec<usize> = (0..queues.len()).filter(is_open).collect();
+                if open.is_empty() {
+                    break;
+                }
+                let names: Vec<u32> = open.iter().map(|at| queues[*at]).collect();
+                let mut marked = names.clone();
+                match door.suspend_queues(pid, &mut marked, grace) {
+                    // What was suspended before stays so.
+                    Err(_) if attempt > 0 => break,
+                    result => result?,
+                }
+                for (at, outcome) in open.into_iter().zip(Outcome::of(&names, &marked)) {
+                    outcomes[at] = outcome;
+                }
+            }
+            Ok(outcomes)
         })
     }
 

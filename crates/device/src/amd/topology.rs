@@ -33,6 +33,8 @@ pub struct Node {
     pub unique_id: u64,
     /// Its place on the bus.
     pub location: u32,
+    /// Which bus that is.
+    pub domain: u32,
     /// The bytes that a queue's waves need to be saved, where the kernel says.
     pub save_area_bytes: Option<u64>,
     /// The bytes of that for the control stack.
@@ -92,9 +94,17 @@ impl Node {
             waves_per_simd: number("max_waves_per_simd").unwrap_or(0),
             unique_id: wide("unique_id").unwrap_or(0),
             location: number("location_id").unwrap_or(0),
+            domain: number("domain").unwrap_or(0),
             save_area_bytes: wide("cwsr_size").filter(|bytes| *bytes > 0),
             control_stack_bytes: wide("ctl_stack_size").filter(|bytes| *bytes > 0),
         }
+    }
+
+    /// Where it is plugged in, as `lspci` writes it.
+    pub fn pci(&self) -> String {
+        let (bus, device, function) =
+            (self.location >> 8 & 0xff, self.location >> 3 & 0x1f, self.location & 7);
+        format!("{:04x}:{bus:02x}:{device:02x}.{function:x}", self.domain)
     }
 
     /// What it is called elsewhere: by its unique number, or its place if it has none.
@@ -179,6 +189,7 @@ mod tests {
         assert_eq!(node.save_area_bytes, Some(23_752_704));
         assert_eq!(node.control_stack_bytes, None);
         assert_eq!(node.uuid(), "GPU-1122334455667788");
+        assert_eq!(node.pci(), "0000:05:00.0");
         let old = Node::parse(1, 1, "simd_count 4294967296\nlocation_id 768\n");
         assert_eq!((old.simds, old.xccs, old.uuid().as_str()), (0, 1, "AMD-00000300"));
     }

@@ -39,7 +39,8 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         | Act::NvidiaMode { .. }
         | Act::NvidiaInterleave { .. }
         | Act::NvidiaHold(_)
-        | Act::AmdPause => return Err(ActError::Changed(pid)),
+        | Act::AmdPause { .. }
+        | Act::AmdSuspend => return Err(ActError::Changed(pid)),
     };
     match result {
         Err(CallError::Gone | CallError::Emu(EmuError::Refused(Refusal::NoSuchQueue))) if undo => {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::amd::SiteName;
 use crate::nvidia::hold::HoldSite;
 use crate::process::ProcessKey;
 
@@ -90,7 +91,14 @@ pub enum Act {
         set_ns: u64,
     },
     /// A process that is paused on all its AMD devices.
-    AmdPause,
+    AmdPause {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+    /// Queues of a process on AMD devices that are suspended in a session of whoever wrote this.
+    /// The session ends with its owner, and the kernel resumes them then: this says who it was.
+    AmdSuspend,
     /// How often an NVIDIA group's turn comes.
     NvidiaInterleave {
         /// The RM client.
@@ -143,7 +151,8 @@ impl Act {
             Self::NvidiaStop { .. }
                 | Self::EmulatedStop { .. }
                 | Self::EmulatedPark { .. }
-                | Self::AmdPause
+                | Self::AmdPause { .. }
+                | Self::AmdSuspend
         )
     }
 
@@ -160,8 +169,9 @@ impl Act {
             Self::NvidiaInterleave { client, group, .. } => (3, client.into(), 0, group.into()),
             Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
             Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
-            Self::AmdPause => (7, 0, 0, 0),
-            Self::EmulatedPark { instance, queue, .. } => (8, instance, 0, queue),
+            Self::AmdPause { .. } => (7, 0, 0, 0),
+            Self::AmdSuspend => (8, 0, 0, 0),
+            Self::EmulatedPark { instance, queue, .. } => (9, instance, 0, queue),
             // Where a context is watched anew, the old channel and the new one are there together.
             Self::NvidiaHold(site) => {
                 (6, site.client.into(), site.slot_number(), site.group.into())
@@ -188,6 +198,15 @@ mod tests {
         assert!(!slice(2, 1).concerns_the_same(&stop(2, &[])));
         assert!(stop(2, &[5]).concerns_the_same(&stop(2, &[5, 6])));
         assert!(!stop(2, &[5]).concerns_the_same(&stop(3, &[5])));
+    }
+
+    #[test]
+    fn a_pause_that_was_written_without_its_site_is_the_kernels() {
+        let act: Act = serde_json::from_str(r#"{"kind":"amd_pause"}"#).unwrap();
+        assert_eq!(act, Act::AmdPause { site: SiteName::Kernel });
+        let text = serde_json::to_string(&act).unwrap();
+        assert_eq!(serde_json::from_str::<Act>(&text).unwrap(), act);
+        assert!(act.is_stop() && !act.concerns_the_same(&Act::AmdSuspend));
     }
 
     #[test]

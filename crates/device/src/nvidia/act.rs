@@ -91,7 +91,8 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::EmulatedStop { .. }
         | Act::EmulatedPark { .. }
         | Act::EmulatedSlice { .. }
-        | Act::AmdPause => Err(ActError::Changed(process.pid)),
+        | Act::AmdPause { .. }
+        | Act::AmdSuspend => Err(ActError::Changed(process.pid)),
     }
 }
 

@@ -7,19 +7,19 @@ use serde::Serialize;
 /// What every word of the kernel `mix` is after some launches. It depends on each of them, and on
 /// their order; all words are the same because all begin as zero.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Expected {
+pub(crate) struct Expected {
     word: u32,
     launches: u32,
 }
 
 impl Expected {
     /// The number that the next launch mixes in.
-    pub(super) fn next_number(self) -> u32 {
+    pub(crate) fn next_number(self) -> u32 {
         self.launches
     }
 
     /// One more launch.
-    pub(super) fn launch(&mut self) {
+    pub(crate) fn launch(&mut self) {
         self.word = self
             .word
             .wrapping_mul(1_664_525)
@@ -31,7 +31,7 @@ impl Expected {
 
 /// What the memory says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Exactness {
+pub(crate) struct Exactness {
     result: Verdict,
     /// What every word must be.
     expected: u32,
@@ -52,7 +52,7 @@ enum Verdict {
 
 impl Exactness {
     /// What `memory` says after the launches.
-    pub(super) fn of(memory: &[u8], expected: Expected) -> Self {
+    pub(crate) fn of(memory: &[u8], expected: Expected) -> Self {
         let words: Vec<u32> = memory
             .chunks_exact(4)
             .filter_map(|chunk| chunk.first_chunk().map(|chunk| u32::from_le_bytes(*chunk)))
@@ -70,7 +70,7 @@ impl Exactness {
         }
     }
 
-    pub(super) fn is_pass(&self) -> bool {
+    pub(crate) fn is_pass(&self) -> bool {
         self.result == Verdict::Pass
     }
 }

@@ -6,10 +6,11 @@
 use gpreempt_core::time::{Duration, Instant};
 
 use super::exactness::{Exactness, Expected};
+use super::gpu::Gpu;
 use super::line::{BeFinal, per_second};
 use super::work::{Work, ready};
 use super::{Load, LoadError, Stop};
-use crate::client::{Client, Launch, Queue};
+use crate::client::{Launch, Queue};
 use crate::clock::monotonic;
 
 /// Packets the ring of each queue holds.
@@ -47,15 +48,15 @@ impl Light {
         let first = Work::launch(&self.load)?;
         let bytes = first.region_bytes.checked_mul(self.queues);
         let bytes = bytes.ok_or(LoadError::Bad("too many work-groups"))?;
-        let mut client = Client::connect(&self.load.socket, bytes)?;
+        let mut gpu = Gpu::connect(&self.load.place, bytes)?;
         let mut strands = Vec::new();
         for number in 0..self.queues {
-            let queue = client.open_queue(self.load.device, CAPACITY)?;
+            let queue = gpu.open_queue(self.load.device, CAPACITY)?;
             let launch = Launch { region: number * first.region_bytes, ..first };
             strands.push(Strand { queue, launch, expected: Expected::default() });
         }
         let output = self.load.output;
-        output.line(&ready(&mut client, &self.load, "light")?)?;
+        output.line(&ready(&mut gpu, &self.load, "light")?)?;
         if !stop.wait_for_start(&self.load) {
             return Ok(());
         }
@@ -63,7 +64,7 @@ impl Light {
         self.repeat(&mut strands, begin, stop)?;
         let (from_ns, until_ns) = (begin.as_nanos(), monotonic().as_nanos());
         let total = strands.iter().map(|strand| strand.queue.completed()).sum();
-        let exactness = all_exact(&mut client, &strands)?;
+        let exactness = all_exact(&mut gpu, &strands)?;
         let is_exact = exactness.as_ref().is_some_and(Exactness::is_pass);
         let per_second = per_second(total, from_ns, until_ns);
         let (unit, drained) = ("kernels", true);
@@ -105,11 +106,11 @@ impl Strand {
 }
 
 /// What the memory says of the first queue that is wrong, or of the last.
-fn all_exact(client: &mut Client, strands: &[Strand]) -> Result<Option<Exactness>, LoadError> {
+fn all_exact(gpu: &mut Gpu, strands: &[Strand]) -> Result<Option<Exactness>, LoadError> {
     let mut last = None;
     for Strand { launch, expected, .. } in strands {
         let bytes = usize::try_from(launch.region_bytes).unwrap_or(usize::MAX);
-        let exactness = Exactness::of(&client.read(launch.region, bytes)?, *expected);
+        let exactness = Exactness::of(&gpu.read(launch.region, bytes)?, *expected);
         if !exactness.is_pass() {
             return Ok(Some(exactness));
         }

@@ -3,9 +3,10 @@
 use gpreempt_core::time::Duration;
 
 use super::exactness::{Exactness, Expected};
+use super::gpu::Gpu;
 use super::line::{Ready, Shape};
 use super::{Load, LoadError};
-use crate::client::{Client, Launch, Queue};
+use crate::client::{Launch, Queue};
 use crate::clock::monotonic;
 use crate::server::KERNELS;
 
@@ -18,7 +19,7 @@ const KERNEL: &str = "mix";
 /// A load's connection, queue and memory.
 #[derive(Debug)]
 pub(super) struct Work {
-    client: Client,
+    gpu: Gpu,
     pub(super) queue: Queue,
     launch: Launch,
     expected: Expected,
@@ -28,9 +29,9 @@ impl Work {
     /// Connects and opens a queue.
     pub(super) fn prepare(load: &Load) -> Result<Self, LoadError> {
         let launch = Self::launch(load)?;
-        let mut client = Client::connect(&load.socket, launch.region_bytes)?;
-        let queue = client.open_queue(load.device, CAPACITY)?;
-        Ok(Self { client, queue, launch, expected: Expected::default() })
+        let mut gpu = Gpu::connect(&load.place, launch.region_bytes)?;
+        let queue = gpu.open_queue(load.device, CAPACITY)?;
+        Ok(Self { gpu, queue, launch, expected: Expected::default() })
     }
 
     /// What a load launches, the first time.
@@ -49,7 +50,7 @@ impl Work {
 
     /// The first line.
     pub(super) fn ready(&mut self, load: &Load, name: &'static str) -> Result<Ready, LoadError> {
-        ready(&mut self.client, load, name)
+        ready(&mut self.gpu, load, name)
     }
 
     /// One more kernel.
@@ -68,17 +69,13 @@ impl Work {
     /// What the memory says, once everything is complete.
     pub(super) fn exactness(&mut self) -> Result<Exactness, LoadError> {
         let bytes = usize::try_from(self.launch.region_bytes).unwrap_or(usize::MAX);
-        Ok(Exactness::of(&self.client.read(0, bytes)?, self.expected))
+        Ok(Exactness::of(&self.gpu.read(0, bytes)?, self.expected))
     }
 }
 
 /// The first line of a load of that name.
-pub(super) fn ready(
-    client: &mut Client,
-    load: &Load,
-    name: &'static str,
-) -> Result<Ready, LoadError> {
-    let devices = client.devices()?;
+pub(super) fn ready(gpu: &mut Gpu, load: &Load, name: &'static str) -> Result<Ready, LoadError> {
+    let devices = gpu.devices()?;
     let device = devices.into_iter().find(|device| device.device == load.device);
     Ok(Ready {
         load: name,

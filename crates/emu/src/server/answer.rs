@@ -139,6 +139,10 @@ impl Server {
         if !client.queues.contains(&queue) {
             return Err(Refusal::NoSuchQueue);
         }
+        // A KFD's queues are destroyed as they were made.
+        if self.kfd.is_some() && self.queues.get(&queue).is_some_and(|served| served.is_made) {
+            return Err(Refusal::NotAllowed);
+        }
         self.close_queue(queue);
         answer(Reply::Done)
     }
@@ -242,6 +246,9 @@ impl Server {
             | Request::List => return Err(Refusal::WrongRole),
         };
         served(queue)?;
+        if self.kfd.is_some() {
+            return Err(Refusal::NotAllowed);
+        }
         if control.calls >= CALLS_MAX {
             return Err(Refusal::TooMany);
         }

@@ -26,13 +26,22 @@ pub(super) struct ServedQueue {
     /// The connection of the client.
     pub(super) connection: u64,
     pub(super) device: DeviceId,
-    page: Arc<QueuePage>,
+    pub(super) page: Arc<QueuePage>,
     file: OwnedFd,
+    /// What the file is known by.
+    pub(super) identity: (u64, u64),
+    /// Whether the device has it: where there is a KFD, not before that was asked.
+    pub(super) is_made: bool,
+}
+
+/// What a file is known by, whoever has it open.
+pub(super) fn file_identity(file: &OwnedFd) -> Option<(u64, u64)> {
+    rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// The page as the device sees it.
 #[derive(Debug)]
-struct DevicePage(Arc<QueuePage>);
+pub(crate) struct DevicePage(pub(crate) Arc<QueuePage>);
 
 impl RingPage for DevicePage {
     fn capacity(&self) -> u64 {
@@ -96,8 +105,13 @@ impl Server {
         self.last_queue += 1;
         let queue = QueueId(self.last_queue);
         let page = Arc::new(page);
-        self.gpu.open_queue(queue, index, memory, Box::new(DevicePage(Arc::clone(&page))));
-        self.queues.insert(queue, ServedQueue { connection: number, device, page, file });
+        let is_made = self.kfd.is_none();
+        if is_made {
+            self.gpu.open_queue(queue, index, memory, Box::new(DevicePage(Arc::clone(&page))));
+        }
+        let identity = file_identity(&file).ok_or(Refusal::TooMany)?;
+        let served = ServedQueue { connection: number, device, page, file, identity, is_made };
+        self.queues.insert(queue, served);
         if let Some(client) = self.connections.get_mut(&number).and_then(|c| c.client_mut()) {
             client.queues.insert(queue);
         }

@@ -3,6 +3,7 @@
 use gpreempt_sim::live::LiveEvent;
 
 use super::Server;
+use crate::kfd::driver::Driver;
 use crate::page::QueueState;
 use crate::protocol::{Refusal, Reply};
 
@@ -11,6 +12,10 @@ impl Server {
     pub(super) fn report_events(&mut self) {
         while let Some(event) = self.gpu.poll_event() {
             let (call, reply) = match event {
+                LiveEvent::Done(call) | LiveEvent::Gone(call) if Driver::is_ours(call) => {
+                    self.driver_call_done(call);
+                    continue;
+                }
                 LiveEvent::Done(call) => (call, Reply::Done),
                 LiveEvent::Gone(call) => (call, Reply::Refused(Refusal::NoSuchQueue)),
                 LiveEvent::Faulted { queue, .. } => {

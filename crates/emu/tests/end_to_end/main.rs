@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
 
 mod garbage;
+mod kfd;
 mod kill;
 mod scene;
 mod stop;

@@ -15,6 +15,9 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_gpreempt-emu");
 /// Longer than anything takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Every emulator has a folder of its own.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 /// A running emulator. It ends with the test.
 pub(crate) struct Emulator {
     process: Child,
@@ -28,7 +31,6 @@ pub(crate) struct Load {
 
 impl Emulator {
     pub(crate) fn start(arguments: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gpreempt-emu-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
@@ -37,10 +39,22 @@ impl Emulator {
         Self { process, folder }
     }
 
+    /// One that is a KFD as well.
+    pub(crate) fn start_kfd(arguments: &str) -> Self {
+        let name = format!("kfd-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
+        let process = Self::spawn_with("--kfd", &folder, arguments);
+        Self { process, folder }
+    }
+
     fn spawn(folder: &Path, arguments: &str) -> Child {
+        Self::spawn_with("--socket", &folder.join("gpu"), arguments)
+    }
+
+    fn spawn_with(option: &str, place: &Path, arguments: &str) -> Child {
         let mut process = Command::new(PROGRAM)
-            .arg("--socket")
-            .arg(folder.join("gpu"))
+            .arg(option)
+            .arg(place)
             .args(arguments.split_whitespace())
             .stdout(Stdio::piped())
             .spawn()
@@ -60,6 +74,10 @@ impl Emulator {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("gpu")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(crate) fn pid(&self) -> u32 {

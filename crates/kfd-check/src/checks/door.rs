@@ -10,6 +10,7 @@ use gpreempt_device::amd::abi::version::Version;
 use gpreempt_device::amd::door::{Door, KernelDoor};
 use gpreempt_device::amd::node;
 use gpreempt_device::amd::pause::{PauseError, pause, unpause};
+use gpreempt_device::amd::site::SiteName;
 use gpreempt_device::journal::Act;
 use gpreempt_device::process::ProcessInfo;
 use rustix::io::Errno;
@@ -94,8 +95,9 @@ pub(super) fn pause_by_the_journal(machine: &Machine) -> Verdict {
     }
     let target = Actor::target()?;
     let process = ProcessInfo::read(target.pid())?.key;
+    let pause = Act::AmdPause { site: SiteName::Kernel };
     for undo in [false, true] {
-        match act::perform(process, &Act::AmdPause, undo) {
+        match act::perform(process, &pause, undo) {
             Err(ActError::Changed(_)) => {}
             // Who is not paused is as it should be.
             Ok(()) if undo => {}

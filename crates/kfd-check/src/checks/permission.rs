@@ -3,6 +3,7 @@
 use std::fs;
 
 use gpreempt_device::amd::session::Session;
+use gpreempt_device::amd::site::SiteName;
 
 use super::door::is_open_to_users;
 use super::session::door;
@@ -87,7 +88,7 @@ pub(super) fn yama_3(machine: &Machine) -> Verdict {
         Ok(_) => return failed("a process was traced all the same"),
     }
     untouched(target.pid())?;
-    let findings = gpreempt_device::amd::probe::look(&Default::default());
+    let findings = gpreempt_device::amd::probe::look(&SiteName::Kernel);
     let text = format!("{findings:?}");
     says(&text, &["no process can be traced"])
 }

@@ -4,6 +4,7 @@ use std::fs;
 
 use gpreempt_device::amd::abi::version::Version;
 use gpreempt_device::amd::probe::{Finding, Places, Powers, look, report};
+use gpreempt_device::amd::site::SiteName;
 use rustix::mount::{MountFlags, mount};
 
 use crate::machine::Machine;
@@ -14,7 +15,7 @@ const DEBUGFS: &str = "/sys/kernel/debug";
 
 /// The findings say what the version can do, that we may, and whether there is a GPU.
 pub(super) fn findings(machine: &Machine) -> Verdict {
-    let findings = look(&Places::default());
+    let findings = look(&SiteName::Kernel);
     let version = format!("KFD {}", machine.version);
     let can = machine.version >= Version::DEBUG;
     let words = if can { "can suspend single queues" } else { "cannot suspend single queues" };
@@ -41,7 +42,7 @@ pub(super) fn debugfs_not_mounted(_: &Machine) -> Verdict {
     if is_mounted() {
         return skipped("debugfs is mounted here");
     }
-    has(&look(&Places::default()), false, &["mqds is not there", "mount -t debugfs"])
+    has(&look(&SiteName::Kernel), false, &["mqds is not there", "mount -t debugfs"])
 }
 
 /// With it, the file is there and readable.
@@ -50,7 +51,7 @@ pub(super) fn debugfs_mounted(machine: &Machine) -> Verdict {
         machine.changes()?;
         mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None)?;
     }
-    has(&look(&Places::default()), true, &["(debugfs)"])?;
+    has(&look(&SiteName::Kernel), true, &["(debugfs)"])?;
     let dump = fs::read(Places::default().debugfs.join("mqds"))?;
     let queues = gpreempt_device::amd::queue::Dump::parse(&dump);
     if machine.has_gpu {

@@ -1,7 +1,7 @@
 //! A launch while the device works on it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use gpreempt_core::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::wave::{Launch, SAVED_BYTES, Wave};
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) packet: Packet,
-    pub(crate) program: Rc<Program>,
+    pub(crate) program: Arc<Program>,
     /// Work-groups from here on were never started.
     pub(crate) next_group: u32,
     /// How often each work-group was finished: once, or something is wrong.
@@ -51,7 +51,7 @@ pub(crate) struct SavedGroup {
 }
 
 impl Execution {
-    pub(crate) fn new(packet: Packet, program: Rc<Program>) -> Self {
+    pub(crate) fn new(packet: Packet, program: Arc<Program>) -> Self {
         Self {
             finished: vec![0; packet.groups as usize],
             packet,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_saved_group_comes_back_with_its_remaining_work() {
-        let program = Rc::new(Program::assemble("test", "work 100\nend").unwrap());
+        let program = Arc::new(Program::assemble("test", "work 100\nend").unwrap());
         let packet = Packet {
             kernel: 0,
             groups: 2,

@@ -1,6 +1,6 @@
 //! Control calls: each device carries out one at a time, and each has its cost.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::Duration;
@@ -31,18 +31,36 @@ pub enum Call {
 /// The calls of one device.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    waiting: VecDeque<(CallId, QueueId, Call)>,
-    current: Option<Current>,
+    waiting: VecDeque<(CallId, Order)>,
+    pub(super) current: Option<Current>,
     epoch: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Current {
-    id: CallId,
-    queue: QueueId,
-    call: Call,
+/// What a call is about.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// One queue.
+    Queue(QueueId, Call),
+    /// All of a device: those that are on afterwards.
+    Remap(BTreeSet<QueueId>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Current {
+    pub(super) id: CallId,
+    pub(super) order: Order,
     /// Whether the hardware is at it.
-    works: bool,
+    pub(super) works: bool,
+    /// Of all of a device: those that are not off yet.
+    pub(super) awaited: BTreeSet<QueueId>,
+}
+
+impl Current {
+    /// Whether it waits for that queue to be stopped or resumed.
+    fn awaits(&self, queue: QueueId, awaited: Call) -> bool {
+        let Order::Queue(own, call) = self.order else { return false };
+        self.works && own == queue && call == awaited
+    }
 }
 
 impl LiveGpu {
@@ -52,7 +70,12 @@ impl LiveGpu {
             self.events.push_back(LiveEvent::Gone(id));
             return;
         };
-        self.calls[device].waiting.push_back((id, queue, call));
+        self.order(device, id, Order::Queue(queue, call));
+    }
+
+    /// A call for a device comes behind those that wait.
+    pub(super) fn order(&mut self, device: usize, id: CallId, order: Order) {
+        self.calls[device].waiting.push_back((id, order));
         self.next_call(device);
     }
 
@@ -68,16 +91,21 @@ impl LiveGpu {
         if calls.current.is_some() {
             return;
         }
-        let Some((id, queue, call)) = calls.waiting.pop_front() else { return };
+        let Some((id, order)) = calls.waiting.pop_front() else { return };
         calls.epoch += 1;
-        calls.current = Some(Current { id, queue, call, works: false });
-        let epoch = calls.epoch;
         let costs = &self.gpu.model.control;
-        let cost = match call {
-            Call::Stop => costs.preempt,
-            Call::Resume => costs.resume,
-            Call::SetSlice(_) | Call::Park | Call::Unpark => costs.set_slice,
+        let cost = match &order {
+            Order::Queue(_, Call::Stop) | Order::Remap(_) => costs.preempt,
+            Order::Queue(_, Call::Resume) => costs.resume,
+            Order::Queue(_, Call::SetSlice(_) | Call::Park | Call::Unpark) => costs.set_slice,
         };
+        calls.current = Some(Current { id, order, works: false, awaited: BTreeSet::new() });
+        self.reach_after(device, cost);
+    }
+
+    /// The current call reaches the hardware, or its next step, after that time.
+    pub(super) fn reach_after(&mut self, device: usize, cost: Duration) {
+        let epoch = self.calls[device].epoch;
         self.gpu.agenda.after(cost, What::CallReaches { device, epoch });
     }
 
@@ -85,8 +113,20 @@ impl LiveGpu {
     pub(super) fn call_reaches(&mut self, device: usize, epoch: u64) {
         let calls = &mut self.calls[device];
         let Some(current) = calls.current.as_mut().filter(|_| calls.epoch == epoch) else { return };
-        current.works = true;
-        let Current { id, queue, call, .. } = *current;
+        let was_at_it = std::mem::replace(&mut current.works, true);
+        let id = current.id;
+        let (queue, call) = match &current.order {
+            Order::Queue(queue, call) => (*queue, *call),
+            Order::Remap(_) if was_at_it => {
+                self.map_again(device);
+                self.end_call(device, LiveEvent::Done(id));
+                return;
+            }
+            Order::Remap(_) => {
+                self.take_all_off(device);
+                return;
+            }
+        };
         match call {
             Call::Stop => self.gpu.stop(queue),
             Call::Resume => {
@@ -114,34 +154,39 @@ impl LiveGpu {
                 Notice::Stopped(queue) => (queue, Call::Stop),
                 Notice::Resumed(queue) => (queue, Call::Resume),
             };
-            let matches = |current: &Current| {
-                current.works && current.queue == queue && current.call == awaited
+            if awaited == Call::Stop {
+                self.is_off(queue);
+            }
+            let waits = |calls: &Calls| {
+                calls.current.as_ref().is_some_and(|current| current.awaits(queue, awaited))
             };
-            let device =
-                self.calls.iter().position(|calls| calls.current.is_some_and(|c| matches(&c)));
+            let device = self.calls.iter().position(waits);
             if let Some(device) = device
-                && let Some(current) = self.calls[device].current
+                && let Some(id) = self.calls[device].current.as_ref().map(|current| current.id)
             {
-                self.end_call(device, LiveEvent::Done(current.id));
+                self.end_call(device, LiveEvent::Done(id));
             }
         }
     }
 
     /// A queue is gone: nobody waits for it any longer.
     pub(super) fn end_calls_of(&mut self, queue: QueueId) {
+        let concerns = |order: &Order| matches!(order, Order::Queue(own, _) if *own == queue);
         for device in 0..self.calls.len() {
             let waiting = std::mem::take(&mut self.calls[device].waiting);
-            for (id, other, call) in waiting {
-                if other == queue {
+            for (id, order) in waiting {
+                if concerns(&order) {
                     self.events.push_back(LiveEvent::Gone(id));
                 } else {
-                    self.calls[device].waiting.push_back((id, other, call));
+                    self.calls[device].waiting.push_back((id, order));
                 }
             }
-            if let Some(current) = self.calls[device].current.filter(|c| c.queue == queue) {
-                self.end_call(device, LiveEvent::Gone(current.id));
+            let current = self.calls[device].current.as_ref();
+            if let Some(id) = current.filter(|c| concerns(&c.order)).map(|current| current.id) {
+                self.end_call(device, LiveEvent::Gone(id));
             }
         }
+        self.is_off(queue);
     }
 
     fn end_call(&mut self, device: usize, event: LiveEvent) {

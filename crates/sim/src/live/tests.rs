@@ -1,4 +1,5 @@
-use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use super::*;
 use crate::kernels::built_in;
@@ -20,29 +21,29 @@ fn slot(shared: &Shared, index: u64) -> usize {
 }
 
 #[derive(Clone, Debug)]
-struct Page(Rc<RefCell<Shared>>);
+struct Page(Arc<Mutex<Shared>>);
 
 impl Page {
     fn new(capacity: usize) -> Self {
         let slots = vec![[0; PACKET_BYTES]; capacity];
-        Self(Rc::new(RefCell::new(Shared { slots, needs_doorbell: true, ..Shared::default() })))
+        Self(Arc::new(Mutex::new(Shared { slots, needs_doorbell: true, ..Shared::default() })))
     }
 
     fn completed(&self) -> u64 {
-        self.0.borrow().completed
+        self.0.lock().unwrap().completed
     }
 
     fn write(&self, bytes: [u8; PACKET_BYTES]) {
-        let mut shared = self.0.borrow_mut();
+        let mut shared = self.0.lock().unwrap();
         let at = slot(&shared, shared.put);
         shared.slots[at] = bytes;
         shared.put += 1;
     }
 
     fn submit(&self, gpu: &mut LiveGpu, queue: QueueId, work_us: u32) {
-        let number = self.0.borrow().put;
+        let number = self.0.lock().unwrap().put;
         self.write(packet(number, work_us).encode());
-        if std::mem::take(&mut self.0.borrow_mut().needs_doorbell) {
+        if std::mem::take(&mut self.0.lock().unwrap().needs_doorbell) {
             gpu.ring_doorbell(queue);
         }
     }
@@ -50,26 +51,26 @@ impl Page {
 
 impl RingPage for Page {
     fn capacity(&self) -> u64 {
-        self.0.borrow().slots.len() as u64
+        self.0.lock().unwrap().slots.len() as u64
     }
 
     fn put(&self, seen: u64) -> u64 {
-        let mut shared = self.0.borrow_mut();
+        let mut shared = self.0.lock().unwrap();
         shared.needs_doorbell = shared.put == seen;
         shared.put
     }
 
     fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
-        let shared = self.0.borrow();
+        let shared = self.0.lock().unwrap();
         shared.slots[slot(&shared, index)]
     }
 
     fn fetched(&self, count: u64) {
-        self.0.borrow_mut().get = count;
+        self.0.lock().unwrap().get = count;
     }
 
     fn completed(&self, count: u64) {
-        self.0.borrow_mut().completed = count;
+        self.0.lock().unwrap().completed = count;
     }
 }
 
@@ -156,7 +157,7 @@ fn a_parked_queue_ends_what_was_fetched_and_begins_nothing() {
         assert_eq!(gpu.poll_event(), Some(LiveEvent::Done(CallId(1))));
         let parked = page.completed();
         assert!((1..10).contains(&parked), "{machine:?}: {parked}");
-        assert_eq!(page.0.borrow().get, parked, "{machine:?}");
+        assert_eq!(page.0.lock().unwrap().get, parked, "{machine:?}");
         let usage = gpu.usage(queue).unwrap();
         assert!(usage.is_parked && !usage.is_stopped, "{usage:?}");
         // Doorbells, stops and resumes do not wake it.
@@ -165,7 +166,7 @@ fn a_parked_queue_ends_what_was_fetched_and_begins_nothing() {
         gpu.call(CallId(2), queue, Call::Stop);
         gpu.call(CallId(3), queue, Call::Resume);
         run_to(&mut gpu, 600_000);
-        assert_eq!((page.completed(), page.0.borrow().get), (parked, parked), "{machine:?}");
+        assert_eq!((page.completed(), page.0.lock().unwrap().get), (parked, parked), "{machine:?}");
         gpu.call(CallId(4), queue, Call::Unpark);
         run_to(&mut gpu, 900_000);
         assert_eq!(page.completed(), 11);
@@ -183,7 +184,7 @@ fn packets_written_without_a_doorbell_are_found_while_there_is_work() {
     let mut rung = 0;
     let mut now = 0;
     while written < 50 {
-        let shared = page.0.borrow();
+        let shared = page.0.lock().unwrap();
         let (free, needs) = (shared.put - shared.get < 8, shared.needs_doorbell);
         drop(shared);
         if free {
@@ -211,7 +212,7 @@ fn nonsense_costs_a_client_its_queue_and_nobody_elses() {
         ("kernel", Box::new(move |page| page.write(Packet { kernel: 1, ..good }.encode()))),
         ("groups", Box::new(move |page| page.write(Packet { groups: 0, ..good }.encode()))),
         ("waves", Box::new(move |page| page.write(Packet { waves: 99, ..good }.encode()))),
-        ("index", Box::new(|page| page.0.borrow_mut().put = u64::MAX)),
+        ("index", Box::new(|page| page.0.lock().unwrap().put = u64::MAX)),
     ];
     for (name, spoil) in nonsense {
         let mut gpu = device(MachineKind::Tsg);
@@ -321,4 +322,45 @@ fn too_many_steps_leave_the_device_behind_and_it_catches_up() {
     assert!(gpu.now() < at_us(1_000));
     run_to(&mut gpu, 1_000);
     assert_eq!(page.completed(), 1);
+}
+
+#[test]
+fn a_remap_takes_everybody_off_and_lets_the_list_on() {
+    let mut gpu = device(MachineKind::Cwsr);
+    let memories: Vec<_> = (0..4).map(|_| gpu.open_memory(MEMORY)).collect();
+    let pages: Vec<_> = (0..4).map(|_| Page::new(4)).collect();
+    for (at, page) in pages.iter().enumerate() {
+        let (queue, device) = (QueueId(at as u64), usize::from(at == 3));
+        gpu.open_stopped_queue(queue, device, memories[at], Box::new(page.clone()));
+        page.submit(&mut gpu, queue, 8_000);
+    }
+    run_to(&mut gpu, 1_000);
+    assert!((0..4).all(|queue| gpu.usage(QueueId(queue)).unwrap().busy.is_zero()));
+    gpu.remap(CallId(1), 0, [QueueId(0), QueueId(1), QueueId(3)].into());
+    gpu.call(CallId(2), QueueId(3), Call::Resume);
+    run_to(&mut gpu, 3_000);
+    let events: Vec<_> = std::iter::from_fn(|| gpu.poll_event()).collect();
+    let done = |id| LiveEvent::Done(CallId(id));
+    assert_eq!(events.len(), 2, "{events:?}");
+    // Only the first device was remapped, and only those on the list are on.
+    let before = gpu.preemptions();
+    gpu.remap(CallId(3), 0, [QueueId(1), QueueId(2)].into());
+    run_to(&mut gpu, 6_000);
+    assert_eq!((gpu.poll_event(), gpu.preemptions() - before), (Some(done(3)), 2));
+    let off = gpu.usage(QueueId(0)).unwrap();
+    assert!(off.is_stopped && !off.is_resident && off.saved_waves > 0, "{off:?}");
+    assert!((1..4).all(|queue| !gpu.usage(QueueId(queue)).unwrap().is_stopped));
+    // One that goes while everybody is taken off is not waited for.
+    gpu.remap(CallId(4), 0, BTreeSet::new());
+    gpu.close_queue(QueueId(2));
+    run_to(&mut gpu, 9_000);
+    assert_eq!(gpu.poll_event(), Some(done(4)));
+    run_to(&mut gpu, 90_000);
+    assert_eq!((pages[0].completed(), pages[1].completed(), pages[3].completed()), (0, 0, 1));
+    gpu.remap(CallId(5), 0, [QueueId(0), QueueId(1), QueueId(2)].into());
+    run_to(&mut gpu, 120_000);
+    for at in [0, 1, 3] {
+        assert_eq!(pages[at].completed(), 1);
+        assert_eq!(gpu.memory(memories[at]), expected(1, 8_000));
+    }
 }

@@ -6,6 +6,8 @@ use super::world::{STOP, World, ms, us, with};
 use crate::capability::Capabilities;
 use crate::config::Config;
 use crate::decision::Reason;
+use crate::event::Event;
+use crate::id::DeviceId;
 
 /// Rings are read every millisecond here.
 fn world(capabilities: Capabilities) -> World {
@@ -84,6 +86,19 @@ fn a_device_is_not_given_away_for_a_gap_that_does_not_pay() {
     dear.done(2);
     dear.run(ms(5));
     assert_eq!(dear.running(), [1], "nobody waits longer than the limit");
+}
+
+#[test]
+fn a_cost_that_changes_counts_from_then_on() {
+    let mut world = world(STOP);
+    pulse(&mut world, 3);
+    let device = DeviceId(0);
+    let (preempt_cost, resume_cost) = (us(600), us(400));
+    world.tell(Event::DeviceCost { device, preempt_cost, resume_cost });
+    pulse(&mut world, 3);
+    let before = world.preempts();
+    pulse(&mut world, 10);
+    assert_eq!(world.preempts(), before, "now the gaps are shorter than a switch");
 }
 
 #[test]

@@ -132,6 +132,7 @@ impl Service {
         if let Some(member) = self.roster.get(key) {
             check_obstacle(member)?;
         }
+        self.check_limit(key)?;
         let instead = before_ns.map_or(String::new(), |before| {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
@@ -144,6 +145,19 @@ impl Service {
             self.tell_of(key, EventKind::Suspended, lease_ns);
         }
         Ok(())
+    }
+
+    /// Refuses to suspend a process that is known to be beyond our reach.
+    fn check_limit(&mut self, key: ProcessKey) -> Result<(), Refused> {
+        let in_force = self.roster.get(key).and_then(|member| member.in_force);
+        let limit = in_force.and_then(|in_force| self.backends.limit_of(in_force.task));
+        match limit {
+            Some(limit) if limit.is_beyond => {
+                self.end_suspension(key);
+                Err(Refused::new(RefusalCode::Failed, limit.sentence))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     pub(super) fn resume(

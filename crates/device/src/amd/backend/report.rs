@@ -4,6 +4,7 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
 
 use crate::amd::abi::trap::QueueEntry;
+use crate::controller::Limit;
 use crate::process::ProcessKey;
 
 /// From a thread of the backend.
@@ -11,12 +12,48 @@ use crate::process::ProcessKey;
 pub(super) enum Report {
     /// Something the scheduler has to know.
     Event(Event),
-    /// Something that did not work, in a sentence.
+    /// Something that did not work, in a sentence that begins with the process.
     Problem(String),
+    /// A process is under control, whatever was in the way before.
+    Solved(u32),
     /// These processes use KFD now.
     Users(Vec<ProcessKey>),
-    /// These are the queues of a task now. If they are `fresh`, none of them is suspended.
-    Queues { task: TaskId, queues: Vec<QueueEntry>, fresh: bool },
-    /// The session with a task's process is over.
+    /// These are the queues of a task now. If they are `fresh`, none of them is off.
+    Queues { task: TaskId, queues: Vec<Listed>, fresh: bool },
+    /// What a task's process cannot have of what others can, and why; or nothing.
+    Limit(TaskId, Option<Limit>),
+    /// The worker of a task has ended.
     Over(TaskId),
+}
+
+/// What is stopped as one: a queue, or all that a process has on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// Which one.
+    pub(super) entry: QueueEntry,
+    /// Where its work comes from. Nothing if that is not shown.
+    pub(super) rings: Vec<QueueEntry>,
+}
+
+impl Listed {
+    /// A queue.
+    pub(super) fn queue(entry: QueueEntry) -> Self {
+        Self { entry, rings: vec![entry] }
+    }
+
+    /// All of a process on a device: no queue is called so.
+    pub(super) fn whole(gpu_id: u32, rings: Vec<QueueEntry>) -> Self {
+        let queue_type = crate::amd::abi::block::QueueType::ComputeAql as u32;
+        let entry = QueueEntry { queue_id: u32::MAX, gpu_id, queue_type, ..QueueEntry::default() };
+        Self { entry, rings }
+    }
+
+    /// Whether two are one: names are given again.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let key = |listed: &Self| {
+            let QueueEntry { queue_id, gpu_id, ring_base, .. } = listed.entry;
+            (queue_id, gpu_id, ring_base)
+        };
+        key(self) == key(other)
+    }
 }

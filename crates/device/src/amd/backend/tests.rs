@@ -1,4 +1,7 @@
+mod obstacles;
+
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::{Duration as StdDuration, Instant};
 
@@ -8,6 +11,10 @@ use super::*;
 use crate::amd::abi::trap::RuntimeState;
 use crate::amd::door::ClientDoor;
 use crate::amd::fake::{FakeClient, FakeKfd, Rules};
+use crate::amd::probe::Powers;
+use crate::amd::site::{Site, fakes};
+use crate::controller::Controller;
+use crate::journal::{Act, Journal, Session as JournalSession};
 use crate::process::ProcessInfo;
 
 const GPU: u32 = 1001;
@@ -15,7 +22,8 @@ const TASK: TaskId = TaskId(1);
 
 /// A process that really exists, with queues that do not, and a backend that knows both.
 struct Scene {
-    root: std::path::PathBuf,
+    root: PathBuf,
+    journal: PathBuf,
     kfd: FakeKfd,
     child: Child,
     client: Option<FakeClient>,
@@ -25,27 +33,60 @@ struct Scene {
 
 impl Scene {
     fn new(name: &str, rules: Rules, queues: u32) -> Self {
+        Self::with(name, &FakeKfd::with(rules), queues, true)
+    }
+
+    /// A process on a KFD that others may use as well.
+    fn with(name: &str, kfd: &FakeKfd, queues: u32, may_pause: bool) -> Self {
         let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let node = root.join("topology/nodes/1");
+        let node = root.join("sys/topology/nodes/1");
         fs::create_dir_all(&node).unwrap();
         fs::write(node.join("gpu_id"), GPU.to_string()).unwrap();
         fs::write(node.join("properties"), "gfx_target_version 90402\nunique_id 5\n").unwrap();
         let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let key = ProcessInfo::read(child.id()).unwrap().key;
-        fs::create_dir_all(root.join(format!("proc/{}/queues", key.pid))).unwrap();
-        let kfd = FakeKfd::with(rules);
         let client = kfd.client(key.pid);
         client.runtime_enable(true).unwrap();
         for _ in 0..queues {
-            client.open_queue(GPU).unwrap();
+            let queue = client.open_queue(GPU).unwrap();
+            let folder = root.join(format!("sys/proc/{}/queues/{queue}", key.pid));
+            fs::create_dir_all(&folder).unwrap();
+            for (file, value) in [("gpuid", GPU), ("type", 0), ("size", 4096)] {
+                fs::write(folder.join(file), value.to_string()).unwrap();
+            }
         }
-        let places = Places { sysfs: root.clone(), debugfs: root.join("debugfs") };
-        let waker = Waker::new().unwrap();
-        let door = Arc::new(kfd.door(1));
-        let mut backend = AmdBackend::new(door, places, Numbering::of(2), waker).unwrap();
+        fakes::put(&root, kfd, may_pause);
+        let mut site = Site::emulated(&root).unwrap();
+        site.powers = Powers { capabilities: if may_pause { u64::MAX } else { 0 }, yama: 0 };
+        let session = Journal::at(root.join("journal")).unwrap().begin().unwrap();
+        let journal = session.folder().to_owned();
+        let (ledger, waker) = (Ledger::new(session), Waker::new().unwrap());
+        let mut backend = AmdBackend::new(site, ledger, Numbering::of(2), waker).unwrap();
         backend.set_rescan(StdDuration::from_millis(1));
-        Self { root, kfd, child, client: Some(client), key, backend }
+        let kfd = kfd.clone();
+        Self { root, journal, kfd, child, client: Some(client), key, backend }
+    }
+
+    /// Another process on the same device, with a queue.
+    fn join(&self) -> (Child, FakeClient) {
+        let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let client = self.kfd.client(child.id());
+        client.runtime_enable(true).unwrap();
+        client.open_queue(GPU).unwrap();
+        fs::create_dir_all(self.root.join(format!("sys/proc/{}/queues", child.id()))).unwrap();
+        (child, client)
+    }
+
+    /// What the journal says of the process.
+    fn acts(&self) -> Option<Vec<Act>> {
+        let entries = JournalSession::at(self.journal.clone()).entries().unwrap();
+        entries.into_iter().find(|entry| entry.process == self.key).map(|entry| entry.acts)
+    }
+
+    fn limit(&mut self) -> Option<Limit> {
+        self.backend.take_reports();
+        self.backend.limit_of(TASK)
     }
 
     fn client(&self) -> &FakeClient {
@@ -92,6 +133,12 @@ impl Scene {
 
     fn preempt(&mut self, queue: QueueId) {
         self.backend.submit(Command::Preempt { queue, level: Level::Switch });
+    }
+
+    /// Preempts a queue and waits until it is off.
+    fn stop(&mut self, queue: QueueId) {
+        self.preempt(queue);
+        self.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
     }
 
     fn is_running(&self, queue: u32) -> Option<bool> {
@@ -155,8 +202,7 @@ fn queues_that_come_and_go_are_told() {
     let first = scene.wait_for_queue();
     let later = scene.client().open_queue(GPU).unwrap();
     let queue = scene.wait_for_queue();
-    scene.preempt(queue);
-    scene.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
+    scene.stop(queue);
     assert_eq!((scene.is_running(0), scene.is_running(later)), (Some(true), Some(false)));
     scene.client().destroy_queue(0).unwrap();
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
@@ -170,8 +216,7 @@ fn a_runtime_that_ends_takes_its_stopped_queues_along() {
     let mut scene = Scene::new("amd-runtime", Rules::default(), 1);
     scene.adopt();
     let queue = scene.wait_for_queue();
-    scene.preempt(queue);
-    scene.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
+    scene.stop(queue);
     scene.client().runtime_enable(false).unwrap();
     assert_eq!(scene.kfd.runtime(scene.key.pid), Some(RuntimeState::Disabled));
     // The kernel resumed it, so the one that was off is not there any more.
@@ -190,8 +235,7 @@ fn a_released_process_runs_and_has_no_debugger() {
     let mut scene = Scene::new("amd-release", Rules::default(), 1);
     scene.adopt();
     let queue = scene.wait_for_queue();
-    scene.preempt(queue);
-    scene.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
+    scene.stop(queue);
     scene.backend.release(TASK);
     scene.backend.release_all().unwrap();
     assert_eq!(scene.is_running(0), Some(true));
@@ -205,7 +249,7 @@ fn a_process_that_ends_is_noted() {
     let queue = scene.wait_for_queue();
     scene.client = None;
     scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    fs::remove_dir_all(scene.root.join("proc").join(scene.key.pid.to_string())).unwrap();
+    fs::remove_dir_all(scene.root.join("sys/proc").join(scene.key.pid.to_string())).unwrap();
     scene.wait_for_note(|note| *note == Note::Ended(TASK));
     assert_eq!(scene.backend.queues_of(TASK), []);
 }

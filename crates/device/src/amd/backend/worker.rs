@@ -1,25 +1,28 @@
-//! A thread that has the session with one process, and makes the calls there.
+//! A thread for each process, which makes the calls there.
 //!
-//! Commands for the queues of a process come one by one within microseconds, and a call costs every
-//! queue of the device a switch, however many queues it names. So what comes together is done in
-//! one call.
+//! ```text
+//! attach ─ ok ─> session ─ over, and it lives ─> attach
+//!    │              └─ the device has no room ─> whole
+//!    ├─ this way is closed ─> whole ─ now and then, while it runs ─> attach
+//!    └─ somebody else has it, or we may not ─> wait ─> attach
+//! ```
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpreempt_core::event::Fault;
 use gpreempt_core::id::TaskId;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::backoff::Backoff;
 use super::report::Report;
-use crate::amd::abi::trap::RuntimeState;
-use crate::amd::door::Door;
-use crate::amd::session::{Outcome, Session, SessionError};
-use crate::controller::{Alone, Awaited, Reporter, Waker};
+use crate::amd::Site;
+use crate::amd::session::{AttachError, Session};
+use crate::controller::{Alone, Awaited, Limit, Reporter, Waker};
+use crate::ledger::Ledger;
+use crate::process::ProcessKey;
 
 /// How long more commands are waited for when one has come.
 const GATHER: Duration = Duration::from_micros(100);
@@ -29,6 +32,8 @@ const GATHER: Duration = Duration::from_micros(100);
 pub(super) struct Job {
     /// The queue's name in its process.
     pub(super) queue: u32,
+    /// Its device.
+    pub(super) gpu_id: u32,
     /// What, and whom to tell.
     pub(super) awaited: Awaited,
 }
@@ -42,22 +47,26 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts one that begins a session with a process.
+    /// Starts one that takes a process under control, as soon as the one before has let go of it.
     ///
     /// # Errors
     /// If there are no more threads or descriptors.
     pub(super) fn start(
-        door: Arc<dyn Door>,
-        task: TaskId,
-        pid: u32,
+        site: Site,
+        ledger: Ledger,
+        (task, process): (TaskId, ProcessKey),
+        before: Option<Self>,
         reports: Reporter<Report>,
     ) -> io::Result<Self> {
         let (jobs, incoming) = channel();
         let waker = Waker::new()?;
-        let hands = Hands { task, reports, incoming, waker: waker.clone() };
+        let hands = Hands { site, ledger, task, process, reports, incoming, waker: waker.clone() };
         let thread = std::thread::Builder::new().name("amd process".into()).spawn(move || {
+            if let Some(mut before) = before {
+                before.join();
+            }
             // Whoever started us ends us when nobody listens any more.
-            let _ = hands.attach(door, pid);
+            let _ = hands.run();
         })?;
         Ok(Self { jobs: Some(jobs), waker, thread: Some(thread) })
     }
@@ -69,7 +78,7 @@ impl Worker {
         is_given
     }
 
-    /// Tells it to end its session, and itself. What is suspended is resumed by that.
+    /// Tells it to put its process back as it was, and to end.
     pub(super) fn end(&mut self) {
         self.jobs = None;
         self.waker.wake();
@@ -90,135 +99,181 @@ impl Worker {
 }
 
 /// What the thread works with.
-struct Hands {
-    task: TaskId,
-    reports: Reporter<Report>,
+pub(super) struct Hands {
+    pub(super) site: Site,
+    pub(super) ledger: Ledger,
+    pub(super) task: TaskId,
+    pub(super) process: ProcessKey,
+    pub(super) reports: Reporter<Report>,
     incoming: Receiver<Job>,
-    waker: Waker,
+    pub(super) waker: Waker,
+}
+
+/// How something ended, and what comes next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// The end, because somebody wants it or the process is gone.
+    End,
+    /// From the beginning.
+    Again,
+    /// The whole process instead of its queues, and why. `may_change` if that may be different
+    /// later.
+    Whole { why: String, may_change: bool },
+    /// Nothing can be done, and why; from the beginning after a while.
+    Wait(String),
+}
+
+/// Jobs that came together.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) stops: Vec<Job>,
+    pub(super) resumes: Vec<Job>,
+    /// Nobody will say anything any more.
+    pub(super) is_over: bool,
 }
 
 impl Hands {
-    fn attach(self, door: Arc<dyn Door>, pid: u32) -> Result<(), Alone> {
-        match Session::attach(door, pid) {
-            Ok(mut session) => {
-                self.list(&mut session, true)?;
-                self.work(&mut session)?;
-                if let Err(error) = session.detach() {
-                    self.reports.send(Report::Problem(error.to_string()))?;
-                }
-            }
-            Err(error) => self.reports.send(Report::Problem(error.to_string()))?,
+    fn run(self) -> Result<(), Alone> {
+        let end = self.control();
+        // What was said of it is no longer true of anybody.
+        let _ = self.reports.send(Report::Solved(self.process.pid));
+        // Whatever happened, nothing of ours stays in the process, and what is written down goes.
+        if let Err(problem) = self.put_back() {
+            self.reports.send(Report::Problem(problem))?;
         }
+        end?;
         // Jobs that came meanwhile are answered, before anybody hears of the end.
-        let rest: Vec<Job> = self.incoming.try_iter().collect();
-        self.tell(&rest, &Err(SessionError::Over(pid)))?;
+        self.answer_all(&self.gather().unwrap_or_default())?;
         self.reports.send(Report::Over(self.task))
     }
 
-    /// Until it is told to end, or the session does.
-    fn work(&self, session: &mut Session) -> Result<(), Alone> {
+    fn control(&self) -> Result<(), Alone> {
+        // A worker before us may have crossed it out.
+        if let Err(error) = self.ledger.claim(self.process) {
+            return self
+                .reports
+                .send(Report::Problem(format!("process {}: {error}", self.process)));
+        }
+        let (mut backoff, mut next) = (Backoff::new(), Next::Again);
         loop {
-            let mut fds =
-                [PollFd::new(&self.waker, PollFlags::IN), PollFd::new(session, PollFlags::IN)];
-            match poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => {
-                    return self.reports.send(Report::Problem(format!("poll: {errno}")));
+            next = match next {
+                Next::End => return Ok(()),
+                Next::Again => match self.attach() {
+                    Ok(session) => {
+                        self.free_of_limits()?;
+                        let next = self.hold_session(session)?;
+                        // Somebody may have taken it over; not too often.
+                        let is_lost = matches!(next, Next::Again);
+                        if is_lost && self.wait(backoff.next())? { Next::End } else { next }
+                    }
+                    Err(next) => next,
+                },
+                Next::Whole { why, may_change } => self.control_whole(&why, may_change)?,
+                Next::Wait(problem) => {
+                    let limit = Limit { sentence: problem.clone(), is_beyond: true };
+                    self.reports.send(Report::Limit(self.task, Some(limit)))?;
+                    self.reports.send(Report::Problem(problem))?;
+                    if self.wait(backoff.next())? { Next::End } else { Next::Again }
                 }
-            }
-            let (has_jobs, has_events) =
-                (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-            if has_events && self.take_events(session)? {
-                return Ok(());
-            }
-            if has_jobs && self.take_jobs(session)? {
+            };
+            if self.process.check().is_err() {
                 return Ok(());
             }
         }
     }
 
-    /// Says whether the session is over.
-    fn take_events(&self, session: &mut Session) -> Result<bool, Alone> {
-        match session.handle_events() {
-            Ok(happened) if happened.is_over => return Ok(true),
-            Ok(happened) if happened.queues || happened.runtime.is_some() => {
-                // A runtime that ended has resumed everything on its way out.
-                let fresh = happened.runtime == Some(RuntimeState::Disabled);
-                self.list(session, fresh)?;
+    fn attach(&self) -> Result<Session, Next> {
+        Session::attach(self.site.door.clone(), self.process.pid).map_err(|error| {
+            let why = error.to_string();
+            if error.allows_pause() {
+                Next::Whole { why, may_change: error.may_change() }
+            } else if matches!(error, AttachError::Gone(_)) {
+                Next::End
+            } else {
+                Next::Wait(why)
             }
-            Ok(_) => {}
-            Err(SessionError::Over(_)) => return Ok(true),
-            Err(error) => self.reports.send(Report::Problem(error.to_string()))?,
-        }
-        Ok(false)
+        })
     }
 
-    /// Says whether it is to end.
-    fn take_jobs(&self, session: &mut Session) -> Result<bool, Alone> {
+    /// Nothing is in the way any more.
+    fn free_of_limits(&self) -> Result<(), Alone> {
+        self.reports.send(Report::Solved(self.process.pid))?;
+        self.reports.send(Report::Limit(self.task, None))
+    }
+
+    /// Puts the process back as it was, and does not give up at once: somebody may trace it.
+    fn put_back(&self) -> Result<(), String> {
+        const TRIES: u32 = 20;
+        const PAUSE: Duration = Duration::from_millis(50);
+        let mut result = self.ledger.undo_process(self.process);
+        for _ in 0..TRIES {
+            if result.is_ok() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            result = self.ledger.undo_process(self.process);
+        }
+        result
+    }
+
+    /// Waits. Says whether it is to end.
+    pub(super) fn wait(&self, time: Duration) -> Result<bool, Alone> {
+        let until = std::time::Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if !self.is_woken(left) {
+                continue;
+            }
+            let jobs = self.gather().unwrap_or_default();
+            self.answer_all(&jobs)?;
+            if jobs.is_over {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Waits for jobs, for so long. Says whether there may be some.
+    pub(super) fn is_woken(&self, time: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.waker, PollFlags::IN)];
+        poll(&mut fds, Some(&timespec(time))).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The jobs that came together, if there are any or there will be none.
+    pub(super) fn gather(&self) -> Option<Gathered> {
         self.waker.clear();
         std::thread::sleep(GATHER);
-        let mut jobs = Vec::new();
-        let is_over = loop {
+        let mut gathered = Gathered::default();
+        loop {
             match self.incoming.try_recv() {
-                Ok(job) => jobs.push(job),
-                Err(TryRecvError::Empty) => break false,
-                Err(TryRecvError::Disconnected) => break true,
-            }
-        };
-        let (stops, resumes): (Vec<Job>, Vec<Job>) =
-            jobs.into_iter().partition(|job| matches!(job.awaited, Awaited::Preempt(_)));
-        let names = |jobs: &[Job]| jobs.iter().map(|job| job.queue).collect::<Vec<u32>>();
-        if !stops.is_empty() {
-            let outcomes = session.suspend(&names(&stops), 0);
-            self.tell(&stops, &outcomes)?;
-        }
-        if !resumes.is_empty() {
-            let outcomes = session.resume(&names(&resumes));
-            self.tell(&resumes, &outcomes)?;
-        }
-        Ok(is_over)
-    }
-
-    /// Tells what became of every job.
-    fn tell(
-        &self,
-        jobs: &[Job],
-        outcomes: &Result<Vec<Outcome>, SessionError>,
-    ) -> Result<(), Alone> {
-        if let Err(error) = outcomes
-            && !error.is_over()
-            && !jobs.is_empty()
-        {
-            self.reports.send(Report::Problem(error.to_string()))?;
-        }
-        for (index, job) in jobs.iter().enumerate() {
-            let result = match outcomes {
-                Ok(outcomes) => match outcomes.get(index) {
-                    Some(Outcome::Done) => Ok(()),
-                    Some(Outcome::Failed) => Err(Fault::Refused(0)),
-                    Some(Outcome::Gone) | None => Err(Fault::Gone),
-                },
-                // Without a session nothing is suspended.
-                Err(error) if error.is_over() => match job.awaited {
-                    Awaited::Resume(_) => Ok(()),
-                    Awaited::Preempt(_) => Err(Fault::Gone),
-                },
-                Err(SessionError::Refused(_, Errno::TIME | Errno::TIMEDOUT)) => {
-                    Err(Fault::TimedOut)
+                Ok(job) if matches!(job.awaited, Awaited::Preempt(_)) => gathered.stops.push(job),
+                Ok(job) => gathered.resumes.push(job),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    gathered.is_over = true;
+                    break;
                 }
-                Err(_) => Err(Fault::Refused(0)),
-            };
-            self.reports.send(Report::Event(job.awaited.event(result)))?;
+            }
         }
-        Ok(())
+        let is_empty = gathered.stops.is_empty() && gathered.resumes.is_empty();
+        (!is_empty || gathered.is_over).then_some(gathered)
     }
 
-    fn list(&self, session: &mut Session, fresh: bool) -> Result<(), Alone> {
-        match session.queues() {
-            Ok(queues) => self.reports.send(Report::Queues { task: self.task, queues, fresh }),
-            // That it is over shows by itself.
-            Err(error) if error.is_over() => Ok(()),
-            Err(error) => self.reports.send(Report::Problem(error.to_string())),
-        }
+    /// Answers jobs of a process that is not under control: nothing is stopped in it.
+    fn answer_all(&self, jobs: &Gathered) -> Result<(), Alone> {
+        self.answer(&jobs.stops, Err(Fault::Gone))?;
+        self.answer(&jobs.resumes, Ok(()))
     }
+
+    /// Answers jobs, all in the same way.
+    pub(super) fn answer(&self, jobs: &[Job], result: Result<(), Fault>) -> Result<(), Alone> {
+        jobs.iter().try_for_each(|job| self.reports.send(Report::Event(job.awaited.event(result))))
+    }
+}
+
+pub(super) fn timespec(time: Duration) -> Timespec {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() }
 }

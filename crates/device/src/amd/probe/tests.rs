@@ -96,9 +96,11 @@ fn a_device_that_cannot_be_opened_has_a_reason() {
     assert!(why(io::ErrorKind::PermissionDenied).contains("render"));
     assert!(why(io::ErrorKind::TimedOut).contains("cannot be opened"));
     if node::number().is_none() {
-        let findings = look(&Places::default());
+        let findings = look(&SiteName::Kernel);
         assert!(findings.len() == 1 && !findings[0].ok, "{findings:?}");
     } else {
         println!("SKIPPED: this machine has AMD devices");
     }
+    let nowhere = look(&SiteName::emulated(Path::new("/nonexistent/kfd")));
+    assert!(nowhere[0].what.contains("gpreempt-emu --kfd /nonexistent/kfd"), "{nowhere:?}");
 }

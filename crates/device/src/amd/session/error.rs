@@ -68,6 +68,20 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// Whether the process may be paused as a whole instead: nobody else has it, and it is only
+    /// this way that is closed.
+    pub const fn allows_pause(&self) -> bool {
+        matches!(
+            self,
+            Self::Busy(_) | Self::Unsupported(_) | Self::NoInterface | Self::NoScheduler(_)
+        )
+    }
+
+    /// Whether it may be different later.
+    pub const fn may_change(&self) -> bool {
+        !matches!(self, Self::Gone(_) | Self::Unsupported(_) | Self::NoInterface)
+    }
+
     /// Why a process could not be traced.
     pub(crate) fn of_seize(door: &dyn Door, pid: u32, errno: Errno) -> Self {
         match errno {

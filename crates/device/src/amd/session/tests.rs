@@ -252,7 +252,7 @@ fn what_is_in_the_way_is_told_apart() {
     assert!(matches!(attach(&kfd, 7), Err(AttachError::Unsupported(7))));
     let version = crate::amd::abi::version::Version { major: 1, minor: 11 };
     let kfd = FakeKfd::with(Rules { version, ..Rules::default() });
-    let _client = client(&kfd, 7, 1);
+    let _client = kfd.client(7);
     assert!(matches!(attach(&kfd, 7), Err(AttachError::NoInterface)));
 }
 

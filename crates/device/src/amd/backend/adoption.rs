@@ -1,0 +1,139 @@
+//! Taking processes in and letting go of them.
+
+use std::collections::BTreeSet;
+
+use gpreempt_core::id::{QueueId, TaskId};
+
+use super::worker::Worker;
+use super::{Adopted, AmdBackend, Device};
+use crate::amd::activity::Memory;
+use crate::amd::queue::queues_of;
+use crate::controller::{Controller, DeviceName, Limit, Note};
+use crate::process::ProcessKey;
+
+impl AmdBackend {
+    /// Takes the process of a task under control.
+    pub(super) fn begin(&mut self, task: TaskId) {
+        let Some(adopted) = self.tasks.get_mut(&task) else { return };
+        let process = adopted.process;
+        adopted.memory = Memory::open(process.pid).ok();
+        // Opened before it was made sure: from here on it leads to nobody else.
+        if process.check().is_err() {
+            return;
+        }
+        // Whoever had it before us has to let go of it first.
+        let before = self.leaving.iter().position(|(key, _)| *key == process);
+        let before = before.map(|at| self.leaving.swap_remove(at).1);
+        let (site, ledger) = (self.site.clone(), self.ledger.clone());
+        match Worker::start(site, ledger, (task, process), before, self.reports.clone()) {
+            Ok(worker) => adopted.worker = Some(worker),
+            Err(error) => {
+                let problem = format!("process {process} cannot be controlled: {error}");
+                self.notes.push_back(Note::Problem(problem));
+            }
+        }
+    }
+
+    /// Forgets a task. Its worker puts the process back as it was.
+    pub(super) fn let_go(&mut self, task: TaskId) {
+        let Some(mut adopted) = self.tasks.remove(&task) else { return };
+        self.queues.retain(|_, target| target.task != task);
+        self.judge_costs();
+        match adopted.worker.take() {
+            Some(mut worker) => {
+                worker.end();
+                self.leaving.push((adopted.process, worker));
+            }
+            // Nothing was ever done to it; only that it is ours was written down.
+            None => {
+                let _ = self.ledger.undo_process(adopted.process);
+            }
+        }
+    }
+}
+
+impl Controller for AmdBackend {
+    fn kind(&self) -> &'static str {
+        "amd"
+    }
+
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+        if self.tasks.contains_key(&task) || self.task_of(process).is_some() {
+            return Err(format!("process {process} is adopted already"));
+        }
+        process.check().map_err(|error| error.to_string())?;
+        self.ledger.claim(process).map_err(|error| error.to_string())?;
+        let adopted = Adopted { process, worker: None, memory: None, limit: None };
+        self.tasks.insert(task, adopted);
+        self.notes.retain(|note| *note != Note::Appeared(process));
+        // A session with a process that does not use KFD would make it use KFD.
+        if self.users.contains(&process) {
+            self.begin(task);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, task: TaskId) {
+        self.let_go(task);
+        self.leaving.retain(|(_, worker)| !worker.has_ended());
+    }
+
+    fn users(&mut self) -> Vec<ProcessKey> {
+        self.take_reports();
+        let users: BTreeSet<ProcessKey> = self.users.iter().copied().collect();
+        self.notes.retain(|note| !matches!(note, Note::Appeared(key) if users.contains(key)));
+        users.into_iter().collect()
+    }
+
+    fn devices(&self) -> Vec<DeviceName> {
+        let name = |(index, device): (usize, &Device)| DeviceName {
+            id: self.numbering.device(index),
+            uuid: device.uuid.clone(),
+        };
+        self.devices.iter().enumerate().map(name).collect()
+    }
+
+    fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
+        let own = self.queues.iter().filter(|(_, target)| target.task == task);
+        own.map(|(queue, _)| *queue).collect()
+    }
+
+    fn native(&self, queue: QueueId) -> Option<u64> {
+        let name = self.queues.get(&queue)?.listed.entry.queue_id;
+        // A whole process has no name that it knows.
+        (name != u32::MAX).then_some(name.into())
+    }
+
+    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
+        let queues = queues_of(&self.site.places.sysfs, process.pid).unwrap_or_default();
+        let used = |device: &&Device| queues.iter().any(|queue| queue.gpu_id == device.gpu_id);
+        self.devices.iter().filter(used).map(|device| device.uuid.clone()).collect()
+    }
+
+    fn limit_of(&self, task: TaskId) -> Option<Limit> {
+        self.tasks.get(&task)?.limit.clone()
+    }
+
+    fn set_rescan(&mut self, every: std::time::Duration) {
+        self.scout.set_every(every);
+    }
+
+    fn poll_note(&mut self) -> Option<Note> {
+        self.take_reports();
+        self.notes.pop_front()
+    }
+
+    fn release_all(&mut self) -> Result<(), String> {
+        self.scout.stop();
+        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
+        tasks.into_iter().for_each(|task| self.let_go(task));
+        self.leaving.iter_mut().for_each(|(_, worker)| worker.join());
+        // Whatever a worker could not put back.
+        let mut result = Ok(());
+        for (process, _) in self.leaving.drain(..) {
+            let undone = self.ledger.undo_process(process);
+            result = result.and(undone);
+        }
+        result
+    }
+}

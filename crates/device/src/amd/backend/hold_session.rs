@@ -1,0 +1,225 @@
+//! What a worker does with its session.
+//!
+//! Commands for the queues of a process come one by one within microseconds, and a call costs every
+//! queue of the device a switch, however many queues it names. So what comes together is done in
+//! one call.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gpreempt_core::event::Fault;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::report::{Listed, Report};
+use super::worker::{Hands, Job, Next, timespec};
+use crate::amd::abi::trap::{QueueEntry, RuntimeState};
+use crate::amd::activity::Memory;
+use crate::amd::destroyer;
+use crate::amd::queue::Kind;
+use crate::amd::session::{Outcome, Session, SessionError};
+use crate::controller::{Alone, Awaited};
+
+/// How often it is looked whether a process waits for a queue that is suspended.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a process with queues may be without a runtime before it is taken to have none.
+const RUNTIME_WAIT: Duration = Duration::from_secs(10);
+
+/// A session in use.
+struct Use<'a> {
+    hands: &'a Hands,
+    session: Session,
+    memory: Option<Memory>,
+    /// What we suspended, by name.
+    suspended: BTreeSet<u32>,
+    /// Whether there are queues that could be suspended if there were a runtime.
+    has_queues: bool,
+}
+
+impl Hands {
+    /// Until it is told to end, or the session does.
+    pub(super) fn hold_session(&self, session: Session) -> Result<Next, Alone> {
+        let memory = Memory::open(self.process.pid).ok();
+        let suspended = BTreeSet::new();
+        let mut held = Use { hands: self, session, memory, suspended, has_queues: false };
+        held.list(true)?;
+        let next = held.work()?;
+        if let Err(error) = held.session.detach() {
+            self.reports.send(Report::Problem(error.to_string()))?;
+        }
+        Ok(next)
+    }
+}
+
+impl Use<'_> {
+    fn work(&mut self) -> Result<Next, Alone> {
+        loop {
+            let lacks_runtime = self.has_queues && self.session.runtime() == RuntimeState::Disabled;
+            let wait = match (self.suspended.is_empty(), lacks_runtime) {
+                (false, _) => Some(timespec(LOOK)),
+                (true, true) => Some(timespec(RUNTIME_WAIT)),
+                (true, false) => None,
+            };
+            let mut fds = [
+                PollFd::new(&self.hands.waker, PollFlags::IN),
+                PollFd::new(&self.session, PollFlags::IN),
+            ];
+            let ready = match poll(&mut fds, wait.as_ref()) {
+                Ok(ready) => ready,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Ok(Next::Wait(format!("{}: poll: {errno}", self.name()))),
+            };
+            let (has_jobs, has_events) =
+                (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+            if has_events && let Some(next) = self.take_events()? {
+                return Ok(next);
+            }
+            if has_jobs && self.take_jobs()? {
+                return Ok(Next::End);
+            }
+            if ready == 0 && !self.suspended.is_empty() {
+                self.free_awaited()?;
+            } else if ready == 0 && lacks_runtime {
+                let why = format!("{} has no ROCm runtime that a debugger could use", self.name());
+                return Ok(Next::Whole { why, may_change: false });
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("process {}", self.hands.process)
+    }
+
+    /// Says what comes next, if the session is over.
+    fn take_events(&mut self) -> Result<Option<Next>, Alone> {
+        let happened = match self.session.handle_events() {
+            Ok(happened) => happened,
+            Err(SessionError::Over(_)) => return Ok(Some(Next::Again)),
+            Err(error) => {
+                self.hands.reports.send(Report::Problem(error.to_string()))?;
+                return Ok(None);
+            }
+        };
+        if happened.is_over {
+            return Ok(Some(Next::Again));
+        }
+        if matches!(happened.runtime, Some(RuntimeState::Busy | RuntimeState::Failed)) {
+            let why = SessionError::Busy(self.hands.process.pid).to_string();
+            return Ok(Some(Next::Whole { why, may_change: true }));
+        }
+        if happened.queues || happened.runtime.is_some() {
+            // A runtime that ended has resumed everything on its way out.
+            let fresh = happened.runtime == Some(RuntimeState::Disabled);
+            self.list(fresh)?;
+        }
+        Ok(None)
+    }
+
+    /// Says whether it is to end.
+    fn take_jobs(&mut self) -> Result<bool, Alone> {
+        let Some(jobs) = self.hands.gather() else { return Ok(false) };
+        if !jobs.stops.is_empty() {
+            let outcomes = self.session.suspend(&names(&jobs.stops), 0);
+            self.note(&jobs.stops, &outcomes, true);
+            self.tell(&jobs.stops, &outcomes)?;
+        }
+        if !jobs.resumes.is_empty() {
+            let outcomes = self.session.resume(&names(&jobs.resumes));
+            self.note(&jobs.resumes, &outcomes, false);
+            self.tell(&jobs.resumes, &outcomes)?;
+        }
+        Ok(jobs.is_over)
+    }
+
+    /// Remembers what is suspended now.
+    fn note(
+        &mut self,
+        jobs: &[Job],
+        outcomes: &Result<Vec<Outcome>, SessionError>,
+        are_stops: bool,
+    ) {
+        let Ok(outcomes) = outcomes else { return };
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            if are_stops && *outcome == Outcome::Done {
+                self.suspended.insert(job.queue);
+            } else if *outcome != Outcome::Failed {
+                self.suspended.remove(&job.queue);
+            }
+        }
+    }
+
+    /// Whoever waits in the kernel to destroy a queue that is suspended does not have to: it is
+    /// resumed, and gone the moment after.
+    fn free_awaited(&mut self) -> Result<(), Alone> {
+        let Self { hands, session, memory, suspended, .. } = self;
+        let awaited = destroyer::awaited(&hands.site, session, memory.as_ref(), suspended);
+        if awaited.is_empty() {
+            return Ok(());
+        }
+        match self.session.resume(&awaited) {
+            Ok(_) => self.suspended.retain(|name| !awaited.contains(name)),
+            Err(error) if error.is_over() => {}
+            Err(error) => self.hands.reports.send(Report::Problem(error.to_string()))?,
+        }
+        Ok(())
+    }
+
+    /// Tells what became of every job.
+    fn tell(
+        &self,
+        jobs: &[Job],
+        outcomes: &Result<Vec<Outcome>, SessionError>,
+    ) -> Result<(), Alone> {
+        if let Err(error) = outcomes
+            && !error.is_over()
+        {
+            self.hands.reports.send(Report::Problem(error.to_string()))?;
+        }
+        for (index, job) in jobs.iter().enumerate() {
+            let result = match outcomes {
+                Ok(outcomes) => match outcomes.get(index) {
+                    Some(Outcome::Done) => Ok(()),
+                    Some(Outcome::Failed) => Err(Fault::Refused(0)),
+                    Some(Outcome::Gone) | None => Err(Fault::Gone),
+                },
+                // Without a session nothing is suspended.
+                Err(error) if error.is_over() => match job.awaited {
+                    Awaited::Resume(_) => Ok(()),
+                    Awaited::Preempt(_) => Err(Fault::Gone),
+                },
+                Err(SessionError::Refused(_, Errno::TIME | Errno::TIMEDOUT)) => {
+                    Err(Fault::TimedOut)
+                }
+                Err(SessionError::Refused(_, errno)) => {
+                    Err(Fault::Refused(errno.raw_os_error().unsigned_abs()))
+                }
+                Err(_) => Err(Fault::Refused(0)),
+            };
+            self.hands.answer(std::slice::from_ref(job), result)?;
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, fresh: bool) -> Result<(), Alone> {
+        let hands = self.hands;
+        match self.session.queues() {
+            Ok(entries) => {
+                let is_there = |name: &u32| entries.iter().any(|entry| entry.queue_id == *name);
+                self.suspended.retain(|name| !fresh && is_there(name));
+                let is_ours =
+                    |entry: &QueueEntry| Kind::of_snapshot(entry.queue_type) == Kind::Compute;
+                let queues: Vec<Listed> =
+                    entries.into_iter().filter(is_ours).map(Listed::queue).collect();
+                self.has_queues = !queues.is_empty();
+                hands.reports.send(Report::Queues { task: hands.task, queues, fresh })
+            }
+            // That it is over shows by itself.
+            Err(error) if error.is_over() => Ok(()),
+            Err(error) => hands.reports.send(Report::Problem(error.to_string())),
+        }
+    }
+}
+
+fn names(jobs: &[Job]) -> Vec<u32> {
+    jobs.iter().map(|job| job.queue).collect()
+}

@@ -1,0 +1,100 @@
+//! What the devices are told.
+
+use std::collections::BTreeSet;
+
+use gpreempt_core::id::QueueId;
+use gpreempt_sim::live::CallId;
+
+use super::Driver;
+use crate::kfd::world::World;
+
+impl Driver {
+    /// Queues of a process may be on their devices now, or not any more. Where the hardware
+    /// schedules from a list, the whole list is replaced, once for each device.
+    pub(super) fn apply(
+        &mut self,
+        world: &mut World<'_>,
+        pid: u32,
+        names: &[u32],
+    ) -> BTreeSet<CallId> {
+        if self.rules.by_queue {
+            return self.move_queues(world, pid, names);
+        }
+        let Some(process) = self.processes.get(&pid) else { return BTreeSet::new() };
+        let queues = names.iter().filter_map(|name| process.queues.get(name));
+        let devices = queues.map(|queue| queue.entry.gpu_id).collect();
+        self.remap(world, &devices)
+    }
+
+    /// The same for all queues of a process.
+    pub(super) fn apply_all(&mut self, world: &mut World<'_>, pid: u32) -> BTreeSet<CallId> {
+        let names = self.processes.get(&pid).map(|process| process.names());
+        self.apply(world, pid, &names.unwrap_or_default())
+    }
+
+    /// Gives devices their lists anew, if they have lists. What is not through yet is returned.
+    pub(super) fn remap(
+        &mut self,
+        world: &mut World<'_>,
+        devices: &BTreeSet<u32>,
+    ) -> BTreeSet<CallId> {
+        let mut calls = BTreeSet::new();
+        if self.rules.by_queue {
+            return calls;
+        }
+        for &gpu_id in devices {
+            let mut runlist: BTreeSet<QueueId> = BTreeSet::new();
+            for process in self.processes.values_mut() {
+                let names = process.names();
+                for name in names {
+                    let Some(queue) = process.queues.get(&name) else { continue };
+                    if queue.entry.gpu_id != gpu_id {
+                        continue;
+                    }
+                    let (may_run, device_id) = (process.may_run(queue), queue.device_id);
+                    if may_run {
+                        runlist.insert(device_id);
+                    }
+                    if let Some(queue) = process.queues.get_mut(&name) {
+                        queue.is_on = may_run;
+                    }
+                }
+            }
+            *self.remaps.entry(gpu_id).or_default() += 1;
+            let call = self.next_call();
+            if !world.devices.remap(call, gpu_id, runlist) {
+                calls.insert(call);
+            }
+        }
+        calls
+    }
+
+    fn move_queues(&mut self, world: &mut World<'_>, pid: u32, names: &[u32]) -> BTreeSet<CallId> {
+        let mut moves = Vec::new();
+        if let Some(process) = self.processes.get_mut(&pid) {
+            for name in names {
+                let Some(queue) = process.queues.get(name) else { continue };
+                let may_run = process.may_run(queue);
+                if let Some(queue) = process.queues.get_mut(name)
+                    && queue.is_on != may_run
+                {
+                    queue.is_on = may_run;
+                    moves.push((queue.device_id, may_run));
+                }
+            }
+        }
+        let mut calls = BTreeSet::new();
+        for (queue, on) in moves {
+            let call = self.next_call();
+            if !world.devices.move_queue(call, queue, on) {
+                calls.insert(call);
+            }
+        }
+        calls
+    }
+
+    fn next_call(&mut self) -> CallId {
+        self.last_call += 1;
+        CallId(self.last_call)
+    }
+}

@@ -1,0 +1,83 @@
+//! An open KFD of an emulator: a connection that carries blocks.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use gpreempt_kfd::{Call, Ioctl};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::message::{MESSAGE_BYTES_MAX, Question, Reply};
+
+/// A connection to an emulated KFD. To the emulator it is the process that opened it.
+#[derive(Debug)]
+pub struct KfdSocket {
+    socket: OwnedFd,
+}
+
+impl KfdSocket {
+    /// Opens the KFD in an emulator's folder.
+    ///
+    /// # Errors
+    /// If nobody listens there.
+    pub fn open(folder: &Path) -> Result<Self, Errno> {
+        Ok(Self { socket: crate::socket::connect(&folder.join(super::SOCKET))? })
+    }
+
+    /// Makes a call through the file of another process, or the own one.
+    ///
+    /// # Errors
+    /// What the emulator says; `EIO` if it is gone.
+    pub fn call_through(&self, through: Option<u32>, call: Call<'_>) -> Result<(), Errno> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let question = Question {
+            opcode: call.opcode,
+            thread: u32::try_from(thread).map_err(|_| Errno::INVAL)?,
+            through,
+            has_file: call.file.is_some(),
+            block: call.block.to_vec(),
+            array: call.array.as_ref().map(|array| array.bytes.to_vec()),
+        };
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let mut files: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
+        files.extend(call.file.map(|passed| passed.file));
+        let sent = crate::socket::send_files(self.socket.as_fd(), &question.encode()?, &files);
+        drop(files);
+        // If the emulator drops the question, or ends, ours is closed.
+        drop(theirs);
+        sent.map_err(|_| Errno::IO)?;
+        let reply = receive(&ours)?;
+        if reply.block.len() != call.block.len() {
+            return Err(Errno::IO);
+        }
+        call.block.copy_from_slice(&reply.block);
+        if let Some(array) = call.array {
+            if reply.array.len() != array.bytes.len() {
+                return Err(Errno::IO);
+            }
+            array.bytes.copy_from_slice(&reply.array);
+        }
+        reply.result
+    }
+}
+
+/// Waits for the answer, for as long as it takes.
+fn receive(socket: &OwnedFd) -> Result<Reply, Errno> {
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    let flags = rustix::net::RecvFlags::empty();
+    let bytes = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut buffer[..], flags))
+        .map_err(|_| Errno::IO)?
+        .1;
+    Reply::decode(&buffer[..bytes]).ok_or(Errno::IO)
+}
+
+impl Ioctl for KfdSocket {
+    fn call(&self, call: Call<'_>) -> Result<(), Errno> {
+        self.call_through(None, call)
+    }
+}

@@ -1,0 +1,141 @@
+//! The emulator as a KFD, from the side of those who compute.
+
+use gpreempt_core::id::DeviceId;
+use gpreempt_core::time::Duration;
+use gpreempt_emu::client::{Client, Launch};
+use gpreempt_emu::control::Options;
+use gpreempt_emu::kfd::{KfdClient, KfdSocket, gpu_id};
+use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
+use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::scene::Emulator;
+
+const PATIENCE: Duration = Duration::from_millis(120_000);
+
+fn launch(work_us: u32) -> Launch {
+    Launch {
+        kernel: 1,
+        groups: 2,
+        waves: 1,
+        region: 0,
+        region_bytes: 64,
+        number: 0,
+        work_ns: work_us * 1_000,
+    }
+}
+
+fn update(name: u32, percentage: u32) -> UpdateQueue {
+    let mut block = UpdateQueue::new_zeroed();
+    (block.queue_id, block.percentage, block.priority) = (name, percentage, 15);
+    block
+}
+
+#[test]
+fn a_program_computes_and_takes_its_own_queue_off() {
+    for arguments in ["", "--gfx 110000 --devices 2", "--kernel 6.1"] {
+        let emulator = Emulator::start_kfd(arguments);
+        let mut client = KfdClient::connect(emulator.folder(), 64).unwrap();
+        let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
+        let name = client.name(&queue).unwrap();
+        let done = queue.submit(&launch(100)).unwrap();
+        assert!(queue.wait(done, PATIENCE).unwrap());
+        client.kfd().update_queue(&update(name, 0)).unwrap();
+        let done = queue.submit(&launch(100)).unwrap();
+        assert!(!queue.wait(done, Duration::from_millis(100)).unwrap(), "it is off");
+        client.kfd().update_queue(&update(name, 100)).unwrap();
+        assert!(queue.wait(done, PATIENCE).unwrap());
+        // Mixing 0 in twice, into words that were zero.
+        let step = |word: u32| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let memory = client.read(0, 64).unwrap();
+        assert_eq!(memory, step(step(0)).to_le_bytes().repeat(16));
+        client.close_queue(&queue).unwrap();
+        assert!(queue.submit(&launch(100)).is_err(), "a destroyed queue takes nothing");
+    }
+}
+
+#[test]
+fn a_ring_belongs_to_the_process_it_was_made_for_and_to_one_queue() {
+    let mut emulator = Emulator::start_kfd("");
+    let kfd = KfdSocket::open(emulator.folder()).unwrap();
+    let create = |gpu_id: u32, file: Option<&std::fs::File>| {
+        let mut block = CreateQueue::new_zeroed();
+        (block.gpu_id, block.percentage) = (gpu_id, 100);
+        let file = file.map(|file| Passed { at: None, file: std::os::fd::AsFd::as_fd(file) });
+        kfd.call(Call { file, ..Call::plain(block::CREATE_QUEUE, block.as_mut_bytes()) })
+    };
+    let device = gpu_id(0).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(create(device, None), Err(Errno::INVAL), "no ring");
+    assert_eq!(create(device, Some(&null)), Err(Errno::INVAL), "not a ring");
+    assert_eq!(create(7, Some(&null)), Err(Errno::INVAL), "not a device");
+    assert_eq!(kfd.destroy_queue(0), Err(Errno::INVAL));
+    // A queue that no KFD was asked for does nothing.
+    let mut client = Client::connect(&emulator.socket(), 64).unwrap();
+    let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
+    let done = queue.submit(&launch(1)).unwrap();
+    assert!(!queue.wait(done, Duration::from_millis(50)).unwrap());
+    emulator.assert_alive();
+}
+
+#[test]
+fn only_the_kfd_stops_its_queues() {
+    let emulator = Emulator::start_kfd("");
+    let mut client = KfdClient::connect(emulator.folder(), 64).unwrap();
+    let queue = client.open_queue(DeviceId(0), 16).unwrap();
+    let mut control = emulator.control(Options::default());
+    assert!(control.stop(queue.id()).is_err());
+    assert!(control.usage(queue.id()).is_ok());
+}
+
+#[test]
+fn garbage_closes_its_own_connection_and_nothing_else() {
+    let mut emulator = Emulator::start_kfd("");
+    let good = KfdSocket::open(emulator.folder()).unwrap();
+    let address = SocketAddrUnix::new(emulator.folder().join("kfd")).unwrap();
+    let mut random = 1_u64;
+    for round in 0..200_usize {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        let mut bytes: Vec<u8> = (0..round)
+            .map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                random.to_le_bytes()[7]
+            })
+            .collect();
+        if round % 2 == 0 {
+            bytes.splice(..0, *b"GPKF");
+        }
+        let _ = rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL);
+        let mut block = GetVersion::new_zeroed();
+        good.call(Call::plain(block::GET_VERSION, block.as_mut_bytes())).unwrap();
+        assert_eq!((block.major, block.minor), (1, 17));
+    }
+    emulator.assert_alive();
+}
+
+#[test]
+fn all_loads_run_through_it() {
+    let emulator = Emulator::start_kfd("");
+    for load in ["be", "lc --every-us 5000", "light --queues 3 --every-ms 5"] {
+        let mut words = load.split_whitespace();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gpreempt-emu"))
+            .args(["load", words.next().unwrap(), "--json", "--seconds", "1", "--kfd"])
+            .arg(emulator.folder())
+            .args(words)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(last["exactness"]["result"], "pass", "{last}");
+        assert!(output.status.success());
+    }
+}
