@@ -13,6 +13,7 @@ mod dist;
 mod header;
 mod hw;
 mod kfd_header;
+mod kfd_vm;
 mod kill_loop;
 mod packages;
 mod process;
@@ -92,6 +93,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "a real Slurm cluster of one node whose jobs compete for an emulated GPU",
         run: slurm::main,
+    },
+    Command {
+        name: "kfd-vm",
+        arguments: "[--json]",
+        about: "the code for AMD devices against the KFD of real kernels, in virtual machines",
+        run: kfd_vm::main,
     },
     Command {
         name: "kill-loop",

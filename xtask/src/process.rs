@@ -41,12 +41,28 @@ pub(crate) fn run_to_success(command: &mut Command) -> anyhow::Result<()> {
 
 /// Builds one program in release mode (`selection` names it to cargo) and says where it is.
 pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
-    let mut command = cargo(["build", "--release", "--message-format=json-render-diagnostics"]);
-    command.args(selection).current_dir(repository_root()).stderr(Stdio::inherit());
+    let mut command = cargo(["build", "--release", MESSAGES]);
+    command.args(selection);
+    build(command)
+}
+
+/// Builds the one program of a package in release mode, so that it runs without any library.
+pub(crate) fn build_static(package: &str) -> anyhow::Result<PathBuf> {
+    let mut command = cargo(["rustc", "--release", MESSAGES, "--package", package]);
+    // Only the last step is different, so what it is made of is shared with other programs.
+    command.args(["--bin", package, "--", "-Ctarget-feature=+crt-static", "-Cstrip=symbols"]);
+    build(command)
+}
+
+/// How cargo says what it built.
+const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
+fn build(mut command: Command) -> anyhow::Result<PathBuf> {
+    command.current_dir(repository_root()).stderr(Stdio::inherit());
     announce(&command);
     let output = command.output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("cargo build {} ended with {}", selection.join(" "), output.status);
+        bail!("cargo build ended with {}", output.status);
     }
     let messages = String::from_utf8(output.stdout).context("cargo wrote something strange")?;
     executable(&messages).context("cargo built no program")
@@ -54,8 +70,13 @@ pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
 
 /// Whether one of the folders of `PATH` holds a file called `program`.
 pub(crate) fn is_installed(program: &str) -> bool {
+    find_program(program).is_some()
+}
+
+/// The file called `program` in the folders of `PATH`.
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 fn announce(command: &Command) {

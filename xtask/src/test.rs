@@ -4,6 +4,7 @@ use crate::args::Syntax;
 use crate::cost;
 use crate::dist;
 use crate::kfd_header;
+use crate::kfd_vm;
 use crate::kill_loop;
 use crate::packages;
 use crate::process::{cargo, run_to_success};
@@ -56,6 +57,7 @@ fn steps(is_quick: bool) -> Vec<Step> {
         ("cost", cost::check),
         ("dist", || Outcome::of(dist::make_and_check())),
         ("slurm", slurm::check),
+        ("kfd-vm", kfd_vm::check),
         ("kills", kill_loop::check),
         ("python", python::check),
     ];
@@ -77,10 +79,12 @@ mod tests {
     fn the_quick_run_names_what_it_leaves_out() {
         let names = |steps: &[Step]| steps.iter().map(Step::name).collect::<Vec<_>>();
         let mut quick = steps(true);
-        let all = ["tests", "tidy", "shell", "seeds", "cost", "dist", "slurm", "kills", "python"];
+        let all = [
+            "tests", "tidy", "shell", "seeds", "cost", "dist", "slurm", "kfd-vm", "kills", "python",
+        ];
         assert_eq!(names(&quick), all);
         assert_eq!(names(&steps(false)), names(&quick));
         let summary = step::run(quick.split_off(3)).to_string();
-        assert!(summary.ends_with("0 passed, 0 failed, 6 skipped"), "{summary}");
+        assert!(summary.ends_with("0 passed, 0 failed, 7 skipped"), "{summary}");
     }
 }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A process with a debugger waits in the kernel when its runtime begins (start) and ends (exit),
-//! until its debugger answers. Answers are counted, so one is given in advance: no process ever
-//! waits for us, not even if we are killed between its question and our answer.
+//! until its debugger answers, even if that has died. Answers are counted, so many are given in
+//! advance: no process waits for us, not even if we are killed between its questions and our
+//! answers. (One is not enough: a process may ask twice before we have replaced it.)
 //!
 //! Kernels before 6.12.103 let only a tracer talk to a session. Whether this is one is tried out
 //! after attaching; if so, every call is an errand of its own (`tracer`).
@@ -41,6 +42,13 @@ const NEW_TRIES: u32 = 3;
 /// How many events are taken in one go: more than a process can have queues.
 const EVENTS_MAX: u32 = 4096;
 
+/// How many answers are given in advance: more questions than a process asks while we are not
+/// there to replace them. What is left of them stays with the process when the session ends; the
+/// kernel has no way to take them back.
+const ANSWERS: u32 = 64;
+/// How many replace one: a start and an end that follow at once are told of as one.
+const REPLACEMENTS: u32 = 2;
+
 /// A session. One for a process at a time, whoever's it is.
 pub struct Session {
     door: Arc<dyn Door>,
@@ -70,9 +78,14 @@ impl Session {
         let (events, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|errno| AttachError::Failed(pid, errno))?;
         let begin = || {
+            // Beginning a second one is refused, but makes the kernel forget whose the first is:
+            // when its owner dies nothing is resumed, and nobody can begin one ever again.
+            if door.queues(pid, Exceptions::NONE, 0).is_ok() {
+                return Err(Errno::ALREADY);
+            }
             let info = door.enable(pid, Exceptions::WANTED, writer.as_fd())?;
-            // Without this answer in advance the process could wait for us, so no session then.
-            door.send_runtime_event(pid).inspect_err(|_| {
+            // Without answers in advance the process could wait for us, so no session then.
+            answer(&*door, pid, ANSWERS).inspect_err(|_| {
                 let _ = door.disable(pid);
             })?;
             Ok(info)
@@ -216,7 +229,7 @@ impl Session {
         }
         let mut ignored = Happened::default();
         let ended = self.call(|door, pid| {
-            // Whoever waits is answered first; if that does not work it still has one in advance.
+            // Whoever waits is answered first; if that does not work it still has some in advance.
             let _ = take_events(door, pid, &mut ignored);
             door.disable(pid)
         });
@@ -265,6 +278,11 @@ impl Session {
     }
 }
 
+/// Answers that many questions, asked or not.
+fn answer(door: &dyn Door, pid: u32, count: u32) -> Result<(), Errno> {
+    (0..count).try_for_each(|_| door.send_runtime_event(pid))
+}
+
 /// Takes events until there are none. Says whether the runtime began or ended.
 fn take_events(
     door: &dyn Door,
@@ -283,8 +301,8 @@ fn take_events(
         happened.queues |= event.has(Exceptions::QUEUE_NEW | Exceptions::QUEUE_DELETE);
         if event.has(Exceptions::RUNTIME) {
             let info = door.runtime_info(pid);
-            // In place of the one in advance, which the process has used up.
-            door.send_runtime_event(pid)?;
+            // In place of those in advance that the process has used up.
+            answer(door, pid, REPLACEMENTS)?;
             runtime = Some(info?.runtime());
         }
     }

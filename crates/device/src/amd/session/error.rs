@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::amd::abi::trap::RuntimeState;
 use crate::amd::door::Door;
 use crate::amd::{node, ptrace};
-use crate::process::{ProcessInfo, all_pids};
+use crate::process::{ProcessError, ProcessInfo, all_pids};
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,7 @@ impl AttachError {
             Errno::SRCH => Self::Gone(pid),
             Errno::PERM => match debugger_of(door, pid) {
                 Some(debugger) => Self::Debugged { pid, debugger },
+                None if is_ending(pid) => Self::Gone(pid),
                 None => Self::Denied { pid, advice: advice() },
             },
             errno => Self::Failed(pid, errno),
@@ -152,6 +153,7 @@ impl SessionError {
             Errno::SRCH => Self::Over(pid),
             errno => match debugger_of(door, pid) {
                 Some(debugger) => Self::Traced { pid, debugger },
+                None if is_ending(pid) || is_gone(pid) => Self::Over(pid),
                 None => Self::Refused(pid, errno),
             },
         }
@@ -172,6 +174,16 @@ impl SessionError {
     pub const fn is_over(&self) -> bool {
         matches!(self, Self::Over(_) | Self::NoRuntime(_))
     }
+}
+
+/// Whether a process has ended and only its number is left: the kernel says of it that we may not.
+fn is_ending(pid: u32) -> bool {
+    ProcessInfo::read(pid).is_ok_and(|info| info.zombie)
+}
+
+/// Whether not even that is left, by now.
+fn is_gone(pid: u32) -> bool {
+    matches!(ProcessInfo::read(pid), Err(ProcessError::Gone(_)))
 }
 
 /// Who traces a process, in words.

@@ -279,3 +279,30 @@ fn a_list_that_is_longer_than_expected_is_read_completely() {
     assert_eq!(session.suspend(&last, 0).unwrap(), [Outcome::Done; 200]);
     assert_eq!(session.devices().unwrap().len(), 1);
 }
+
+#[test]
+fn a_process_that_asks_again_and_again_does_not_wait_for_us() {
+    let kfd = FakeKfd::new();
+    let client = client(&kfd, 7, 1);
+    // A session that nobody looks after, as if we were about to be killed.
+    let _session = attach(&kfd, 7);
+    let asking = thread::spawn(move || {
+        for _ in 0..10 {
+            client.runtime_enable(false).unwrap();
+            client.runtime_enable(true).unwrap();
+        }
+    });
+    wait_until(|| asking.is_finished());
+    asking.join().unwrap();
+}
+
+#[test]
+fn whoever_is_refused_does_not_become_the_owner() {
+    let kfd = FakeKfd::new();
+    let _client = client(&kfd, 7, 1);
+    let _session = attach(&kfd, 7);
+    let second = Session::attach(Arc::new(kfd.door(2)), 7);
+    assert!(matches!(second, Err(AttachError::Debugged { pid: 7, .. })), "{second:?}");
+    let first = kfd.door(1);
+    assert!(first.queues(7, Exceptions::NONE, 0).is_ok(), "the kernel still listens to the first");
+}
