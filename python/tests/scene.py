@@ -151,7 +151,8 @@ class Scene:
         self.daemon = self._start(
             Program(
                 binaries() / "gpreemptd",
-                *("--no-nvidia", "--socket", self.socket, "--state", self.folder / "state"),
+                *("--no-nvidia", "--no-amd", "--socket", self.socket),
+                *("--state", self.folder / "state"),
                 *("--config", config, "--emulated", self.gpu),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_sixteen_priorities_are_three_for_the_hardware() -> None:
 
 @pytest.mark.parametrize("wrong", [{"queue": -1}, {"ring_bytes": 2**32}, {"priority": 16}])
 def test_nonsense_is_refused_here(wrong: dict[str, int]) -> None:
-    given = {"queue": 1, "ring_address": 4096, "ring_bytes": 4096, **wrong}
+    given: dict[str, Any] = {"queue": 1, "ring_address": 4096, "ring_bytes": 4096, **wrong}
     queue = given.pop("queue")
     with pytest.raises(ValueError):
         amd.update_queue(queue, **given)

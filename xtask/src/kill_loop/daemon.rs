@@ -48,7 +48,7 @@ impl Daemon {
             return Ok(());
         }
         let mut command = scene.command("gpreemptd");
-        command.args(["--foreground", "--no-nvidia", "--config"]).arg(scene.config());
+        command.args(["--foreground", "--no-nvidia", "--no-amd", "--config"]).arg(scene.config());
         command.arg("--socket").arg(scene.socket()).arg("--state").arg(scene.state());
         for gpu in gpus {
             command.arg("--emulated").arg(&gpu.socket);

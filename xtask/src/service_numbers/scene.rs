@@ -43,7 +43,7 @@ impl Scene {
         scene.emulator = scene.spawn(command)?;
         scene.until("there is an emulator", || Ok(gpu.exists()))?;
         let mut command = scene.command("gpreemptd");
-        command.args(["--foreground", "--no-nvidia", "--socket"]).arg(scene.socket());
+        command.args(["--foreground", "--no-nvidia", "--no-amd", "--socket"]).arg(scene.socket());
         command.arg("--state").arg(scene.folder.join("state"));
         command.arg("--config").arg(scene.folder.join("config.toml"));
         command.arg("--emulated").arg(&gpu);

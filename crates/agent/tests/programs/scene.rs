@@ -169,7 +169,9 @@ impl Scene {
 
 fn start_daemon(folder: &Folder) -> Process {
     let mut daemon = Command::new(programs().join("gpreemptd"));
-    daemon.args(["--foreground", "--no-nvidia", "--socket"]).arg(folder.path("gpreemptd.sock"));
+    daemon
+        .args(["--foreground", "--no-nvidia", "--no-amd", "--socket"])
+        .arg(folder.path("gpreemptd.sock"));
     daemon.arg("--state").arg(folder.path("state"));
     daemon.arg("--emulated").arg(folder.path("gpu"));
     fs::write(folder.path("config.toml"), "").unwrap();

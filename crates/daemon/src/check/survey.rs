@@ -1,7 +1,11 @@
 //! Whom `--check` is about.
 
+use std::collections::BTreeSet;
 use std::io;
 
+use gpreempt_device::amd::SiteName;
+use gpreempt_device::amd::queue::queues_of;
+use gpreempt_device::amd::topology::{Node, Topology};
 use gpreempt_device::nvidia::survey::{self, GpuProcess};
 use gpreempt_device::process::{ProcessInfo, all_pids};
 
@@ -22,18 +26,30 @@ pub fn processes(config: &Config, accounts: &Accounts) -> io::Result<Vec<Process
         let user = users.iter().find(|user| user.info.key.pid == pid);
         // Whoever ends meanwhile is not worth a word.
         let Ok(info) = ProcessInfo::read(pid) else { continue };
-        let gpus = user.map(gpus).unwrap_or_default();
+        let amd = amd_uuids(pid);
+        let has_work = user.is_some_and(GpuProcess::has_groups) || !amd.is_empty();
+        let uuids = user.map(GpuProcess::uuids).unwrap_or_default().into_iter().chain(amd);
+        let uuids: Vec<String> = uuids.collect();
+        // To know all names of a GPU takes a look at the machine.
+        let gpus = if uuids.is_empty() { Vec::new() } else { Gpu::named(uuids) };
         let Ok(facts) = ProcessFacts::read(info.key, gpus, &names) else { continue };
-        if user.is_some_and(GpuProcess::has_groups) || is_mentioned(&config.judge(&facts, accounts))
-        {
+        if has_work || is_mentioned(&config.judge(&facts, accounts)) {
             found.push(facts);
         }
     }
     Ok(found)
 }
 
-fn gpus(process: &GpuProcess) -> Vec<Gpu> {
-    Gpu::named(process.uuids())
+/// The AMD GPUs that a process uses.
+fn amd_uuids(pid: u32) -> BTreeSet<String> {
+    let sysfs = SiteName::Kernel.places().sysfs;
+    let queues = queues_of(&sysfs, pid).unwrap_or_default();
+    if queues.is_empty() {
+        return BTreeSet::new();
+    }
+    let topology = Topology::read(&sysfs).unwrap_or_default();
+    let node = |gpu_id: u32| topology.device(gpu_id).map(Node::uuid);
+    queues.iter().filter_map(|queue| node(queue.gpu_id)).collect()
 }
 
 /// Whether anybody says anything about this one in particular.

@@ -102,7 +102,7 @@ impl Daemon {
             fs::write(&config, "[daemon]\nlog = \"debug\"\n").unwrap();
         }
         let mut child = program
-            .args(["--foreground", "--no-nvidia"])
+            .args(["--foreground", "--no-nvidia", "--no-amd"])
             .arg("--socket")
             .arg(&socket)
             .arg("--state")

@@ -163,7 +163,7 @@ impl Hands {
                         self.free_of_limits()?;
                         let next = self.hold_session(session)?;
                         // Somebody may have taken it over; not too often.
-                        let is_lost = matches!(next, Next::Again);
+                        let is_lost = matches!(next, Next::Again) && self.process.check().is_ok();
                         if is_lost && self.wait(backoff.next())? { Next::End } else { next }
                     }
                     Err(next) => next,

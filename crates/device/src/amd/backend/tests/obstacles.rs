@@ -187,3 +187,32 @@ fn the_cost_counts_the_processes_that_have_to_be_stopped() {
     };
     scene.wait_for(|event| is_back(event).then_some(()));
 }
+
+#[test]
+fn a_process_that_may_not_be_traced_is_left_alone_with_advice() {
+    let mut scene = Scene::new("amd-denied", Rules::default(), 1);
+    scene.kfd.forbid_tracing(scene.key.pid);
+    scene.adopt();
+    scene.wait_for_note(
+        |note| matches!(note, Note::Problem(text) if text.contains("may not be controlled")),
+    );
+    let limit = scene.limit().unwrap();
+    assert!(limit.is_beyond && limit.sentence.starts_with("process "), "{limit:?}");
+    assert_eq!(scene.backend.queues_of(TASK), []);
+    assert_eq!((scene.is_running(0), scene.kfd.is_debugged(scene.key.pid)), (Some(true), false));
+}
+
+#[test]
+fn a_queue_that_the_hardware_does_not_take_off_is_a_fault_and_the_others_are_off() {
+    let mut scene = Scene::new("amd-broken", Rules::default(), 2);
+    scene.kfd.break_queue(scene.key.pid, 0);
+    scene.adopt();
+    let queues = [scene.wait_for_queue(), scene.wait_for_queue()];
+    queues.iter().for_each(|queue| scene.preempt(*queue));
+    scene.wait_for(|event| {
+        let fault = Fault::Refused(0);
+        (*event == Event::PreemptFailed { queue: queues[0], fault }).then_some(())
+    });
+    scene.wait_for(|event| (*event == Event::Preempted { queue: queues[1] }).then_some(()));
+    assert_eq!((scene.is_running(0), scene.is_running(1)), (Some(true), Some(false)));
+}
