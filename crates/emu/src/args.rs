@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gpreempt_core::id::DeviceId;
 use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
-use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output, Place};
+use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
 use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
 
@@ -234,11 +234,8 @@ fn machine(name: &str) -> Result<MachineKind, String> {
 impl LoadArgs {
     fn load(&self, kernel_us: u64) -> Load {
         Load {
-            place: match (&self.kfd, &self.socket) {
-                (Some(folder), _) => Place::Kfd(folder.clone()),
-                // One of the two is there, or the arguments were refused.
-                (None, socket) => Place::Socket(socket.clone().unwrap_or_default()),
-            },
+            // One of the two is there, or the arguments were refused.
+            socket: self.kfd.as_ref().or(self.socket.as_ref()).cloned().unwrap_or_default(),
             device: DeviceId(self.device),
             seconds: self.seconds,
             kernel_us,

@@ -21,7 +21,6 @@ use gpreempt_core::id::DeviceId;
 use crate::error::EmuError;
 
 pub use be::BestEffort;
-pub use gpu::Place;
 pub use lc::LatencyCritical;
 pub use light::Light;
 pub use line::Output;
@@ -29,8 +28,8 @@ pub use line::Output;
 /// What all loads have in common.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Where the emulator is.
-    pub place: Place,
+    /// Where the emulator is: the socket it listens at, or the folder of its KFD.
+    pub socket: PathBuf,
     /// On which device.
     pub device: DeviceId,
     /// How long.

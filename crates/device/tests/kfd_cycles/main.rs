@@ -25,7 +25,7 @@ fn number(variable: &str, default: u64) -> u64 {
 #[test]
 fn cycles_lose_nothing_and_nobody_hangs() {
     let (cycles, first) = (number("GPREEMPT_KFD_CYCLES", 2_000), number("GPREEMPT_KFD_SEED", 1));
-    let (mut done, mut preemptions, mut deaths, mut late) = (0, 0, 0, 0);
+    let (mut done, mut preemptions, mut deaths, mut late, mut interrupted) = (0, 0, 0, 0, 0);
     for seed in first.. {
         if done >= cycles {
             break;
@@ -52,10 +52,12 @@ fn cycles_lose_nothing_and_nobody_hangs() {
         preemptions += sums.preemptions;
         deaths += sums.deaths;
         late += sums.late_destroys;
+        interrupted += sums.interrupted;
     }
     println!(
         "{done} cycles, {preemptions} preemptions of running waves, {deaths} deaths, {late} queues \
-         destroyed while suspended"
+         destroyed while suspended, {interrupted} seen to stand still with work"
     );
-    assert!(preemptions > 0 && deaths > 0 && late > 0, "nothing was put to the test");
+    let tested = [preemptions, deaths, late, interrupted];
+    assert!(tested.iter().all(|count| *count > 0), "nothing was put to the test");
 }

@@ -27,6 +27,8 @@ pub(crate) struct Sums {
     pub(crate) preemptions: u64,
     pub(crate) deaths: u64,
     pub(crate) late_destroys: u64,
+    /// Queues that had something left to do while they were seen to stand still.
+    pub(crate) interrupted: u64,
 }
 
 /// A queue of a process.
@@ -108,6 +110,7 @@ impl Station {
             90..92 => self.restart_runtime(at),
             92..94 => self.kill_debugger(),
             94..96 => self.detach(at),
+            96..97 => self.drain(),
             _ => {}
         }
         let time = Duration::from_nanos(self.prng.below(50_000));
@@ -120,18 +123,30 @@ impl Station {
         for at in 0..self.processes.len() {
             self.detach(at);
         }
-        self.devices.run_for(Duration::from_millis(10_000));
+        self.drain();
         self.check();
         for process in &self.processes {
-            let pid = process.client.pid();
-            for queue in &process.queues {
-                let progress = self.devices.progress(queue.device_id);
-                let is_exact = self.devices.is_exact(queue.device_id);
-                assert_eq!(is_exact, Some(true), "{pid} {queue:?} {progress:?}");
-            }
-            assert_eq!(self.kfd.waiting(pid), 0);
+            assert_eq!(self.kfd.waiting(process.client.pid()), 0);
         }
         assert_eq!(self.devices.faults(), 0);
+    }
+
+    /// After a while everything is done that may run, exactly once, and nothing else.
+    fn drain(&mut self) {
+        let queues = || self.processes.iter().flat_map(|process| &process.queues);
+        let before: Vec<_> = queues().map(|q| self.devices.progress(q.device_id)).collect();
+        self.devices.run_for(Duration::from_millis(10_000));
+        for (queue, before) in queues().zip(before) {
+            let now = self.devices.progress(queue.device_id);
+            if queue.is_suspended {
+                assert_eq!(now, before, "{queue:?}");
+                let is_open = now.is_some_and(|(submitted, completed)| completed < submitted);
+                self.sums.interrupted += u64::from(is_open);
+            } else {
+                let is_exact = self.devices.is_exact(queue.device_id);
+                assert_eq!(is_exact, Some(true), "{queue:?} {now:?}");
+            }
+        }
     }
 
     fn begin_process(&mut self) {
@@ -174,7 +189,7 @@ impl Station {
 
     fn submit(&mut self, at: usize) {
         for queue in &self.processes[at].queues {
-            let work_ns = u32::try_from(self.prng.below(40_000)).unwrap();
+            let work_ns = u32::try_from(self.prng.below(400_000)).unwrap();
             self.devices.submit(queue.device_id, work_ns);
         }
     }

@@ -43,6 +43,8 @@ struct Inner {
     gpu: LiveGpu,
     queues: BTreeMap<QueueId, VirtualQueue>,
     last_queue: u64,
+    /// Calls that are not through.
+    begun: BTreeSet<CallId>,
     done: Vec<CallId>,
     faults: u64,
 }
@@ -59,7 +61,8 @@ impl VirtualDevices {
     pub fn new(model: DeviceModel, count: u32) -> Option<Self> {
         let gpu = LiveGpu::new(model, MachineKind::Cwsr, count, load_kernels())?;
         let queues = BTreeMap::new();
-        let inner = Inner { gpu, queues, last_queue: 0, done: Vec::new(), faults: 0 };
+        let (begun, done) = (BTreeSet::new(), Vec::new());
+        let inner = Inner { gpu, queues, last_queue: 0, begun, done, faults: 0 };
         Some(Self { inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -135,7 +138,10 @@ impl Inner {
     fn take_events(&mut self) {
         while let Some(event) = self.gpu.poll_event() {
             match event {
-                LiveEvent::Done(call) | LiveEvent::Gone(call) => self.done.push(call),
+                LiveEvent::Done(call) | LiveEvent::Gone(call) => {
+                    self.begun.remove(&call);
+                    self.done.push(call);
+                }
                 LiveEvent::Faulted { queue, .. } => {
                     self.faults += 1;
                     self.queues.remove(&queue);
@@ -179,12 +185,16 @@ impl Devices for VirtualDevices {
 
     fn remap(&mut self, call: CallId, gpu_id: u32, runlist: BTreeSet<QueueId>) -> bool {
         let Some(device) = device_of(gpu_id) else { return true };
-        self.inner().gpu.remap(call, device, runlist);
+        let mut inner = self.inner();
+        inner.begun.insert(call);
+        inner.gpu.remap(call, device, runlist);
         false
     }
 
     fn move_queue(&mut self, call: CallId, queue: QueueId, on: bool) -> bool {
-        self.inner().gpu.call(call, queue, if on { Call::Resume } else { Call::Stop });
+        let mut inner = self.inner();
+        inner.begun.insert(call);
+        inner.gpu.call(call, queue, if on { Call::Resume } else { Call::Stop });
         false
     }
 }
@@ -193,7 +203,8 @@ impl LocalDevices for VirtualDevices {
     fn advance(&mut self) -> Vec<CallId> {
         let mut inner = self.inner();
         inner.take_events();
-        while inner.done.is_empty() {
+        // Time is for those who wait: work goes on only as long as a call does.
+        while inner.done.is_empty() && !inner.begun.is_empty() {
             let Some(next) = inner.gpu.next_at() else { break };
             inner.gpu.advance_to(next, 1);
             inner.take_events();

@@ -1,6 +1,6 @@
 //! Where a load runs: an emulated GPU by itself, or through its KFD.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use gpreempt_core::id::DeviceId;
 
@@ -8,15 +8,6 @@ use crate::client::{Client, Queue};
 use crate::error::EmuError;
 use crate::kfd::KfdClient;
 use crate::protocol::DeviceInfo;
-
-/// Where the emulator is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The socket it listens at.
-    Socket(PathBuf),
-    /// The folder of its KFD.
-    Kfd(PathBuf),
-}
 
 /// A load's connection.
 #[derive(Debug)]
@@ -26,10 +17,12 @@ pub(super) enum Gpu {
 }
 
 impl Gpu {
-    pub(super) fn connect(place: &Place, memory_bytes: u32) -> Result<Self, EmuError> {
-        Ok(match place {
-            Place::Socket(path) => Self::Plain(Client::connect(path, memory_bytes)?),
-            Place::Kfd(folder) => Self::Kfd(KfdClient::connect(folder, memory_bytes)?),
+    /// Connects to a socket, or to the KFD in a folder.
+    pub(super) fn connect(place: &Path, memory_bytes: u32) -> Result<Self, EmuError> {
+        Ok(if place.is_dir() {
+            Self::Kfd(KfdClient::connect(place, memory_bytes)?)
+        } else {
+            Self::Plain(Client::connect(place, memory_bytes)?)
         })
     }
 

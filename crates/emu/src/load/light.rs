@@ -48,7 +48,7 @@ impl Light {
         let first = Work::launch(&self.load)?;
         let bytes = first.region_bytes.checked_mul(self.queues);
         let bytes = bytes.ok_or(LoadError::Bad("too many work-groups"))?;
-        let mut gpu = Gpu::connect(&self.load.place, bytes)?;
+        let mut gpu = Gpu::connect(&self.load.socket, bytes)?;
         let mut strands = Vec::new();
         for number in 0..self.queues {
             let queue = gpu.open_queue(self.load.device, CAPACITY)?;

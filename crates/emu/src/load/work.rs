@@ -29,7 +29,7 @@ impl Work {
     /// Connects and opens a queue.
     pub(super) fn prepare(load: &Load) -> Result<Self, LoadError> {
         let launch = Self::launch(load)?;
-        let mut gpu = Gpu::connect(&load.place, launch.region_bytes)?;
+        let mut gpu = Gpu::connect(&load.socket, launch.region_bytes)?;
         let queue = gpu.open_queue(load.device, CAPACITY)?;
         Ok(Self { gpu, queue, launch, expected: Expected::default() })
     }
