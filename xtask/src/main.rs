@@ -12,6 +12,7 @@ mod cost;
 mod dist;
 mod header;
 mod hw;
+mod kernel;
 mod kfd_header;
 mod kill_loop;
 mod packages;
@@ -92,6 +93,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "a real Slurm cluster of one node whose jobs compete for an emulated GPU",
         run: slurm::main,
+    },
+    Command {
+        name: "kernel",
+        arguments: "fetch|apply|objects|vectors",
+        about: "the KFD patches of kernel/: their source, style and compilation (docs/kernel.md)",
+        run: kernel::main,
     },
     Command {
         name: "kill-loop",
