@@ -12,6 +12,7 @@ mod cost;
 mod dist;
 mod header;
 mod hw;
+mod kernel;
 mod kfd_header;
 mod kfd_vm;
 mod kill_loop;
@@ -99,6 +100,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[--json]",
         about: "the code for AMD devices against the KFD of real kernels, in virtual machines",
         run: kfd_vm::main,
+    },
+    Command {
+        name: "kernel",
+        arguments: "fetch|apply|objects|vectors",
+        about: "the KFD patches of kernel/: their source, style and compilation (docs/kernel.md)",
+        run: kernel::main,
     },
     Command {
         name: "kill-loop",

@@ -3,6 +3,7 @@
 use crate::args::Syntax;
 use crate::cost;
 use crate::dist;
+use crate::kernel;
 use crate::kfd_header;
 use crate::kfd_vm;
 use crate::kill_loop;
@@ -51,6 +52,7 @@ fn steps(is_quick: bool) -> Vec<Step> {
         }),
         Step::new("tidy", || Outcome::of(tidy::check_repository())),
         Step::new("shell", shell::check),
+        Step::new("vectors", kernel::vectors_step),
     ];
     let slow: &[(&'static str, Action)] = &[
         ("seeds", || Outcome::of(seeds::run(SMOKE_SEEDS, None))),
@@ -79,12 +81,11 @@ mod tests {
     fn the_quick_run_names_what_it_leaves_out() {
         let names = |steps: &[Step]| steps.iter().map(Step::name).collect::<Vec<_>>();
         let mut quick = steps(true);
-        let all = [
-            "tests", "tidy", "shell", "seeds", "cost", "dist", "slurm", "kfd-vm", "kills", "python",
-        ];
-        assert_eq!(names(&quick), all);
+        let always = ["tests", "tidy", "shell", "vectors"];
+        let slow = ["seeds", "cost", "dist", "slurm", "kfd-vm", "kills", "python"];
+        assert_eq!(names(&quick), [always.as_slice(), slow.as_slice()].concat());
         assert_eq!(names(&steps(false)), names(&quick));
-        let summary = step::run(quick.split_off(3)).to_string();
+        let summary = step::run(quick.split_off(always.len())).to_string();
         assert!(summary.ends_with("0 passed, 0 failed, 7 skipped"), "{summary}");
     }
 }
