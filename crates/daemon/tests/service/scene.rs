@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_emu::control::{Control, Options as ControlOptions};
-use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Place, Stop};
+use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Stop};
 use gpreempt_emu::server::{Options, Server};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use rustix::process::{Pid, Signal, kill_process};
@@ -126,7 +126,7 @@ fn emulate(socket: PathBuf, machine: MachineKind) {
 
 fn work(socket: PathBuf) {
     let load = LoadOptions {
-        place: Place::Socket(socket),
+        socket,
         device: DeviceId(0),
         seconds: 3_600,
         kernel_us: 4_000,
