@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
 #![expect(clippy::print_stderr, reason = "a failed test shows what the daemon said")]
 
+mod amd;
 mod daemon;
 mod emulated;
 mod gpus;

@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_emu::control::{Control, Options as ControlOptions};
+use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
 use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Stop};
-use gpreempt_emu::server::{Options, Server};
+use gpreempt_emu::server::{KfdOptions, Options, Server};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,6 +22,8 @@ const ROLE: &str = "GPREEMPT_TEST_ROLE";
 /// An emulator. It ends with the test.
 pub(crate) struct Emulator {
     child: Child,
+    /// What loads connect to.
+    place: PathBuf,
     socket: PathBuf,
 }
 
@@ -34,12 +37,21 @@ impl Emulator {
         let socket = folder.path("gpu");
         let child = play(machine, &socket, &[]);
         until("an emulator", || Control::connect(&socket, ControlOptions::default()).is_ok());
-        Self { child, socket }
+        Self { child, place: socket.clone(), socket }
+    }
+
+    /// One with the KFD of that kernel, and devices of that generation, in a folder `kfd`.
+    pub(crate) fn start_kfd(folder: &Folder, kernel: &str, gfx: u32) -> Self {
+        let place = folder.path("kfd");
+        let socket = place.join(GPU_SOCKET);
+        let child = play(&format!("{kernel},{gfx}"), &place, &[]);
+        until("an emulator", || Control::connect(&socket, ControlOptions::default()).is_ok());
+        Self { child, place, socket }
     }
 
     /// Starts a load, and waits until it has a queue.
     pub(crate) fn load(&self, environment: &[(&str, &str)]) -> Load {
-        let load = Load { child: play("be", &self.socket, environment) };
+        let load = Load { child: play("be", &self.place, environment) };
         until("the load has a queue", || !self.queues(load.pid()).is_empty());
         load
     }
@@ -110,16 +122,31 @@ fn plays_a_role() {
     let socket = PathBuf::from(socket);
     if role == "be" {
         work(socket);
+    } else if let Some((kernel, gfx)) = role.split_once(',') {
+        emulate_kfd(socket, kernel, gfx.parse().unwrap());
     } else {
         emulate(socket, MachineKind::from_name(role).unwrap());
     }
 }
 
 fn emulate(socket: PathBuf, machine: MachineKind) {
+    serve(Server::bind(small(socket, machine)).unwrap());
+}
+
+fn emulate_kfd(folder: PathBuf, kernel: &str, gfx: u32) {
+    let options = small(folder.join(GPU_SOCKET), MachineKind::Cwsr);
+    let rules = Rules::of(kernel, gfx).unwrap();
+    serve(Server::bind_kfd(options, KfdOptions { folder, rules, gfx, xccs: 2 }).unwrap());
+}
+
+/// One small device, which a single kernel fills.
+fn small(socket: PathBuf, machine: MachineKind) -> Options {
     let mut model = DeviceModel::built_in("mi300x").unwrap();
-    // One small device, which a single kernel fills.
     model.compute_units = 1;
-    let mut server = Server::bind(Options { socket, model, machine, devices: 1 }).unwrap();
+    Options { socket, model, machine, devices: 1 }
+}
+
+fn serve(mut server: Server) {
     let (stop, _signal) = UnixStream::pair().unwrap();
     server.run(stop.as_fd()).unwrap();
 }
