@@ -17,6 +17,18 @@ pub(crate) fn find() -> Option<Site> {
     SiteName::from_environment().open().ok()
 }
 
+/// What to say of a process that uses no AMD device where NVIDIA's cannot be had: if there are AMD
+/// devices, that is it.
+pub(crate) fn explain_stranger(pid: u32, failure: Failure) -> Failure {
+    if find().is_none() {
+        return failure;
+    }
+    Failure::input(format_args!(
+        "process {pid} uses no AMD GPU, and NVIDIA's cannot be controlled here; `gpreempt ps` lists \
+         who uses one"
+    ))
+}
+
 /// The devices, for a process that uses them.
 pub(crate) fn require() -> Result<Site, Failure> {
     let name = SiteName::from_environment();

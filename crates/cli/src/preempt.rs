@@ -19,7 +19,8 @@ pub(crate) fn main(args: &PreemptArgs) -> Result<(), Failure> {
     if crate::amd::is_user(pid) {
         return on_amd(args);
     }
-    driver_gate::for_changes(args.driver)?;
+    driver_gate::for_changes(args.driver)
+        .map_err(|failure| crate::amd::explain_stranger(pid, failure))?;
     let process = survey::look(pid).map_err(Failure::input)?;
     let clients = process.clients.as_ref().map_err(Failure::input)?;
     let begin = Instant::now();

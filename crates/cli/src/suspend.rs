@@ -35,7 +35,8 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     if crate::amd::is_user(pid) {
         return amd::main(args, pid, &crate::amd::require()?);
     }
-    driver_gate::for_changes(args.driver)?;
+    driver_gate::for_changes(args.driver)
+        .map_err(|failure| crate::amd::explain_stranger(pid, failure))?;
     let journal = Journal::open().map_err(Failure::run)?;
     let lock = journal.lock().map_err(Failure::run)?;
     // What was left behind has to be undone before we look at anything.

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use gpreempt_wire::process::Process;
+use gpreempt_wire::queue::DeviceKind;
 use gpreempt_wire::request::Request;
 
 use crate::program::{compile, compile_with, sources, succeed, told};
@@ -82,6 +83,24 @@ fn an_interrupted_queue_is_restored() {
     assert!(lines[1].starts_with("level 2: its kernel has ended after "), "{output}");
     assert!(output.contains("off after ") && output.ends_with("restored\n"), "{output}");
     scene.until_load(|queue| queue.is_on && !queue.is_suspended);
+}
+
+#[test]
+fn queues_of_amd_devices_are_listed_suspended_and_interrupted() {
+    let scene = Scene::on_kfd();
+    let queue = scene.load().unwrap();
+    assert_eq!((queue.kind, queue.priority.level()), (DeviceKind::Amd, 2));
+    let list = succeed(&mut compile("examples/c/list_queues.c").within(&scene));
+    assert!(list.contains(&format!(" {} ", scene.load_pid())), "{list}");
+    let program = compile("examples/c/suspend_resume.c");
+    let output = succeed(program.within(&scene).args(["7", "300"]));
+    assert_eq!(output, "1 queues are off\n1 queues may run\n");
+    let program = compile("examples/c/interrupt_restore.c");
+    let output = succeed(program.within(&scene).arg(queue.id.to_string()));
+    assert!(output.contains("level 2: the device cannot do that"), "{output}");
+    assert!(output.contains("off after ") && output.ends_with("restored\n"), "{output}");
+    let queue = scene.until_load(|queue| queue.is_on && !queue.is_suspended);
+    assert!(queue.preempts >= 2, "{queue:?}");
 }
 
 #[test]

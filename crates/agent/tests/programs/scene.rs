@@ -92,6 +92,8 @@ pub(crate) struct Scene {
     load: Process,
     daemon: Option<Process>,
     emulator: Option<Process>,
+    /// How the daemon is told of the emulator.
+    option: &'static str,
     folder: Folder,
 }
 
@@ -103,17 +105,28 @@ impl Scene {
 
     /// The same on another kind of machine.
     pub(crate) fn on(machine: &str) -> Self {
+        Self::with(&["--machine", machine, "--socket"], "--emulated", "--socket")
+    }
+
+    /// The same on an AMD device, as far as anybody can tell.
+    pub(crate) fn on_kfd() -> Self {
+        Self::with(&["--kfd"], "--emulated-kfd", "--kfd")
+    }
+
+    /// What is behind the last of each program's options is called `gpu`.
+    fn with(emulated: &[&str], option: &'static str, load_option: &str) -> Self {
         let folder = Folder::new();
         let mut emulator = Command::new(programs().join("gpreempt-emu"));
-        emulator.args(["--machine", machine]).arg("--socket").arg(folder.path("gpu"));
+        emulator.args(emulated).arg(folder.path("gpu"));
         let emulator = start(&mut emulator, &folder, "emulator");
         until("an emulator", || folder.path("gpu").exists().then_some(()));
-        let daemon = start_daemon(&folder);
+        let daemon = start_daemon(&folder, option);
         let mut load = Command::new(programs().join("gpreempt-emu"));
-        load.args(["load", "be", "--seconds", "3600", "--kernel-us", "3000", "--socket"]);
+        load.args(["load", "be", "--seconds", "3600", "--kernel-us", "3000", load_option]);
         load.arg(folder.path("gpu")).env("GPREEMPT_PRIORITY", "2");
         let load = start(&mut load, &folder, "load");
-        let scene = Self { load, daemon: Some(daemon), emulator: Some(emulator), folder };
+        let (daemon, emulator) = (Some(daemon), Some(emulator));
+        let scene = Self { load, daemon, emulator, option, folder };
         scene.until_load(|queue| queue.is_active);
         scene
     }
@@ -158,7 +171,7 @@ impl Scene {
     /// Kills the daemon and starts another one.
     pub(crate) fn restart_daemon(&mut self) {
         self.daemon = None;
-        self.daemon = Some(start_daemon(&self.folder));
+        self.daemon = Some(start_daemon(&self.folder, self.option));
     }
 
     /// Kills the emulated GPU.
@@ -167,13 +180,13 @@ impl Scene {
     }
 }
 
-fn start_daemon(folder: &Folder) -> Process {
+fn start_daemon(folder: &Folder, option: &str) -> Process {
     let mut daemon = Command::new(programs().join("gpreemptd"));
     daemon
         .args(["--foreground", "--no-nvidia", "--no-amd", "--socket"])
         .arg(folder.path("gpreemptd.sock"));
     daemon.arg("--state").arg(folder.path("state"));
-    daemon.arg("--emulated").arg(folder.path("gpu"));
+    daemon.arg(option).arg(folder.path("gpu"));
     fs::write(folder.path("config.toml"), "").unwrap();
     daemon.arg("--config").arg(folder.path("config.toml"));
     daemon.env_remove("NOTIFY_SOCKET").env_remove("JOURNAL_STREAM");

@@ -5,6 +5,7 @@
     reason = "a broken expectation fails the test, and a daemon in a test knows few requests"
 )]
 
+mod amd;
 mod bad_input;
 mod compare;
 mod completions;

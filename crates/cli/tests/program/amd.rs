@@ -1,0 +1,203 @@
+//! Commands without a daemon, with an emulated KFD and a process that uses it. Both are this very
+//! program in another role.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use gpreempt_core::id::DeviceId;
+use gpreempt_emu::control::{Control, Options as ControlOptions};
+use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
+use gpreempt_emu::load::{BestEffort, Load, Output as Lines, Stop};
+use gpreempt_emu::server::{KfdOptions, Options, Server};
+use gpreempt_sim::model::{DeviceModel, MachineKind};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Folder;
+
+const ROLE: &str = "GPREEMPT_TEST_ROLE";
+const GFX: u32 = 90_402;
+
+/// A process that is killed when the test is over.
+struct Player(Child);
+
+impl Player {
+    fn start(role: &str, folder: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "amd::plays_a_role", "--nocapture"])
+            .env(ROLE, format!("{role} {}", folder.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Somebody has to read what it says, or it would wait for that.
+        let mut out = child.stdout.take().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Ends it in good order: a load proves that every kernel ran exactly once.
+    fn finish(mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(self.0.wait().unwrap().success(), "its work is not exact");
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn plays_a_role() {
+    let Ok(told) = std::env::var(ROLE) else { return };
+    let (role, folder) = told.split_once(' ').unwrap();
+    let folder = PathBuf::from(folder);
+    if role == "load" {
+        let load = Load {
+            socket: folder,
+            device: DeviceId(0),
+            seconds: 3_600,
+            kernel_us: 4_000,
+            groups: 4,
+            wait_file: None,
+            output: Lines { json: true },
+        };
+        let load = BestEffort { load, depth: 4, report_ms: 1_000, drain_ms: 60_000 };
+        load.run(&Stop::on_signals().unwrap()).unwrap();
+        return;
+    }
+    let model = DeviceModel::built_in("mi300x").unwrap();
+    let (socket, machine) = (folder.join(GPU_SOCKET), MachineKind::Cwsr);
+    let options = Options { socket, model, machine, devices: 1 };
+    let rules = Rules::of(role, GFX).unwrap();
+    let kfd = KfdOptions { folder, rules, gfx: GFX, xccs: 1 };
+    let mut server = Server::bind_kfd(options, kfd).unwrap();
+    let (stop, _signal) = UnixStream::pair().unwrap();
+    server.run(stop.as_fd()).unwrap();
+}
+
+/// An emulated KFD and a load on it.
+struct Scene {
+    load: Player,
+    _emulator: Player,
+    folder: Folder,
+}
+
+impl Scene {
+    fn new(name: &str, kernel: &str) -> Self {
+        let folder = Folder::new(name);
+        let kfd = folder.0.join("kfd");
+        let emulator = Player::start(kernel, &kfd);
+        until("an emulator", || {
+            Control::connect(&kfd.join(GPU_SOCKET), ControlOptions::default()).is_ok()
+        });
+        let load = Player::start("load", &kfd);
+        let scene = Self { load, _emulator: emulator, folder };
+        until("a load", || scene.text(&["ps"]).contains(&scene.load.pid()));
+        scene
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.folder.command(arguments);
+        command.env("GPREEMPT_EMULATED_KFD", self.folder.0.join("kfd"));
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn complaint(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn is_stopped(&self) -> bool {
+        let socket = self.folder.0.join("kfd").join(GPU_SOCKET);
+        let mut control = Control::connect(&socket, ControlOptions::default()).unwrap();
+        control.list().unwrap().queues.iter().any(|queue| queue.is_stopped)
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_process_is_suspended_and_preempted() {
+    // By its queues, and where the kernel cannot do that, as a whole.
+    for kernel in ["6.12.103", "6.1"] {
+        let scene = Scene::new(&format!("amd-{kernel}"), kernel);
+        let pid = scene.load.pid();
+        let mut suspend = scene.command(&["suspend", &pid, "--for", "600s"]);
+        let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
+        until("it is off", || scene.is_stopped());
+        assert!(scene.text(&["ps"]).contains("stopped"), "{kernel}");
+        let (own, signal) = (Pid::from_child(&child), Signal::INT);
+        kill_process(own, signal).unwrap();
+        assert!(child.wait().unwrap().success(), "{kernel}");
+        assert!(!scene.is_stopped(), "{kernel}");
+
+        let short = scene.text(&["suspend", &pid, "--for", "100ms"]);
+        assert!(short.contains("runs again"), "{kernel}: {short}");
+        if kernel != "6.1" {
+            let taken = scene.text(&["preempt", &pid]);
+            assert!(taken.contains("was taken off its GPUs"), "{taken}");
+        }
+        let all = scene.text(&["suspend", "--gpu", "0", "--everything", "--for", "100ms"]);
+        assert!(all.contains(&format!("{pid} runs again")), "{kernel}: {all}");
+        assert!(!scene.is_stopped(), "{kernel}");
+        scene.load.finish();
+    }
+}
+
+#[test]
+fn nobody_stays_off_when_a_command_is_killed() {
+    for kernel in ["6.12.95", "6.1"] {
+        let scene = Scene::new(&format!("amd-kill-{kernel}"), kernel);
+        let pid = scene.load.pid();
+        let mut suspend = scene.command(&["suspend", &pid, "--for", "600s"]);
+        let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
+        until("it is off", || scene.is_stopped());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("it is on", || !scene.is_stopped());
+        scene.load.finish();
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let scene = Scene::new("amd-bad", "6.12.103");
+    if !Path::new("/sys/module/nvidia").exists() {
+        for command in ["suspend", "preempt"] {
+            let line = scene.complaint(&[command, "999999999"]);
+            assert!(line.contains("uses no AMD GPU"), "{line}");
+        }
+    }
+    let line = scene.complaint(&["suspend", "--gpu", "7", "--everything"]);
+    assert!(line.contains("there is no AMD GPU 7"), "{line}");
+    assert!(scene.text(&["doctor"]).contains("KFD 1.17 can suspend single queues"));
+    scene.load.finish();
+}
