@@ -32,3 +32,11 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[scenes.Scene]:
         monkeypatch.setenv("GPREEMPT_SOCKET", str(made.socket))
         monkeypatch.setenv("GPREEMPT_EMULATED_SOCKET", str(made.gpu))
         yield made
+
+
+@pytest.fixture
+def amd_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[scenes.Scene]:
+    """An AMD GPU, as far as the daemon can tell."""
+    with scenes.Scene(is_amd=True) as made:
+        monkeypatch.setenv("GPREEMPT_SOCKET", str(made.socket))
+        yield made

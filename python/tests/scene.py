@@ -127,16 +127,19 @@ class Load(Program):
 class Scene:
     """An emulated GPU and a daemon."""
 
-    def __init__(self, machine: str = "cwsr", devices: int = 1) -> None:
+    def __init__(self, machine: str = "cwsr", devices: int = 1, is_amd: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpreempt-")
         self.folder = Path(self._folder.name)
         self.socket = self.folder / "gpreemptd.sock"
         self.gpu = self.folder / "gpu"
+        # By its own socket, or as a KFD.
+        self._where = "--kfd" if is_amd else "--socket"
+        self._option = "--emulated-kfd" if is_amd else "--emulated"
         self._programs: list[Program] = []
         self.emulator = self._start(
             Program(
                 binaries() / "gpreempt-emu",
-                *("--socket", self.gpu, "--model", "mi300x", "--machine", machine),
+                *(self._where, self.gpu, "--model", "mi300x", "--machine", machine),
                 *("--compute-units", 1, "--devices", devices),
             )
         )
@@ -153,7 +156,7 @@ class Scene:
                 binaries() / "gpreemptd",
                 *("--no-nvidia", "--no-amd", "--socket", self.socket),
                 *("--state", self.folder / "state"),
-                *("--config", config, "--emulated", self.gpu),
+                *("--config", config, self._option, self.gpu),
             )
         )
         self.daemon.until_says("ready at")
@@ -165,7 +168,7 @@ class Scene:
         """Starts a load without end and waits until it is ready."""
         load = Load(
             binaries() / "gpreempt-emu",
-            *("load", "be", "--socket", self.gpu, "--seconds", 3600, "--json"),
+            *("load", "be", self._where, self.gpu, "--seconds", 3600, "--json"),
             *("--kernel-us", kernel_us, "--depth", 4, "--report-ms", 20, "--device", device),
             env=env,
         )
