@@ -24,8 +24,8 @@ pub(crate) fn explain_stranger(pid: u32, failure: Failure) -> Failure {
         return failure;
     }
     Failure::input(format_args!(
-        "process {pid} uses no AMD GPU, and NVIDIA's cannot be controlled here; `gpreempt ps` lists \
-         who uses one"
+        "process {pid} uses no AMD GPU, and NVIDIA's cannot be controlled here; `gpreempt ps` \
+         lists who uses one"
     ))
 }
 
