@@ -186,14 +186,15 @@ impl Server {
         let tracer_of = crate::kfd::procfs::tracer_of;
         let mut world = World { devices: &mut devices, tracer_of: &tracer_of };
         what(&mut kfd.driver, &mut world);
-        let closed = devices.closed;
+        // First, so that nobody hears that a queue is gone and still sees it.
+        for queue in devices.closed {
+            self.forget_queue(queue, QueueState::Closed);
+        }
+        let Some(kfd) = &mut self.kfd else { return };
         while let Some((ticket, answer)) = kfd.driver.poll_answer() {
             let Some(socket) = kfd.replies.remove(&ticket) else { continue };
             let array = answer.array.unwrap_or_default();
             send(&socket, &Reply { result: answer.result, block: answer.block, array });
-        }
-        for queue in closed {
-            self.forget_queue(queue, QueueState::Closed);
         }
     }
 }
