@@ -89,7 +89,9 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::EmulatedStop { .. } | Act::EmulatedPark { .. } | Act::EmulatedSlice { .. } => {
             emulated::act::perform(process, act, undo)
         }
-        Act::AmdPause { .. } | Act::AmdSuspend => amd::act::perform(process, act, undo),
+        Act::AmdPause { .. } | Act::AmdSuspend { .. } | Act::AmdSession { .. } => {
+            amd::act::perform(process, act, undo)
+        }
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn main(args: &SuspendArgs, pid: u32, site: &Site) -> Result<(), Fail
 fn begin(site: &Site, process: &ProcessInfo) -> Result<(Option<Suspension>, Act), Failure> {
     let pid = process.key.pid;
     match Suspension::begin(site, pid) {
-        Ok(suspension) => Ok((Some(suspension), Act::AmdSuspend)),
+        Ok(suspension) => Ok((Some(suspension), Act::AmdSuspend { site: site.name.clone() })),
         Err(SuspensionError::Attach(error)) if error.allows_pause() => {
             note(&error);
             Ok((None, Act::AmdPause { site: site.name.clone() }))

@@ -1,12 +1,17 @@
 //! What can be done to a process on AMD devices and outlives us.
 //!
-//! Suspending queues is not here: when a debugger dies, the kernel resumes what it suspended.
+//! A session ends with its owner, and the kernel resumes what was suspended in it. It does not end
+//! with an owner that stands still; then whoever undoes the owner's acts ends it.
 
 use std::io;
 
+use rustix::io::Errno;
+
+use super::door::Door;
 use super::node;
 use super::pause::{PauseError, pause, unpause};
 use super::site::SiteName;
+use super::tracer::{TraceError, as_tracer};
 use crate::act::ActError;
 use crate::journal::Act;
 use crate::process::ProcessKey;
@@ -18,9 +23,9 @@ use crate::process::ProcessKey;
 pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
     let pid = process.pid;
     let name = match act {
-        Act::AmdPause { site } => site,
-        // The kernel does it when whoever suspended them ends, and nobody else could.
-        Act::AmdSuspend => return Ok(()),
+        // Done by whoever has the session.
+        Act::AmdSuspend { .. } | Act::AmdSession { .. } if !undo => return Ok(()),
+        Act::AmdPause { site } | Act::AmdSuspend { site } | Act::AmdSession { site } => site,
         // Somebody else's to do.
         Act::NvidiaSlice { .. }
         | Act::NvidiaStop { .. }
@@ -34,11 +39,26 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
     process.check()?;
     let site = name.open().map_err(|error| explain_open(pid, name, &error))?;
     let door = &*site.door;
+    if !matches!(act, Act::AmdPause { .. }) {
+        return end_session(door, pid);
+    }
     let done = if undo { unpause(door, pid) } else { pause(door, pid) };
     done.map_err(|error| match error {
         error if error.is_gone() => ActError::Changed(pid),
         error => ActError::Amd(pid, error),
     })
+}
+
+/// Ends whatever session a process is in, unless somebody traces it: then it is theirs, or its
+/// owner will have ended it.
+fn end_session(door: &dyn Door, pid: u32) -> Result<(), ActError> {
+    let refused = |errno| ActError::Amd(pid, PauseError::Refused(pid, errno));
+    match as_tracer(door, pid, || door.disable(pid)) {
+        Ok(Ok(()) | Err(Errno::INVAL | Errno::SRCH | Errno::PERM | Errno::NOTTY))
+        | Err(TraceError::Seize(_)) => Ok(()),
+        Ok(Err(errno)) => Err(refused(errno)),
+        Err(TraceError::Thread(_)) => Err(refused(Errno::AGAIN)),
+    }
 }
 
 /// Where the device is gone, nothing of the process is left on it.
@@ -50,20 +70,18 @@ fn explain_open(pid: u32, name: &SiteName, error: &io::Error) -> ActError {
     if *name != SiteName::Kernel && is_gone {
         return ActError::Changed(pid);
     }
-    match rustix::io::Errno::from_io_error(error) {
-        Some(rustix::io::Errno::NOENT | rustix::io::Errno::NXIO) if node::number().is_none() => {
-            ActError::Changed(pid)
-        }
-        errno => {
-            ActError::Amd(pid, PauseError::Refused(pid, errno.unwrap_or(rustix::io::Errno::IO)))
-        }
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT | Errno::NXIO) if node::number().is_none() => ActError::Changed(pid),
+        errno => ActError::Amd(pid, PauseError::Refused(pid, errno.unwrap_or(Errno::IO))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amd::door::ClientDoor;
     use crate::amd::fake::FakeKfd;
+    use crate::amd::session::Session;
     use crate::amd::site;
     use crate::process::ProcessInfo;
 
@@ -103,7 +121,34 @@ mod tests {
         site::fakes::put(folder, &kfd, false);
         let refused = perform(key, &act, false).unwrap_err().to_string();
         assert!(refused.contains("CAP_CHECKPOINT_RESTORE"), "{refused}");
-        assert!(perform(key, &Act::AmdSuspend, true).is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_session_whose_owner_stands_still_is_ended_and_nothing_stays_suspended() {
+        let folder = std::path::Path::new("/nonexistent/act-session");
+        let kfd = FakeKfd::new();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let key = ProcessInfo::read(child.id()).unwrap().key;
+        let client = kfd.client(key.pid);
+        client.runtime_enable(true).unwrap();
+        let queue = client.open_queue(1).unwrap();
+        site::fakes::put(folder, &kfd, true);
+        let door: std::sync::Arc<dyn Door> = std::sync::Arc::new(kfd.door(1));
+        let mut session = Session::attach(door, key.pid).unwrap();
+        session.queues().unwrap();
+        session.suspend(&[queue], 0).unwrap();
+        assert_eq!(kfd.is_running(key.pid, queue), Some(false));
+        for act in [
+            Act::AmdSession { site: SiteName::emulated(folder) },
+            Act::AmdSuspend { site: SiteName::emulated(folder) },
+        ] {
+            perform(key, &act, false).unwrap();
+            perform(key, &act, true).unwrap();
+            assert_eq!(kfd.is_running(key.pid, queue), Some(true));
+            assert!(!kfd.is_debugged(key.pid));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -6,18 +6,19 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::device_file::device_number;
 
 /// Where it is.
 pub const PATH: &str = "/dev/kfd";
 
 /// The number of our own `/dev/kfd`.
 pub(crate) fn number() -> Option<u64> {
-    let metadata = fs::metadata(PATH).ok()?;
-    metadata.file_type().is_char_device().then(|| metadata.rdev())
+    device_number(Path::new(PATH))
 }
 
 /// The files of a process that are that device.
@@ -29,9 +30,7 @@ pub(crate) fn held_by(pid: u32, number: u64) -> io::Result<Vec<i32>> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(entry) = entry else { continue };
         // A file that was closed meanwhile is simply not there.
-        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
-        if metadata.file_type().is_char_device()
-            && metadata.rdev() == number
+        if device_number(&entry.path()) == Some(number)
             && let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok())
         {
             held.push(fd);
@@ -68,7 +67,7 @@ mod tests {
     #[test]
     fn devices_are_recognised_by_their_number() {
         let null = fs::File::open("/dev/null").unwrap();
-        let number = null.metadata().unwrap().rdev();
+        let number = device_number(Path::new("/dev/null")).unwrap();
         let held = held_by(std::process::id(), number).unwrap();
         assert!(held.contains(&std::os::fd::AsRawFd::as_raw_fd(&null)));
         assert_eq!(held_by(std::process::id(), u64::MAX).unwrap(), Vec::<i32>::new());

@@ -233,11 +233,17 @@ impl Session {
             let _ = take_events(door, pid, &mut ignored);
             door.disable(pid)
         });
-        self.is_over = true;
-        match ended {
+        let ended = match ended {
             Ok(()) | Err(SessionError::Over(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+            // Somebody traces the process, so we cannot. Kernels before 6.12.103 let anybody end
+            // a session, and newer ones its owner.
+            Err(error) => match self.door.disable(self.pid) {
+                Ok(()) | Err(Errno::INVAL | Errno::SRCH) => Ok(()),
+                Err(_) => Err(error),
+            },
+        };
+        self.is_over |= ended.is_ok();
+        ended
     }
 
     /// Takes the bytes out of the pipe. Says whether it has ended.

@@ -40,7 +40,8 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         | Act::NvidiaInterleave { .. }
         | Act::NvidiaHold(_)
         | Act::AmdPause { .. }
-        | Act::AmdSuspend => return Err(ActError::Changed(pid)),
+        | Act::AmdSuspend { .. }
+        | Act::AmdSession { .. } => return Err(ActError::Changed(pid)),
     };
     match result {
         Err(CallError::Gone | CallError::Emu(EmuError::Refused(Refusal::NoSuchQueue))) if undo => {

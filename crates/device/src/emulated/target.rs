@@ -159,14 +159,17 @@ impl Target {
 
     /// Fetches nothing more from its ring, or again.
     pub(super) fn park(&mut self, parked: bool) -> Job {
-        self.changed.park = parked;
+        // Until it is known that the device fetches again, it may not.
+        self.changed.park |= parked;
         self.park_job(!parked)
     }
 
     /// The device heard that it is to fetch or not.
     pub(super) fn set_parked(&mut self, parked: bool) {
-        // Whoever changed their mind meanwhile hears of that as well.
-        self.parking = if parked && self.changed.park { Parking::Parked } else { Parking::Fetches };
+        if self.owner.is_some() {
+            self.changed.park = parked;
+            self.parking = if parked { Parking::Parked } else { Parking::Fetches };
+        }
     }
 
     /// Whether nothing is fetched and what was has ended.

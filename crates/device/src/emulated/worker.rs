@@ -109,8 +109,10 @@ impl Hands {
             Job::Park { process, act, undo, queue } => {
                 let result = self.ledger.perform(process, &act, undo);
                 self.complain(result.as_ref().err())?;
-                let is_parked = result.is_ok() && !undo;
-                self.reports.send(Report::Parked { queue, is_parked })
+                if result.is_err() {
+                    return Ok(());
+                }
+                self.reports.send(Report::Parked { queue, is_parked: !undo })
             }
             Job::Advise { process, instance, queue, advice } => {
                 let result = call(&self.socket, instance, |control| match advice {

@@ -97,8 +97,19 @@ pub enum Act {
         site: SiteName,
     },
     /// Queues of a process on AMD devices that are suspended in a session of whoever wrote this.
-    /// The session ends with its owner, and the kernel resumes them then: this says who it was.
-    AmdSuspend,
+    /// The session ends with its owner, and the kernel resumes them then. An owner that stands still
+    /// does not end, so its keeper ends the session.
+    AmdSuspend {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+    /// A session with a process, in which queues may be suspended or not; likewise.
+    AmdSession {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
     /// How often an NVIDIA group's turn comes.
     NvidiaInterleave {
         /// The RM client.
@@ -152,7 +163,7 @@ impl Act {
                 | Self::EmulatedStop { .. }
                 | Self::EmulatedPark { .. }
                 | Self::AmdPause { .. }
-                | Self::AmdSuspend
+                | Self::AmdSuspend { .. }
         )
     }
 
@@ -170,7 +181,8 @@ impl Act {
             Self::EmulatedStop { instance, queue, .. } => (4, instance, 0, queue),
             Self::EmulatedSlice { instance, queue, .. } => (5, instance, 0, queue),
             Self::AmdPause { .. } => (7, 0, 0, 0),
-            Self::AmdSuspend => (8, 0, 0, 0),
+            // Both are ended by ending the session.
+            Self::AmdSuspend { .. } | Self::AmdSession { .. } => (8, 0, 0, 0),
             Self::EmulatedPark { instance, queue, .. } => (9, instance, 0, queue),
             // Where a context is watched anew, the old channel and the new one are there together.
             Self::NvidiaHold(site) => {
@@ -206,7 +218,9 @@ mod tests {
         assert_eq!(act, Act::AmdPause { site: SiteName::Kernel });
         let text = serde_json::to_string(&act).unwrap();
         assert_eq!(serde_json::from_str::<Act>(&text).unwrap(), act);
-        assert!(act.is_stop() && !act.concerns_the_same(&Act::AmdSuspend));
+        assert!(
+            act.is_stop() && !act.concerns_the_same(&Act::AmdSuspend { site: SiteName::Kernel })
+        );
     }
 
     #[test]

@@ -92,7 +92,8 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         | Act::EmulatedPark { .. }
         | Act::EmulatedSlice { .. }
         | Act::AmdPause { .. }
-        | Act::AmdSuspend => Err(ActError::Changed(process.pid)),
+        | Act::AmdSuspend { .. }
+        | Act::AmdSession { .. } => Err(ActError::Changed(process.pid)),
     }
 }
 

@@ -6,10 +6,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::device_file::device_number;
 
 /// What the kernel calls the nodes of unified memory, whose major number it chooses itself.
 const UNIFIED_MEMORY: &str = "nvidia-uvm";
@@ -64,12 +65,9 @@ pub fn held_by(pid: u32) -> io::Result<Vec<HeldNode>> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(entry) = entry else { continue };
         // A file that was closed meanwhile is simply not there.
-        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
-        if !metadata.file_type().is_char_device() {
-            continue;
-        }
+        let Some(number) = device_number(&entry.path()) else { continue };
         let fd = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        if let (Some(fd), Some(node)) = (fd, Node::of(metadata.rdev(), unified_memory)) {
+        if let (Some(fd), Some(node)) = (fd, Node::of(number, unified_memory)) {
             held.push(HeldNode { fd, node });
         }
     }

@@ -49,7 +49,9 @@ impl OnAmd {
         refuse_touched(&self.journal, process)?;
         let (suspension, act) =
             match Suspension::begin_on(&self.site, process.pid, Some(self.gpu_id)) {
-                Ok(suspension) => (Some(suspension), Act::AmdSuspend),
+                Ok(suspension) => {
+                    (Some(suspension), Act::AmdSuspend { site: self.site.name.clone() })
+                }
                 Err(SuspensionError::Attach(error)) if error.allows_pause() => {
                     (None, Act::AmdPause { site: self.site.name.clone() })
                 }

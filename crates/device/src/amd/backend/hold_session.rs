@@ -5,7 +5,7 @@
 //! one call.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Fault;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,6 +19,7 @@ use crate::amd::destroyer;
 use crate::amd::queue::Kind;
 use crate::amd::session::{Outcome, Session, SessionError};
 use crate::controller::{Alone, Awaited};
+use crate::journal::Act;
 
 /// How often it is looked whether a process waits for a queue that is suspended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -34,14 +35,32 @@ struct Use<'a> {
     suspended: BTreeSet<u32>,
     /// Whether there are queues that could be suspended if there were a runtime.
     has_queues: bool,
+    /// Since when there are such queues and no runtime.
+    lacks_runtime_since: Option<Instant>,
+    /// When it was last looked whether somebody waits for a suspended queue.
+    looked: Instant,
 }
 
 impl Hands {
     /// Until it is told to end, or the session does.
     pub(super) fn hold_session(&self, session: Session) -> Result<Next, Alone> {
+        // Should we stand still, our keeper ends the session, and with it every suspension.
+        let act = Act::AmdSession { site: self.site.name.clone() };
+        if let Err(error) = self.ledger.perform(self.process, &act, false) {
+            let sentence = format!("process {} is left alone: {error}", self.process);
+            return Ok(Next::Wait(sentence));
+        }
         let memory = Memory::open(self.process.pid).ok();
         let suspended = BTreeSet::new();
-        let mut held = Use { hands: self, session, memory, suspended, has_queues: false };
+        let mut held = Use {
+            hands: self,
+            session,
+            memory,
+            suspended,
+            has_queues: false,
+            lacks_runtime_since: None,
+            looked: Instant::now(),
+        };
         held.list(true)?;
         let next = held.work()?;
         if let Err(error) = held.session.detach() {
@@ -55,6 +74,8 @@ impl Use<'_> {
     fn work(&mut self) -> Result<Next, Alone> {
         loop {
             let lacks_runtime = self.has_queues && self.session.runtime() == RuntimeState::Disabled;
+            let since = self.lacks_runtime_since.filter(|_| lacks_runtime);
+            self.lacks_runtime_since = lacks_runtime.then(|| since.unwrap_or_else(Instant::now));
             let wait = match (self.suspended.is_empty(), lacks_runtime) {
                 (false, _) => Some(timespec(LOOK)),
                 (true, true) => Some(timespec(RUNTIME_WAIT)),
@@ -64,11 +85,11 @@ impl Use<'_> {
                 PollFd::new(&self.hands.waker, PollFlags::IN),
                 PollFd::new(&self.session, PollFlags::IN),
             ];
-            let ready = match poll(&mut fds, wait.as_ref()) {
-                Ok(ready) => ready,
+            match poll(&mut fds, wait.as_ref()) {
+                Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Ok(Next::Wait(format!("{}: poll: {errno}", self.name()))),
-            };
+            }
             let (has_jobs, has_events) =
                 (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
             if has_events && let Some(next) = self.take_events()? {
@@ -77,9 +98,12 @@ impl Use<'_> {
             if has_jobs && self.take_jobs()? {
                 return Ok(Next::End);
             }
-            if ready == 0 && !self.suspended.is_empty() {
+            // By the clock: a process whose queues come and go all the time is never quiet.
+            if !self.suspended.is_empty() && self.looked.elapsed() >= LOOK {
+                self.looked = Instant::now();
                 self.free_awaited()?;
-            } else if ready == 0 && lacks_runtime {
+            }
+            if self.lacks_runtime_since.is_some_and(|since| since.elapsed() >= RUNTIME_WAIT) {
                 let why = format!("{} has no ROCm runtime that a debugger could use", self.name());
                 return Ok(Next::Whole { why, may_change: false });
             }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Fault;
@@ -120,14 +121,33 @@ impl Whole<'_> {
         Ok(())
     }
 
+    /// Nobody resumes what the process no longer has on a device, and it may be paused for it.
+    fn let_go_of_the_gone(&mut self, gpu_ids: &BTreeSet<u32>) -> Result<(), Alone> {
+        self.off.retain(|gpu_id| gpu_ids.contains(gpu_id));
+        match self.settle() {
+            // It is tried again with the next look.
+            Err(error) if !error.is_gone() => {
+                self.hands.reports.send(Report::Problem(error.to_string()))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Tells what the process has, if that is different.
     fn list(&mut self) -> Result<(), Alone> {
         let (hands, pid) = (self.hands, self.hands.process.pid);
         let places = &hands.site.places;
-        // Nothing is shown of a process that is just ending; that it ends shows elsewhere.
-        let queues = queues_of(&places.sysfs, pid).unwrap_or_default();
+        let queues = match queues_of(&places.sysfs, pid) {
+            Ok(queues) => queues,
+            // It has left its devices, or is just ending; that it ends shows elsewhere.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            // Nobody knows, so nothing is different from before.
+            Err(_) => return Ok(()),
+        };
         let compute = queues.iter().filter(|queue| queue.kind == Kind::Compute);
         let gpu_ids: BTreeSet<u32> = compute.map(|queue| queue.gpu_id).collect();
+        self.let_go_of_the_gone(&gpu_ids)?;
+        let hands = self.hands;
         let text = fs::read(places.debugfs.join("mqds")).unwrap_or_default();
         let rings = rings_of(&Dump::parse(&text), pid);
         let on = |gpu_id: u32| rings.iter().filter(move |ring| ring.gpu_id == gpu_id).copied();
