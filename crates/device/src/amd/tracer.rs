@@ -15,6 +15,10 @@ use super::door::Door;
 /// How long a process may stay traced after the thread that traced it has ended. It takes
 /// microseconds.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
+/// What threads are called that trace a process for a moment.
+const ERRAND: &str = "amd errand";
+/// How long such a thread of somebody else is waited for. It takes milliseconds.
+const ERRAND_MAX: Duration = Duration::from_secs(1);
 /// How often to look.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -35,10 +39,10 @@ pub(crate) fn as_tracer<T: Send>(
 ) -> Result<T, TraceError> {
     let run = || {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
-        (own, door.seize(pid).map(|()| errand()))
+        (own, seize(door, pid).map(|()| errand()))
     };
     let (tracer, result) = thread::scope(|scope| {
-        let thread = thread::Builder::new().name("amd errand".into());
+        let thread = thread::Builder::new().name(ERRAND.into());
         let thread = thread.spawn_scoped(scope, run).map_err(TraceError::Thread)?;
         thread.join().map_err(|_| TraceError::Thread(io::Error::other("an errand failed")))
     })?;
@@ -48,6 +52,28 @@ pub(crate) fn as_tracer<T: Send>(
         thread::sleep(LOOK);
     }
     result.map_err(TraceError::Seize)
+}
+
+/// Traces a process. Another errand, perhaps of our keeper, is soon over.
+fn seize(door: &dyn Door, pid: u32) -> Result<(), Errno> {
+    let since = Instant::now();
+    loop {
+        match door.seize(pid) {
+            Err(Errno::PERM) if since.elapsed() < ERRAND_MAX && has_errand(door, pid) => {
+                thread::sleep(LOOK);
+            }
+            // It may have been over before we saw whose it was.
+            Err(Errno::PERM) => return door.seize(pid),
+            result => return result,
+        }
+    }
+}
+
+/// Whether whoever traces a process is one of us.
+fn has_errand(door: &dyn Door, pid: u32) -> bool {
+    let Some(tracer) = door.tracer_of(pid) else { return false };
+    let name = std::fs::read_to_string(format!("/proc/{tracer}/comm"));
+    name.is_ok_and(|name| name.trim_end() == ERRAND)
 }
 
 #[cfg(test)]

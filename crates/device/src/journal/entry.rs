@@ -97,8 +97,8 @@ pub enum Act {
         site: SiteName,
     },
     /// Queues of a process on AMD devices that are suspended in a session of whoever wrote this.
-    /// The session ends with its owner, and the kernel resumes them then. An owner that stands still
-    /// does not end, so its keeper ends the session.
+    /// The session ends with its owner, and the kernel resumes them then. An owner that stands
+    /// still does not end, so its keeper ends the session.
     AmdSuspend {
         /// Through which KFD.
         #[serde(default)]

@@ -68,9 +68,11 @@ impl KfdSide {
     ) -> Result<Self, ServeError> {
         let KfdOptions { folder, gfx, xccs, rules } = &options;
         let shape = Shape { devices, gfx: *gfx, xccs: *xccs, compute_units };
-        let tree = Tree::create(folder, shape)
-            .map_err(|error| ServeError::Files { path: folder.clone(), error })?;
+        let complain = |error| ServeError::Files { path: folder.clone(), error };
+        std::fs::create_dir_all(folder).map_err(complain)?;
+        // Before anything is written: another emulator may have the folder.
         let listening = Listening::new(folder.join(crate::kfd::SOCKET))?;
+        let tree = Tree::create(folder, shape).map_err(complain)?;
         Ok(Self {
             driver: Driver::new(*rules),
             listening,

@@ -131,13 +131,22 @@ impl Hand for OnAmd {
     }
 }
 
+/// How much of a name is enough to mean one.
+const SHORT_NAME: usize = 8;
+
 /// The GPU of that name: its UUID, its place on the bus, or its number among those of KFD.
 fn find(site: &Site, gpu: &str) -> Result<u32, Failure> {
     let topology = Topology::read(&site.places.sysfs).map_err(Failure::run)?;
     let named = |(index, node): &(usize, &Node)| {
         index.to_string() == gpu || node.uuid().eq_ignore_ascii_case(gpu) || node.pci() == gpu
     };
-    let found = topology.devices().enumerate().find(named);
+    // `ps` shows how a name begins; where that is enough, it is enough here.
+    let mut alike = topology
+        .devices()
+        .enumerate()
+        .filter(|(_, node)| gpu.len() >= SHORT_NAME && node.uuid().starts_with(gpu));
+    let only = alike.next().filter(|_| alike.next().is_none());
+    let found = topology.devices().enumerate().find(named).or(only);
     found.map(|(_, node)| node.gpu_id).ok_or_else(|| {
         let all: Vec<String> = topology.devices().map(Node::uuid).collect();
         Failure::input(format_args!("there is no AMD GPU {gpu}; there are {}", all.join(", ")))

@@ -120,7 +120,7 @@ fn a_paused_process_that_gives_its_queues_back_is_let_on() {
     scene.stop(queue);
     scene.client().destroy_queue(0).unwrap();
     let folder = scene.root.join(format!("sys/proc/{}/queues/0", scene.key.pid));
-    std::fs::remove_dir_all(folder).unwrap();
+    fs::remove_dir_all(folder).unwrap();
     // Nobody will ever resume a queue that is gone.
     scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
     let later = scene.client().open_queue(GPU).unwrap();
