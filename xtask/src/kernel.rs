@@ -1,12 +1,15 @@
 //! `cargo xtask kernel VERB`: the patches of `kernel/`, from fetching the source they are made for
 //! to running what comes out.
 
+mod build;
 mod fetch;
+mod kunit;
 mod objects;
 mod series;
 mod tools;
 mod tree;
 mod vectors;
+mod vm;
 
 use std::path::PathBuf;
 
@@ -27,6 +30,9 @@ const VERBS: &[Verb] = &[
     Verb { name: "fetch", run: || fetch::source().map(drop) },
     Verb { name: "apply", run: || tree::apply().map(drop) },
     Verb { name: "objects", run: objects::compile },
+    Verb { name: "kunit", run: kunit::run },
+    Verb { name: "build", run: || build::module().map(drop) },
+    Verb { name: "vm", run: vm::run },
     Verb { name: "vectors", run: vectors::check },
     Verb { name: "write-vectors", run: vectors::write },
 ];

@@ -24,8 +24,10 @@ use crate::process::{build_static, find_program, repository_root};
 use crate::step::Outcome;
 use archive::Archive;
 use findings::Findings;
+pub(crate) use guest::Guest;
 use guest::Programs;
 use kernel::{Kernel, Kind};
+pub(crate) use unpack::Unpacked;
 
 const SYNTAX: Syntax = Syntax { switches: &["--json"], options: &[], positionals: &[] };
 
@@ -114,6 +116,21 @@ impl Report {
     }
 }
 
+/// The newest kernel there is: its release, itself on disk, and a busybox to go with it.
+///
+/// # Errors
+/// Says what is missing, or what does not work.
+pub(crate) fn newest() -> anyhow::Result<(String, Unpacked, PathBuf)> {
+    let busybox = prepare().map_err(|stop| match stop {
+        Stop::Missing(what) => anyhow::anyhow!(what),
+        Stop::Broken(error) => error,
+    })?;
+    let root = repository_root().join("target/kfd-vm");
+    fs::create_dir_all(&root)?;
+    let (kernel, unpacked) = obtain(&Archive::open(&root)?, Kind::Owner, &root)?;
+    Ok((kernel.release, unpacked, busybox))
+}
+
 fn run() -> Result<Report, Stop> {
     if !cfg!(target_arch = "x86_64") {
         return Err(Stop::Missing("the kernels are for x86_64, and this is another".to_owned()));
@@ -145,11 +162,7 @@ fn run() -> Result<Report, Stop> {
 }
 
 /// A kernel on disk. Where that does not work, nothing is known to be wrong.
-fn obtain(
-    archive: &Archive,
-    kind: Kind,
-    root: &Path,
-) -> anyhow::Result<(Kernel, unpack::Unpacked)> {
+fn obtain(archive: &Archive, kind: Kind, root: &Path) -> anyhow::Result<(Kernel, Unpacked)> {
     let kernel =
         archive.newest(kind).ok_or_else(|| anyhow::anyhow!("there is no package of one"))?;
     let unpacked = unpack::unpack(archive, &kernel, root)?;

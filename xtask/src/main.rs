@@ -103,8 +103,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "kernel",
-        arguments: "fetch|apply|objects|vectors",
-        about: "the KFD patches of kernel/: their source, style and compilation (docs/kernel.md)",
+        arguments: "fetch|apply|objects|kunit|build|vm|vectors",
+        about: "the KFD patches of kernel/, as far as a machine without AMD GPU can try them",
         run: kernel::main,
     },
     Command {

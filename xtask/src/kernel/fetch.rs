@@ -40,13 +40,19 @@ pub(super) fn source() -> anyhow::Result<PathBuf> {
 
 /// Debian's configuration of the same version.
 pub(super) fn config() -> anyhow::Result<Vec<u8>> {
-    let archive = package(CONFIG)?;
-    let script = "dpkg-deb --fsys-tarfile \"$0\" | tar -xf - --to-stdout \"$1\" | xz -dc";
+    file_in(CONFIG, CONFIG_FILE)
+}
+
+/// One file of a package; one that is compressed in there is not compressed any more.
+pub(super) fn file_in(name: &str, file: &str) -> anyhow::Result<Vec<u8>> {
+    let archive = package(name)?;
+    let undo = if file.ends_with(".xz") { "xz -dc" } else { "cat" };
+    let script = format!("dpkg-deb --fsys-tarfile \"$0\" | tar -xf - --to-stdout \"$1\" | {undo}");
     let mut read = Command::new("bash");
-    read.args(["-o", "pipefail", "-c", script]).arg(archive).arg(CONFIG_FILE);
+    read.args(["-o", "pipefail", "-c", &script]).arg(archive).arg(file);
     let output = read.stderr(Stdio::inherit()).output().context("cannot run bash")?;
     if !output.status.success() || output.stdout.is_empty() {
-        bail!("{CONFIG} has no {CONFIG_FILE}");
+        bail!("{name} has no {file}");
     }
     Ok(output.stdout)
 }

@@ -32,22 +32,41 @@ pub(super) struct Programs<'a> {
     pub(super) check: &'a Path,
 }
 
-/// The first process: loads the modules, checks, and says how that went on the second wire.
-fn first_process(kernel: &Kernel) -> String {
+/// A virtual machine before it is started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guest<'a> {
+    /// The kernel and its modules, each after those it needs.
+    pub(crate) unpacked: &'a Unpacked,
+    /// What the first process does once the modules are loaded. What it writes to `/dev/ttyS1` is
+    /// the result; the last line has to begin with `exit `.
+    pub(crate) script: &'a str,
+    /// Programs and what they are called in `/bin`.
+    pub(crate) programs: &'a [(&'a str, &'a Path)],
+    /// Where its console is kept.
+    pub(crate) folder: &'a Path,
+}
+
+/// What every first process begins with.
+const BEGIN: &str = "\
+#!/bin/busybox sh
+for folder in proc sys dev; do /bin/busybox mkdir -p /$folder; done
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sysfs /sys
+/bin/busybox mount -t devtmpfs devtmpfs /dev
+for module in /modules/*; do /bin/busybox insmod $module; done
+# As udev does it for those who may use GPUs.
+/bin/busybox chmod 666 /dev/kfd
+";
+
+/// What every first process ends with.
+const END: &str = "/bin/busybox dmesg\n/bin/busybox poweroff -f\n";
+
+/// Checks, and says how that went on the second wire.
+fn script(kernel: &Kernel) -> String {
     let expected = kernel.kind.name();
     format!(
-        "#!/bin/busybox sh\n\
-         for folder in proc sys dev; do /bin/busybox mkdir -p /$folder; done\n\
-         /bin/busybox mount -t proc proc /proc\n\
-         /bin/busybox mount -t sysfs sysfs /sys\n\
-         /bin/busybox mount -t devtmpfs devtmpfs /dev\n\
-         for module in /modules/*; do /bin/busybox insmod $module; done\n\
-         # As udev does it for those who may use GPUs.\n\
-         /bin/busybox chmod 666 /dev/kfd\n\
-         /bin/gpreempt-kfd-check --may-change --expect {expected} >/dev/ttyS1 2>&1\n\
-         echo \"exit $?\" >/dev/ttyS1\n\
-         /bin/busybox dmesg\n\
-         /bin/busybox poweroff -f\n"
+        "/bin/gpreempt-kfd-check --may-change --expect {expected} >/dev/ttyS1 2>&1\n\
+         echo \"exit $?\" >/dev/ttyS1\n"
     )
 }
 
@@ -58,43 +77,48 @@ pub(super) fn run(
     programs: Programs<'_>,
     root: &Path,
 ) -> anyhow::Result<String> {
-    let folder = kernel.folder(root);
-    let files = folder.join("initramfs.cpio");
-    fs::write(&files, file_system(kernel, unpacked, programs)?)?;
-    let (console, results) = (folder.join("console.log"), folder.join("results.log"));
-    let mut machine = start(&unpacked.image, &files, &console, &results)?;
-    let ended = wait(&mut machine);
-    fs::remove_file(files)?;
-    let said = fs::read_to_string(&results).unwrap_or_default().replace('\r', "");
-    let tail = || tail_of(&String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()));
-    if let Err(error) = ended {
-        bail!("{error:#}; it said:\n{said}\nits console:\n{}", tail());
-    }
-    if !said.lines().any(|line| line.starts_with("exit ")) {
-        bail!("the machine ended before the checks did; it said:\n{said}\n{}", tail());
-    }
-    Ok(said)
+    // By this name it is told from other debuggers.
+    let programs = [("busybox", programs.busybox), ("gpreempt-kfd-check", programs.check)];
+    let (script, folder) = (script(kernel), kernel.folder(root));
+    Guest { unpacked, script: &script, programs: &programs, folder: &folder }.run()
 }
 
-fn file_system(
-    kernel: &Kernel,
-    unpacked: &Unpacked,
-    programs: Programs<'_>,
-) -> anyhow::Result<Vec<u8>> {
-    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-    let mut files = Cpio::default();
-    for folder in ["bin", "modules", "proc", "sys", "dev"] {
-        files.folder(folder);
+impl Guest<'_> {
+    /// Starts it, waits for its end, and returns what it wrote on the second wire.
+    pub(crate) fn run(&self) -> anyhow::Result<String> {
+        let files = self.folder.join("initramfs.cpio");
+        fs::write(&files, self.file_system()?)?;
+        let (console, results) = (self.folder.join("console.log"), self.folder.join("results.log"));
+        let mut machine = start(&self.unpacked.image, &files, &console, &results)?;
+        let ended = wait(&mut machine);
+        fs::remove_file(files)?;
+        let said = fs::read_to_string(&results).unwrap_or_default().replace('\r', "");
+        let tail = || tail_of(&String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()));
+        if let Err(error) = ended {
+            bail!("{error:#}; it said:\n{said}\nits console:\n{}", tail());
+        }
+        if !said.lines().any(|line| line.starts_with("exit ")) {
+            bail!("the machine ended before the checks did; it said:\n{said}\n{}", tail());
+        }
+        Ok(said)
     }
-    files.program("init", first_process(kernel).as_bytes());
-    files.program("bin/busybox", &read(programs.busybox)?);
-    // By this name it is told from other debuggers.
-    files.program("bin/gpreempt-kfd-check", &read(programs.check)?);
-    for module in &unpacked.modules {
-        let name = module.file_name().unwrap_or_default().to_string_lossy();
-        files.program(&format!("modules/{name}"), &read(module)?);
+
+    fn file_system(&self) -> anyhow::Result<Vec<u8>> {
+        let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+        let mut files = Cpio::default();
+        for folder in ["bin", "modules", "proc", "sys", "dev"] {
+            files.folder(folder);
+        }
+        files.program("init", format!("{BEGIN}{}{END}", self.script).as_bytes());
+        for (name, path) in self.programs {
+            files.program(&format!("bin/{name}"), &read(path)?);
+        }
+        for module in &self.unpacked.modules {
+            let name = module.file_name().unwrap_or_default().to_string_lossy();
+            files.program(&format!("modules/{name}"), &read(module)?);
+        }
+        Ok(files.finish())
     }
-    Ok(files.finish())
 }
 
 fn start(image: &Path, files: &PathBuf, console: &Path, results: &Path) -> anyhow::Result<Child> {
@@ -141,8 +165,7 @@ mod tests {
     #[test]
     fn the_script_expects_what_the_kernel_is_for() {
         let kernel = Kernel { release: "6.12.1".to_owned(), kind: Kind::Tracer };
-        let script = first_process(&kernel);
-        assert!(script.starts_with("#!/bin/busybox sh\n"), "{script}");
+        let script = script(&kernel);
         assert!(script.contains("--expect tracer >/dev/ttyS1"), "{script}");
     }
 

@@ -13,11 +13,11 @@ use crate::process::run_to_success;
 
 /// What a virtual machine starts from.
 #[derive(Debug)]
-pub(super) struct Unpacked {
+pub(crate) struct Unpacked {
     /// The kernel, not compressed.
-    pub(super) image: PathBuf,
+    pub(crate) image: PathBuf,
     /// Modules, each after those it needs.
-    pub(super) modules: Vec<PathBuf>,
+    pub(crate) modules: Vec<PathBuf>,
 }
 
 /// How a kernel may be compressed in its file, and who can undo that.
