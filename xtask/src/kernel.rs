@@ -1,6 +1,7 @@
 //! `cargo xtask kernel VERB`: the patches of `kernel/`, from fetching the source they are made for
 //! to running what comes out.
 
+mod alone;
 mod build;
 mod fetch;
 mod kunit;
@@ -29,7 +30,7 @@ struct Verb {
 const VERBS: &[Verb] = &[
     Verb { name: "fetch", run: || fetch::source().map(drop) },
     Verb { name: "apply", run: || tree::apply().map(drop) },
-    Verb { name: "objects", run: objects::compile },
+    Verb { name: "objects", run: || objects::compile().map(drop) },
     Verb { name: "kunit", run: kunit::run },
     Verb { name: "build", run: || build::module().map(drop) },
     Verb { name: "vm", run: vm::run },

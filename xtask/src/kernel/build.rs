@@ -20,28 +20,42 @@ const READ: &[&str] = &["include", "display"];
 
 /// Part of every module is a structure that depends on this setting, and Debian's has it. To set
 /// it in the configuration would take a tool that is of no use otherwise.
-const AS_DEBIAN: &str = "KCFLAGS=-DCONFIG_DEBUG_INFO_BTF_MODULES=1";
+pub(super) const AS_DEBIAN: &str = "KCFLAGS=-DCONFIG_DEBUG_INFO_BTF_MODULES=1";
+
+/// Debian's kernel of the same version as the source.
+pub(super) struct Debian {
+    /// What it calls itself.
+    pub(super) release: String,
+    /// The setting that makes modules call themselves so too.
+    pub(super) local: String,
+}
 
 /// Builds it and says where it is.
 pub(super) fn module() -> anyhow::Result<PathBuf> {
     let source = tree::apply()?;
     let build = objects::prepare(&source)?;
-    let version = version(&source)?;
-    let headers = headers(&version)?;
-    let symbols = fetch::file_in(&headers, &format!("./usr/src/{headers}/Module.symvers"))?;
-    fs::write(build.join("Module.symvers"), symbols).context("cannot write Module.symvers")?;
-    let release = headers.trim_start_matches("linux-headers-");
-    let local = release.strip_prefix(&version).context("a package of another version")?;
-    let local = format!("LOCALVERSION={local}");
-    run_to_success(objects::make(&source, &build).args([local.as_str(), "modules_prepare"]))?;
+    let debian = as_debian(&source, &build)?;
     let copies = copy(&source)?;
     let mut make = objects::make(&source, &build);
     make.arg(format!("M={}", copies.join("amdgpu").display()));
-    run_to_success(make.args([local.as_str(), AS_DEBIAN, "modules"]))?;
+    run_to_success(make.args([debian.local.as_str(), AS_DEBIAN, "modules"]))?;
     let module = copies.join("amdgpu/amdgpu.ko");
     ensure!(module.is_file(), "make built no amdgpu.ko");
-    println!("{} is for Linux {release}", module.display());
+    println!("{} is for Linux {}", module.display(), debian.release);
     Ok(module)
+}
+
+/// Makes the build folder one for modules that Debian's kernel loads.
+pub(super) fn as_debian(source: &Path, build: &Path) -> anyhow::Result<Debian> {
+    let version = version(source)?;
+    let headers = headers(&version)?;
+    let symbols = fetch::file_in(&headers, &format!("./usr/src/{headers}/Module.symvers"))?;
+    fs::write(build.join("Module.symvers"), symbols).context("cannot write Module.symvers")?;
+    let release = headers.trim_start_matches("linux-headers-").to_owned();
+    let local = release.strip_prefix(&version).context("a package of another version")?;
+    let local = format!("LOCALVERSION={local}");
+    run_to_success(objects::make(source, build).args([local.as_str(), "modules_prepare"]))?;
+    Ok(Debian { release, local })
 }
 
 /// What the kernel's makefile says that it is, such as `6.12.115`.

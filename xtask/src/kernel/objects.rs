@@ -35,8 +35,8 @@ const LEFT_OUT: &[&str] = &[
     "DRM_AMDGPU_CIK",
 ];
 
-/// Compiles; a warning in a file of ours is an error.
-pub(super) fn compile() -> anyhow::Result<()> {
+/// Compiles, and says where the objects are; a warning in a file of ours is an error.
+pub(super) fn compile() -> anyhow::Result<Vec<PathBuf>> {
     let source = tree::apply()?;
     let build = prepare(&source)?;
     let kfd = source.join("drivers/gpu/drm/amd/amdkfd");
@@ -60,7 +60,7 @@ pub(super) fn compile() -> anyhow::Result<()> {
         0 => println!("{} objects compiled; no warning in the patched files", objects.len()),
         count => bail!("{count} warnings in the patched files"),
     }
-    Ok(())
+    Ok(objects.iter().map(|name| build.join("drivers/gpu/drm/amd/amdkfd").join(name)).collect())
 }
 
 /// A build folder in which the source is configured as Debian's kernel is.

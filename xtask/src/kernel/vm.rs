@@ -1,6 +1,7 @@
 //! `cargo xtask kernel vm`: Debian's kernel with the patched module, in a virtual machine.
 //!
-//! There is no GPU in it, so there are no queues: what can be tried is everything up to them.
+//! There is no GPU in it, so there are no queues: what can be tried is everything up to them. Our
+//! module is amdkfd alone, because nothing else of amdgpu would ever be called.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use super::{build, folder, tree};
+use super::{alone, folder, tree};
 use crate::kfd_vm::{self, Guest, Unpacked};
 use crate::process::{repository_root, run_to_success};
 
@@ -29,14 +30,10 @@ echo \"exit 0\" >/dev/ttyS1
 
 /// Builds everything and tries it: the module as Debian has it first, then ours.
 pub(super) fn run() -> anyhow::Result<()> {
-    let module = build::module()?;
+    let (module, built_for) = alone::module()?;
     let program = calls(&tree::apply()?)?;
     let (release, unpacked, busybox) = kfd_vm::newest()?;
-    let vermagic = fs::read(&module).with_context(|| module.display().to_string())?;
-    ensure!(
-        contains(&vermagic, format!("vermagic={release} ").as_bytes()),
-        "the module is not for Linux {release}, which is what there is to start"
-    );
+    ensure!(built_for == release, "the module is for Linux {built_for}, to start is {release}");
     let programs = [("busybox", busybox.as_path()), ("kfd-ioctl", program.as_path())];
     check(&programs, &unpacked, "stock")?;
     check(&programs, &with_module(&unpacked, &module)?, "patched")
@@ -98,10 +95,6 @@ fn calls(source: &Path) -> anyhow::Result<PathBuf> {
     cc.arg("-I").arg(&include).arg("-o").arg(&program);
     run_to_success(cc.arg(repository_root().join("kernel/test/ioctl.c")))?;
     Ok(program)
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window == part)
 }
 
 #[cfg(test)]

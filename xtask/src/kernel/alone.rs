@@ -1,0 +1,42 @@
+//! amdkfd as a module of its own, without the rest of amdgpu, for the virtual machine.
+//!
+//! All of amdgpu takes minutes to build, and without a device nothing of it is ever called. So what
+//! was compiled of amdkfd is linked with `kernel/test/alone.c`, which stands for the rest.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+
+use super::{build, folder, objects, tree};
+use crate::process::{repository_root, run_to_success};
+
+/// The module, and the release of the kernel it is for. It has amdgpu's name, so that everything
+/// is where it would be.
+pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
+    let source = tree::apply()?;
+    let compiled = objects::compile()?;
+    let tree = objects::prepare(&source)?;
+    let debian = build::as_debian(&source, &tree)?;
+    let alone = folder().join("alone");
+    fs::create_dir_all(&alone).with_context(|| alone.display().to_string())?;
+    let mut names = vec!["alone.o".to_owned()];
+    for object in &compiled {
+        let name = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // What is compiled elsewhere comes by this name, with a note of how it was made.
+        let shipped = alone.join(format!("{name}_shipped"));
+        fs::copy(object, shipped).with_context(|| object.display().to_string())?;
+        fs::write(alone.join(format!(".{name}.cmd")), "savedcmd_elsewhere := true\n")?;
+        names.push(name);
+    }
+    let makefile = format!("obj-m := amdgpu.o\namdgpu-y := {}\n", names.join(" "));
+    fs::write(alone.join("Makefile"), makefile)?;
+    let stubs = repository_root().join("kernel/test/alone.c");
+    fs::copy(&stubs, alone.join("alone.c")).with_context(|| stubs.display().to_string())?;
+    let mut make = objects::make(&source, &tree);
+    make.arg(format!("M={}", alone.display()));
+    run_to_success(make.args([debian.local.as_str(), build::AS_DEBIAN, "modules"]))?;
+    let module = alone.join("amdgpu.ko");
+    ensure!(module.is_file(), "make built no module");
+    Ok((module, debian.release))
+}
