@@ -74,6 +74,22 @@ pub trait Controller: Backend + Debug {
         None
     }
 
+    /// A task has this priority now, for devices that are scheduled by somebody who has to be told.
+    fn set_priority(&mut self, _task: TaskId, _priority: Priority) {}
+
+    /// The same for a queue, or it has its task's again.
+    fn set_queue_priority(&mut self, _queue: QueueId, _priority: Option<Priority>) {}
+
+    /// In which way queues are stopped here, where there are several.
+    fn way(&self) -> Option<WayInUse> {
+        None
+    }
+
+    /// The same for a task, which may have less than others.
+    fn way_of(&self, _task: TaskId) -> Option<WayInUse> {
+        None
+    }
+
     /// Stands for everybody on these devices who was not adopted, or no longer does: whom the
     /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
     fn set_others(&mut self, _priority: Option<Priority>) {}
@@ -107,6 +123,17 @@ pub enum HoldStatus {
     Ready(HoldFigures),
     /// That cannot be done, in a sentence.
     Impossible(String),
+}
+
+/// In which way queues are stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WayInUse {
+    /// A short name.
+    pub name: &'static str,
+    /// What it is, in a sentence without an end.
+    pub what: String,
+    /// Why it is not a better one.
+    pub why_not_better: Option<String>,
 }
 
 /// What a process cannot have of what others can.

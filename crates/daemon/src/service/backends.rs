@@ -9,7 +9,7 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
-use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Limit, Note};
+use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Limit, Note, WayInUse};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
@@ -133,6 +133,31 @@ impl Backends {
         self.controllers.iter().find_map(|controller| controller.limit_of(task))
     }
 
+    /// A task has this priority now.
+    pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        for controller in &mut self.controllers {
+            controller.set_priority(task, priority);
+        }
+    }
+
+    /// A queue has this priority now, or its task's again.
+    pub(super) fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        if let Some(controller) = self.owner(queue) {
+            controller.set_queue_priority(queue, priority);
+        }
+    }
+
+    /// In which way queues of a task are stopped.
+    pub(super) fn way_of(&self, task: TaskId) -> Option<WayInUse> {
+        self.controllers.iter().find_map(|controller| controller.way_of(task))
+    }
+
+    /// In which way queues on a device are stopped.
+    pub(super) fn way(&self, device: DeviceId) -> Option<WayInUse> {
+        let is_here = |name: &DeviceName| name.id == device;
+        self.controllers.iter().find(|controller| controller.devices().iter().any(is_here))?.way()
+    }
+
     /// Every device, with its kind.
     pub(super) fn devices(&self) -> Vec<(&'static str, DeviceName)> {
         let mut devices = Vec::new();
@@ -214,6 +239,7 @@ impl Backends {
             Event::Preempted { .. } | Event::Resumed { .. } => {}
             Event::DeviceAppeared { .. }
             | Event::DeviceCost { .. }
+            | Event::DeviceYielded { .. }
             | Event::DeviceVanished { .. }
             | Event::TaskAppeared { .. }
             | Event::TaskChanged { .. }

@@ -1,15 +1,18 @@
 //! AMD devices as the scheduler's loop sees them.
 //!
 //! A queue is a queue for kernels of an adopted process; those for copies are left alone. Each
-//! process has a worker thread with its session. Nothing is written in the journal for that but
+//! process has a worker thread with its session, or a patched KFD has one thread for all of them
+//! (`fleet`). Nothing is written in the journal for that but
 //! whose process it is: when we die, the kernel resumes what we suspended. Where a process cannot
 //! be had in this way it is paused as a whole, which is written down.
 
 mod adoption;
 mod backoff;
+mod fleet;
 mod hold_session;
 mod report;
 mod scout;
+mod step_back;
 mod whole;
 mod worker;
 
@@ -22,16 +25,20 @@ use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
 use super::abi::version::Version;
 use super::activity::Memory;
+use super::own_calls::OwnCalls;
 use super::site::Site;
 use super::topology::{Gfx, Topology};
+use super::way::InUse;
 use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
+use fleet::{Fleet, Order};
 use report::{Listed, Report};
 use scout::Scout;
 use worker::{Job, Worker};
@@ -53,6 +60,12 @@ pub struct AmdBackend {
     reports: Reporter<Report>,
     numbering: Numbering,
     scout: Scout,
+    /// All processes at once, on a patched KFD.
+    fleet: Option<Fleet>,
+    /// Whether the kernel schedules, and we do not.
+    is_yielded: bool,
+    /// In which way queues are stopped, if the kernel does not schedule and if it does.
+    ways: [InUse; 2],
 }
 
 #[derive(Debug)]
@@ -72,6 +85,9 @@ struct Adopted {
     worker: Option<Worker>,
     memory: Option<Memory>,
     limit: Option<Limit>,
+    /// Whether it is controlled together with the others.
+    in_fleet: bool,
+    priority: Option<Priority>,
 }
 
 /// A queue, or all that a process has on a device.
@@ -99,7 +115,16 @@ impl AmdBackend {
         }
         let (reports, incoming) = Reporter::new(waker);
         let scout = Scout::start(site.places.sysfs.clone(), reports.clone())?;
-        Ok(Self {
+        let is_yielded = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
+        let fleet = match site.own_calls {
+            OwnCalls::Absent => None,
+            OwnCalls::Denied | OwnCalls::Usable => {
+                let (site, ledger, reports) = (site.clone(), ledger.clone(), reports.clone());
+                Some(Fleet::start(site, ledger, reports, is_yielded)?)
+            }
+        };
+        let ways = [false, true].map(|schedules| site.way_if(schedules));
+        let mut new = Self {
             site,
             ledger,
             devices,
@@ -113,7 +138,14 @@ impl AmdBackend {
             reports,
             numbering,
             scout,
-        })
+            fleet,
+            is_yielded: false,
+            ways,
+        };
+        if is_yielded {
+            new.set_yielded(true);
+        }
+        Ok(new)
     }
 
     /// The process that a queue belongs to.
@@ -140,6 +172,7 @@ impl AmdBackend {
                         adopted.limit = limit;
                     }
                 }
+                Report::KernelSchedules(schedules) => self.set_yielded(schedules),
                 Report::Over(task) => self.take_end(task),
             }
         }
@@ -208,6 +241,8 @@ impl AmdBackend {
             let tasks: BTreeSet<TaskId> =
                 self.queues.values().filter(here).map(|target| target.task).collect();
             let calls = u64::try_from(tasks.len().saturating_sub(1)).unwrap_or(u64::MAX).max(1);
+            // A patched one stops all of them in one call.
+            let calls = if self.site.own_calls == OwnCalls::Usable { 1 } else { calls };
             if device.calls == calls {
                 continue;
             }
@@ -249,9 +284,14 @@ impl AmdBackend {
     /// Passes a command on, if there is anybody to carry it out.
     fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
-        let worker = self.tasks.get(&target.task).and_then(|adopted| adopted.worker.as_ref());
+        let adopted = self.tasks.get(&target.task);
         let entry = &target.listed.entry;
         let job = Job { queue: entry.queue_id, gpu_id: entry.gpu_id, awaited };
+        if adopted.is_some_and(|adopted| adopted.in_fleet) {
+            let order = Order::Do(target.task, job);
+            return self.fleet.as_ref().is_some_and(|fleet| fleet.tell(order));
+        }
+        let worker = adopted.and_then(|adopted| adopted.worker.as_ref());
         worker.is_some_and(|worker| worker.give(job))
     }
 }
@@ -277,7 +317,8 @@ fn mechanism(site: &Site, gfx: Gfx) -> Mechanism {
     let abilities = site.door.version().map(Version::abilities);
     let can_suspend = abilities.is_ok_and(|can| can.suspend) && gfx.knows_debuggers();
     let can_pause = abilities.is_ok_and(|can| can.pause) && site.powers.may_checkpoint();
-    if can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
+    let can_call = site.own_calls == OwnCalls::Usable;
+    if can_call || can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
 }
 
 /// What is shown of a ring that cannot be read: it is taken to be busy all the time.
@@ -312,6 +353,9 @@ impl Backend for AmdBackend {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
+        if let Some(fleet) = &self.fleet {
+            fleet.beat();
+        }
         self.take_reports();
         self.events.pop_front()
     }

@@ -175,6 +175,11 @@ impl FakeKfd {
         self.state().driver.runtime(pid)
     }
 
+    /// How important a process's queues are to the scheduler of a patched one, if somebody said so.
+    pub fn logical_priority(&self, pid: u32) -> Option<u8> {
+        self.state().driver.logical_priority(pid)
+    }
+
     /// A debugger's process is killed: the kernel ends its sessions.
     pub fn kill_debugger(&self, pid: u32) {
         self.act(|driver, world| driver.end_debugger(world, pid));

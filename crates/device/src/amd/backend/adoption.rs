@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::priority::Priority;
 
 use super::worker::Worker;
 use super::{Adopted, AmdBackend, Device};
 use crate::amd::activity::Memory;
+use crate::amd::own_calls::OwnCalls;
 use crate::amd::queue::queues_of;
-use crate::controller::{Controller, DeviceName, Limit, Note};
+use crate::controller::{Controller, DeviceName, Limit, Note, WayInUse};
 use crate::process::ProcessKey;
 
 impl AmdBackend {
@@ -19,6 +21,10 @@ impl AmdBackend {
         adopted.memory = Memory::open(process.pid).ok();
         // Opened before it was made sure: from here on it leads to nobody else.
         if process.check().is_err() {
+            return;
+        }
+        if self.site.own_calls == OwnCalls::Usable {
+            self.begin_in_fleet(task);
             return;
         }
         // Whoever had it before us has to let go of it first.
@@ -39,6 +45,10 @@ impl AmdBackend {
         let Some(mut adopted) = self.tasks.remove(&task) else { return };
         self.queues.retain(|_, target| target.task != task);
         self.judge_costs();
+        if adopted.in_fleet {
+            self.leave_fleet(task);
+            return;
+        }
         match adopted.worker.take() {
             Some(mut worker) => {
                 worker.end();
@@ -63,7 +73,14 @@ impl Controller for AmdBackend {
         }
         process.check().map_err(|error| error.to_string())?;
         self.ledger.claim(process).map_err(|error| error.to_string())?;
-        let adopted = Adopted { process, worker: None, memory: None, limit: None };
+        let adopted = Adopted {
+            process,
+            worker: None,
+            memory: None,
+            limit: None,
+            in_fleet: false,
+            priority: None,
+        };
         self.tasks.insert(task, adopted);
         self.notes.retain(|note| *note != Note::Appeared(process));
         // A session with a process that does not use KFD would make it use KFD.
@@ -111,7 +128,24 @@ impl Controller for AmdBackend {
     }
 
     fn limit_of(&self, task: TaskId) -> Option<Limit> {
-        self.tasks.get(&task)?.limit.clone()
+        let adopted = self.tasks.get(&task)?;
+        adopted.limit.clone().or_else(|| self.yielded_limit(adopted))
+    }
+
+    fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        self.hand_over(task, priority);
+    }
+
+    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        self.hand_queue_over(queue, priority);
+    }
+
+    fn way(&self) -> Option<WayInUse> {
+        Some(self.way_in_use())
+    }
+
+    fn way_of(&self, task: TaskId) -> Option<WayInUse> {
+        self.way_in_use_of(task)
     }
 
     fn set_rescan(&mut self, every: std::time::Duration) {
@@ -127,6 +161,9 @@ impl Controller for AmdBackend {
         self.scout.stop();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         tasks.into_iter().for_each(|task| self.let_go(task));
+        if let Some(fleet) = &mut self.fleet {
+            fleet.stop();
+        }
         self.leaving.iter_mut().for_each(|(_, worker)| worker.join());
         // Whatever a worker could not put back.
         let mut result = Ok(());

@@ -1,4 +1,5 @@
 mod obstacles;
+mod own_calls;
 
 use std::fs;
 use std::path::PathBuf;

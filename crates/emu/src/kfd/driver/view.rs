@@ -99,6 +99,11 @@ impl Driver {
         self.processes.get(&pid).map(|process| process.info.runtime())
     }
 
+    /// How important a process's queues are to the scheduler, if somebody said so.
+    pub fn logical_priority(&self, pid: u32) -> Option<u8> {
+        self.processes.get(&pid)?.logical_priority
+    }
+
     /// The hardware no longer does what it is told about a queue.
     pub fn break_queue(&mut self, pid: u32, queue: u32) {
         let process = self.processes.get_mut(&pid);
