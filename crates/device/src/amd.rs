@@ -1,4 +1,5 @@
-//! AMD devices, on an unpatched kernel or a patched one: queues of other processes, listed, suspended and resumed.
+//! AMD devices, on an unpatched kernel or a patched one: queues of other processes, listed,
+//! suspended and resumed.
 //!
 //! From the bottom up: [`abi`] is what the kernel's header says; a [`door`] carries calls to the
 //! kernel or to something with the same rules ([`fake`]); a [`session`] is what a debugger has with

@@ -50,7 +50,8 @@ fn list(scene: &Scene, ring: u32, mark: &str) {
     let pid = scene.key.pid;
     fs::create_dir_all(scene.root.join("debug")).unwrap();
     let line = format!(
-        "pid {pid} queue 0 gpu_id {GPU} type 0 format 1 ring {ring:x} size 4096 read 0 write 0{mark}\n"
+        "pid {pid} queue 0 gpu_id {GPU} type 0 format 1 ring {ring:x} size 4096 \
+         read 0 write 0{mark}\n"
     );
     let made = scene.root.join("made");
     fs::write(&made, line).unwrap();

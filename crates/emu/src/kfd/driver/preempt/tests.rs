@@ -273,7 +273,12 @@ proptest! {
     #[test]
     fn nothing_stays_preempted(
         calls in prop::collection::vec(
-            (1_u32..4, any::<bool>(), prop::collection::vec((9_u32..13, 0_u32..4), 1..6), 0_u32..50),
+            (
+                1_u32..4,
+                any::<bool>(),
+                prop::collection::vec((9_u32..13, 0_u32..4), 1..6),
+                0_u32..50,
+            ),
             1..40,
         ),
     ) {
