@@ -240,13 +240,13 @@ def memory_used():
 
 def test_hold_cycles(bench):
     """A thousand times attached and detached, nothing left."""
-    be = bench.start("be", "--seconds", "200", "--kernel-us", "1000", "--report-ms", "100")
-    lc = bench.start("lc", "--seconds", "200", "--every-us", "2000", "--kernels", "5",
+    be = bench.start("be", "--seconds", "240", "--kernel-us", "1000", "--report-ms", "100")
+    lc = bench.start("lc", "--seconds", "240", "--every-us", "2000", "--kernels", "5",
                      "--kernel-us", "20", "--gap-us", "20")
     descriptors = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in (be, lc)}
     memory, count, with_hold = memory_used(), 1000, 0
     begin = time.monotonic()
-    while count and time.monotonic() < begin + 85:
+    while count and time.monotonic() < begin + 130:
         done = bench.gpreempt("attach", f"{be.pid}:2", f"{lc.pid}:12", "--for", "40ms", "--json")
         with_hold += '"line":"holds"' in done.stdout.replace(" ", "")
         count -= 1

@@ -1,11 +1,13 @@
 //! Taking processes in and putting them back.
 
+use std::sync::Weak;
+
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 
 use super::worker::Job;
 use super::{Device, NvidiaBackend, Wishes};
-use crate::controller::{Controller, DeviceName, HoldStatus, Note};
+use crate::controller::{Controller, DeviceName, HintSight, HoldStatus, Note};
 use crate::nvidia::survey::{self, GpuProcess};
 use crate::process::ProcessKey;
 
@@ -80,6 +82,10 @@ impl Controller for NvidiaBackend {
 
     fn hint(&mut self, task: TaskId, begins: bool) {
         self.hint_hold(task, begins);
+    }
+
+    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
+        self.watch_hints_of(task, sight);
     }
 
     fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration as Wait, Instant as Clock};
 
@@ -17,6 +17,7 @@ use gpreempt_core::time::{Duration, Instant};
 
 use super::channel::HoldChannel;
 use super::grip::{Ending, Grip, GripSettings, Look, Move};
+use crate::controller::{HintSight, HintView};
 use crate::keeper::monotonic_ns;
 use crate::nvidia::ring::{Pace, Rings};
 
@@ -42,6 +43,7 @@ enum Order {
     Forbid(QueueId),
     Announce(QueueId),
     Conclude(QueueId),
+    Sight(QueueId, Weak<dyn HintSight>),
 }
 
 /// What whoever decides has to know sooner than by looking every few milliseconds.
@@ -151,6 +153,12 @@ impl Watcher {
         self.tell(if begins { Order::Announce(queue) } else { Order::Conclude(queue) });
     }
 
+    /// Looks for hints of this context there as well, as often as at its rings. Whoever has much to
+    /// do tells of a hint late, and a hint is about microseconds.
+    pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
+        self.tell(Order::Sight(queue, sight));
+    }
+
     fn tell(&self, order: Order) {
         if let Some(orders) = &self.orders {
             // The thread ends only when this side does.
@@ -186,6 +194,9 @@ struct Watched {
     moved_at: Instant,
     /// What was told last.
     told: Option<Notice>,
+    /// Where the program says that requests are coming, and what it said there last.
+    sight: Option<Weak<dyn HintSight>>,
+    hints: HintView,
 }
 
 fn now() -> Instant {
@@ -240,6 +251,8 @@ impl Eyes {
                     pending: false,
                     moved_at: now,
                     told: None,
+                    sight: None,
+                    hints: HintView::default(),
                 };
                 self.watched.insert(queue, watched);
                 return;
@@ -252,6 +265,12 @@ impl Eyes {
                 }
                 // Whoever asked waits for it.
                 let _ = answer.send(parts);
+                return;
+            }
+            Order::Sight(queue, sight) => {
+                if let Some(watched) = self.watched.get_mut(&queue) {
+                    watched.sight = Some(sight);
+                }
                 return;
             }
             Order::Permit(queue) => (queue, |watched, now| watched.grip.permit(now)),
@@ -287,6 +306,7 @@ impl Watched {
             }
         }
         self.pending = reading.ring.pending() > 0;
+        self.look_at_hints(now);
         let look = Look {
             submitted: reading.submitted,
             fetched: reading.fetched,
@@ -307,6 +327,24 @@ impl Watched {
         let action = self.grip.look(now, look);
         self.act(now, action);
         moved
+    }
+
+    /// What the program says of its requests. The loop says so too, sooner or later.
+    fn look_at_hints(&mut self, now: Instant) {
+        let Some(sight) = &self.sight else { return };
+        let Some(page) = sight.upgrade() else {
+            self.sight = None;
+            return;
+        };
+        let before = std::mem::replace(&mut self.hints, page.look());
+        let action = if self.hints.is_active && self.hints.begun != before.begun {
+            self.grip.announce(now)
+        } else if before.is_active && !self.hints.is_active {
+            self.grip.conclude(self.pending)
+        } else {
+            None
+        };
+        self.act(now, action);
     }
 
     /// What whoever decides has to hear of, once.
