@@ -20,6 +20,7 @@ use super::grip::{Ending, Grip, GripSettings, Look, Move};
 use crate::controller::{HintSight, HintView};
 use crate::keeper::monotonic_ns;
 use crate::nvidia::ring::{Pace, Rings};
+use crate::urgency;
 
 /// How often it looks.
 const LOOK_EVERY: Wait = Wait::from_micros(100);
@@ -118,6 +119,7 @@ impl Watcher {
         let thread = thread.spawn(move || {
             // Half of a hundred microseconds is the kernel's usual idea of punctuality.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+            urgency::come_first();
             let watched = BTreeMap::new();
             let (notice, moved_at) = (Box::new(notice), now());
             Eyes { settings, watched, notice, moved_at }.run(&incoming);
