@@ -121,8 +121,8 @@ impl AmdBackend {
         }
     }
 
-    /// Ends the readers that nobody needs, but not one that does not answer: it cannot be ended, and
-    /// its process may come back.
+    /// Ends the readers that nobody needs, but not one that does not answer: it cannot be ended,
+    /// and its process may come back.
     pub(super) fn end_readings(&mut self) {
         let tasks = &self.tasks;
         self.readers.retain(|process, reader| {

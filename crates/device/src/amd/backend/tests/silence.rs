@@ -75,8 +75,8 @@ fn rings_are_read_and_what_changes_is_told_at_once() {
 #[test]
 fn a_process_whose_memory_does_not_answer_is_busy_and_holds_nobody_up() {
     let mut scene = Scene::new("amd-unread", Rules::default(), 1);
-    let words = Words::of(scene.key.pid);
-    words.open_queue(scene.client());
+    let ring = Words::of(scene.key.pid);
+    ring.open_queue(scene.client());
     scene.adopt();
     let (_unshown, queue) = (scene.wait_for_queue(), scene.wait_for_queue());
     until_shown(&mut scene, queue, |view| (view.put, view.get) == (0, 0));
@@ -92,12 +92,13 @@ fn a_process_whose_memory_does_not_answer_is_busy_and_holds_nobody_up() {
     slow::set(key.pid, true);
     let busy = RingView { put: 7, get: 7, running: Some(true) };
     until_shown(&mut scene, second, |view| view == busy);
-    let is_said = |note: &Note| matches!(note, Note::Problem(text) if text.contains("its memory does not answer"));
+    let words = "its memory does not answer";
+    let is_said = |note: &Note| matches!(note, Note::Problem(text) if text.contains(words));
     scene.wait_for_note(is_said);
     let limit = scene.backend.limit_of(other).unwrap();
     assert!(!limit.is_beyond && limit.sentence.contains("taken to be busy"), "{limit:?}");
     // The other one is read as ever, and both are stopped as ever.
-    words.set(9, 5);
+    ring.set(9, 5);
     until_shown(&mut scene, queue, |view| (view.put, view.get) == (9, 5));
     scene.stop(queue);
     scene.stop(second);
