@@ -13,6 +13,7 @@ mod backend;
 mod destroyer;
 pub mod door;
 pub mod fake;
+mod lookout;
 pub mod node;
 mod own_calls;
 pub mod pause;

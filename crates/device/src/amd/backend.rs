@@ -9,6 +9,7 @@ mod adoption;
 mod backoff;
 mod hold_session;
 mod report;
+mod rings;
 mod scout;
 mod whole;
 mod worker;
@@ -26,13 +27,13 @@ use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
 use super::abi::version::Version;
-use super::activity::Memory;
 use super::site::Site;
 use super::topology::{Gfx, Topology};
 use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use report::{Listed, Report};
+use rings::RingReader;
 use scout::Scout;
 use worker::{Job, Worker};
 
@@ -44,6 +45,8 @@ pub struct AmdBackend {
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
+    /// Who reads the rings of which process.
+    readers: BTreeMap<ProcessKey, RingReader>,
     users: Vec<ProcessKey>,
     /// Workers of tasks that were released, until they have ended.
     leaving: Vec<(ProcessKey, Worker)>,
@@ -70,7 +73,6 @@ struct Device {
 struct Adopted {
     process: ProcessKey,
     worker: Option<Worker>,
-    memory: Option<Memory>,
     limit: Option<Limit>,
 }
 
@@ -105,6 +107,7 @@ impl AmdBackend {
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
+            readers: BTreeMap::new(),
             users: Vec::new(),
             leaving: Vec::new(),
             events,
@@ -140,6 +143,7 @@ impl AmdBackend {
                         adopted.limit = limit;
                     }
                 }
+                Report::Rings(process) => self.take_readings(process),
                 Report::Over(task) => self.take_end(task),
             }
         }
@@ -193,6 +197,7 @@ impl AmdBackend {
             self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
             appeared += 1;
         }
+        self.aim_reader(task);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
             self.judge_costs();
@@ -238,6 +243,7 @@ impl AmdBackend {
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
         let gone: Vec<QueueId> = own.map(|(queue, _)| *queue).collect();
         self.forget(&gone);
+        self.aim_reader(task);
         self.judge_costs();
         self.leaving.retain(|(_, worker)| !worker.has_ended());
     }
@@ -301,14 +307,7 @@ impl Backend for AmdBackend {
     }
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        let target = self.queues.get(&queue)?;
-        let memory = self.tasks.get(&target.task)?.memory.as_ref();
-        let rings = &target.listed.rings;
-        let are_shown = !rings.is_empty() && rings.iter().all(|ring| ring.write_pointer != 0);
-        match memory.filter(|_| are_shown) {
-            Some(memory) => memory.observe_all(rings),
-            None => Some(BUSY),
-        }
+        self.look_at(queue)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

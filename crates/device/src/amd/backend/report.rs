@@ -22,6 +22,8 @@ pub(super) enum Report {
     Queues { task: TaskId, queues: Vec<Listed>, fresh: bool },
     /// What a task's process cannot have of what others can, and why; or nothing.
     Limit(TaskId, Option<Limit>),
+    /// The rings of a process show something else than before.
+    Rings(ProcessKey),
     /// The worker of a task has ended.
     Over(TaskId),
 }

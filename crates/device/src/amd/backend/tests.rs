@@ -1,4 +1,5 @@
 mod obstacles;
+mod silence;
 
 use std::fs;
 use std::path::PathBuf;

@@ -103,6 +103,7 @@ impl Controller for NvidiaBackend {
         for device in &mut self.devices {
             device.worker.stop();
         }
-        self.ledger.undo_all()
+        // AMD's are for their own workers, who do not wait for ever.
+        self.ledger.undo_all(|act| !act.is_amd())
     }
 }
