@@ -13,12 +13,14 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::Call;
 use gpreempt_kfd::abi::trap::RuntimeState;
 use gpreempt_sim::live::CallId;
 use rustix::io::Errno;
 
 use super::driver::{Answer, Asked, Caller, Driver, Ticket};
+use super::parameters::Parameters;
 use super::rules::Rules;
 use super::world::{Devices, Obedient, World};
 pub use client::FakeClient;
@@ -56,6 +58,7 @@ struct State {
     silent: BTreeSet<u32>,
     answers: BTreeMap<Ticket, Answer>,
     last_ticket: u64,
+    now: Instant,
 }
 
 /// Who traces a process.
@@ -84,7 +87,8 @@ impl State {
     fn act<T>(&mut self, what: impl FnOnce(&mut Driver, &mut World<'_>) -> T) -> T {
         let tracers = &self.tracers;
         let tracer_of = |pid: u32| tracers.get(&pid).and_then(|tracer| tracer.living());
-        let mut world = World { devices: &mut *self.devices, tracer_of: &tracer_of };
+        let now = self.now;
+        let mut world = World { devices: &mut *self.devices, tracer_of: &tracer_of, now };
         let result = what(&mut self.driver, &mut world);
         while let Some((ticket, answer)) = self.driver.poll_answer() {
             self.answers.insert(ticket, answer);
@@ -127,6 +131,7 @@ impl FakeKfd {
             silent: BTreeSet::new(),
             answers: BTreeMap::new(),
             last_ticket: 0,
+            now: Instant::ZERO,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
     }
@@ -209,6 +214,21 @@ impl FakeKfd {
     /// The hardware no longer does what it is told about a queue.
     pub fn break_queue(&self, pid: u32, queue: u32) {
         self.state().driver.break_queue(pid, queue);
+    }
+
+    /// Lets time pass for whatever was preempted for a time, and for the scheduler. Devices have a
+    /// time of their own.
+    pub fn pass(&self, time: Duration) {
+        self.state().now += time;
+        self.act(|driver, world| {
+            driver.expire(world);
+            driver.schedule(world);
+        });
+    }
+
+    /// Sets the scheduler inside of a patched one.
+    pub fn set_parameters(&self, parameters: Parameters) {
+        self.act(|driver, world| driver.set_parameters(world, parameters));
     }
 
     /// Begins a call without waiting for its answer.

@@ -32,6 +32,8 @@ pub(super) struct Process {
     /// How often it was paused, less how often it was let go on.
     pub(super) evictions: u32,
     pub(super) is_paused: bool,
+    /// How important its queues are to the scheduler, if somebody said so.
+    pub(super) logical_priority: Option<u8>,
 }
 
 /// What a session needs.
@@ -48,7 +50,7 @@ impl Process {
 
     /// Whether nothing keeps a queue from being on its device.
     pub(super) fn may_run(&self, queue: &Queue) -> bool {
-        !queue.is_suspended && queue.percentage > 0 && self.evictions == 0
+        !queue.is_suspended && !queue.is_preempted() && queue.percentage > 0 && self.evictions == 0
     }
 
     /// Something happened: whoever wants to know gets a byte.

@@ -27,6 +27,8 @@ pub struct QueueView {
     pub priority: u32,
     /// Whether it may be on its device.
     pub is_on: bool,
+    /// Whether our own calls or the scheduler keep it off.
+    pub is_preempted: bool,
 }
 
 impl Driver {
@@ -43,6 +45,7 @@ impl Driver {
                     device_id: queue.device_id,
                     priority: queue.priority,
                     is_on: queue.is_on,
+                    is_preempted: queue.is_preempted(),
                 })
                 .collect(),
         };

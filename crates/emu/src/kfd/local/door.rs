@@ -19,7 +19,7 @@ impl FakeDoor {
         Self { kfd, pid, may_checkpoint: true }
     }
 
-    /// The same without the capability to pause processes.
+    /// The same without the capabilities to pause processes and to preempt their queues.
     #[must_use]
     pub fn without_capability(mut self) -> Self {
         self.may_checkpoint = false;
@@ -27,7 +27,8 @@ impl FakeDoor {
     }
 
     fn caller(&self) -> Caller {
-        Caller { pid: self.pid, thread: own_thread(), may_checkpoint: self.may_checkpoint }
+        let (may_checkpoint, is_admin) = (self.may_checkpoint, self.may_checkpoint);
+        Caller { pid: self.pid, thread: own_thread(), may_checkpoint, is_admin }
     }
 }
 
