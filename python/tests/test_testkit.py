@@ -131,7 +131,8 @@ def test_programs_that_are_missing_are_named(tmp_path: Path) -> None:
         env={**os.environ, "GPREEMPT_BIN": str(tmp_path)},
     )
     assert told.returncode == 2
-    assert told.stderr == f"error: there is no gpreempt-emu in {tmp_path}, which GPREEMPT_BIN names\n"
+    missing = f"error: there is no gpreempt-emu in {tmp_path}, which GPREEMPT_BIN names\n"
+    assert told.stderr == missing
 
 
 def test_an_interrupted_run_keeps_what_it_measured_and_leaves_nothing(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def program(name: str) -> Path:
     found = shutil.which(name)
     if found is None:
         raise TestkitError(
-            f"{name} is not installed; install gpreempt, or set GPREEMPT_BIN to a folder that has it"
+            f"{name} is not installed; install gpreempt, or set GPREEMPT_BIN to a folder with it"
         )
     return Path(found)
 

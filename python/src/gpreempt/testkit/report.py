@@ -18,7 +18,8 @@ body { margin:0; background:var(--page); color:var(--ink);
   font:16px/1.5 system-ui,sans-serif }
 main { max-width:60rem; margin:0 auto; padding:1.25rem 1rem 3rem }
 h1 { font-size:1.5rem; margin:0 } h2 { font-size:1.15rem; margin:2rem 0 .5rem }
-.verdict { font-weight:600; margin:.25rem 0 0 } .good { color:var(--good) } .bad { color:var(--bad) }
+.verdict { font-weight:600; margin:.25rem 0 0 }
+.good { color:var(--good) } .bad { color:var(--bad) }
 .scroll { overflow-x:auto } table { border-collapse:collapse; min-width:100% }
 th,td { text-align:right; padding:.3rem .6rem; border-bottom:1px solid var(--line);
   white-space:nowrap; font-variant-numeric:tabular-nums }
