@@ -3,4 +3,5 @@
 //! A suite is a file in TOML; running it gives one file of results.
 //! The program `gpreempt-load`, which this package also contains, is the load on real GPUs.
 
+pub mod report;
 pub mod results;

@@ -25,7 +25,6 @@ mod policy;
 mod preempt;
 mod progress;
 mod ps;
-mod report;
 mod resume;
 mod run;
 mod set;

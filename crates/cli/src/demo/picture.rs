@@ -9,7 +9,7 @@ use super::provenance;
 use super::summary::{command, verdict};
 use super::workload::{Mode, Workload};
 use crate::args::DemoArgs;
-use crate::report::model::{self, Lane, Mark, Report, Span, SpanKind};
+use gpreempt_bench::report::model::{self, Lane, Mark, Report, Span, SpanKind};
 
 const LANES: [&str; 2] = ["online", "offline"];
 

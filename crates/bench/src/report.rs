@@ -1,0 +1,41 @@
+//! Pages that show what was measured.
+//!
+//! Each is one file without scripts that loads nothing from anywhere: it can be mailed, archived
+//! and opened years later. [`model`] is what a demonstration shows, [`suite`] shows a file of
+//! results; everything else is how.
+
+mod cdf;
+mod cells;
+mod html;
+mod legend;
+mod marks;
+pub mod model;
+mod number;
+mod page;
+mod plot;
+#[cfg(test)]
+mod sample;
+pub mod suite;
+mod svg;
+mod table;
+#[cfg(test)]
+mod tests;
+mod ticks;
+mod timeline;
+#[cfg(test)]
+mod well_formed;
+
+use model::Report;
+
+/// The page of a demonstration, complete.
+pub fn render(report: &Report) -> String {
+    let body = [
+        table::summary(report),
+        timeline::section(report),
+        cdf::section(report),
+        table::environment(&report.environment, &report.command, ""),
+        table::glossary(),
+    ]
+    .concat();
+    page::document(&report.title, &report.verdict, &body)
+}
