@@ -3,4 +3,9 @@
 //! A suite is a file in TOML; running it gives one file of results.
 //! The program `gpreempt-load`, which this package also contains, is the load on real GPUs.
 
+pub mod emulated;
+pub mod engine;
+mod machine;
+pub mod plan;
 pub mod results;
+pub mod suite;
