@@ -134,3 +134,27 @@ impl Measurement {
         self.numbers.iter().find(|number| number.name == name).map(|number| number.value)
     }
 }
+
+impl Number {
+    /// A number.
+    pub fn new(name: &str, title: &str, unit: &str, value: f64) -> Self {
+        Self { name: name.into(), title: title.into(), unit: unit.into(), value }
+    }
+
+    /// The usual percentiles of times, each as a number.
+    pub fn percentiles(name: &str, title: &str, spread: &Distribution) -> Vec<Self> {
+        // CAST: latencies are far below what a float counts exactly.
+        [
+            ("p50", "half are faster", spread.p50_ns as f64),
+            ("p99", "99 % are faster", spread.p99_ns as f64),
+            ("p999", "99.9 % are faster", spread.p999_ns as f64),
+            ("max", "the slowest", spread.max_ns as f64),
+            ("count", "how many", spread.count as f64),
+        ]
+        .map(|(suffix, meaning, value)| {
+            let unit = if suffix == "count" { "1" } else { "ns" };
+            Self::new(&format!("{name}_{suffix}"), &format!("{title}: {meaning}"), unit, value)
+        })
+        .to_vec()
+    }
+}
