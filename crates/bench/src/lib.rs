@@ -3,6 +3,7 @@
 //! A suite is a file in TOML; running it gives one file of results.
 //! The program `gpreempt-load`, which this package also contains, is the load on real GPUs.
 
+pub mod comparison;
 pub mod emulated;
 pub mod engine;
 mod machine;

@@ -10,7 +10,7 @@ mod html;
 mod legend;
 mod marks;
 pub mod model;
-mod number;
+pub(crate) mod number;
 mod page;
 mod plot;
 #[cfg(test)]
@@ -26,6 +26,12 @@ mod timeline;
 mod well_formed;
 
 use model::Report;
+
+/// An invented file of results.
+#[cfg(test)]
+pub(crate) fn suite_sample() -> crate::results::Results {
+    suite::sample()
+}
 
 /// The page of a demonstration, complete.
 pub fn render(report: &Report) -> String {

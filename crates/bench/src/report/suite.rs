@@ -41,6 +41,12 @@ pub fn page(results: &Results, raw: &str) -> String {
     page::document(&results.suite.title, &verdict::sentence(results), &body)
 }
 
+/// An invented file of results.
+#[cfg(test)]
+pub(super) fn sample() -> Results {
+    sample::results()
+}
+
 /// One part for each case; those after the first few are folded, so that a page stays readable.
 fn folded(parts: Vec<(&CaseInfo, String)>) -> String {
     const OPEN: usize = 2;
