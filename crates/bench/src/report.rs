@@ -6,6 +6,7 @@
 
 mod cdf;
 mod cells;
+mod grid;
 mod html;
 mod legend;
 mod marks;
@@ -15,6 +16,7 @@ mod page;
 mod plot;
 #[cfg(test)]
 mod sample;
+mod study;
 pub mod suite;
 mod svg;
 mod table;
@@ -25,7 +27,7 @@ mod timeline;
 #[cfg(test)]
 mod well_formed;
 
-use model::Report;
+use model::{Report, Study};
 
 /// An invented file of results.
 #[cfg(test)]
@@ -37,11 +39,16 @@ pub(crate) fn suite_sample() -> crate::results::Results {
 pub fn render(report: &Report) -> String {
     let body = [
         table::summary(report),
-        timeline::section(report),
+        timeline::section(&report.modes, &report.window),
         cdf::section(report),
         table::environment(&report.environment, &report.command, ""),
         table::glossary(),
     ]
     .concat();
     page::document(&report.title, &report.verdict, &body)
+}
+
+/// The page of a study, complete.
+pub fn render_study(study: &Study) -> String {
+    study::render(study)
 }

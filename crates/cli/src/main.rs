@@ -35,6 +35,7 @@ mod suspend;
 mod text_table;
 mod top;
 mod trace;
+mod tracks;
 mod write_file;
 
 use std::ffi::OsString;

@@ -22,6 +22,38 @@ pub struct Report {
     pub window: Range<u64>,
 }
 
+/// A page of tables and time lines: designs that are compared by one request each.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The headline.
+    pub title: String,
+    /// What came out, in one sentence.
+    pub verdict: String,
+    /// The command that makes this page again.
+    pub command: String,
+    /// What the numbers depend on: names and values, in the order they are shown.
+    pub environment: Vec<(String, String)>,
+    /// The designs, for their time lines.
+    pub modes: Vec<Mode>,
+    /// The part of the run that is drawn, in nanoseconds since its beginning.
+    pub window: Range<u64>,
+    /// What is shown in numbers.
+    pub tables: Vec<Table>,
+}
+
+/// A table; its rows have as many cells as there are heads.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// What to know about it.
+    pub note: String,
+    /// The names of the columns.
+    pub heads: Vec<String>,
+    /// The rows; the first cell is the row's name.
+    pub rows: Vec<Vec<String>>,
+}
+
 /// One way of sharing the device, and what it did to the same work.
 #[derive(Clone, Debug)]
 pub struct Mode {

@@ -3,7 +3,6 @@
 //! What failed is shown as failed, what was not measured as not measured, and an interrupted run
 //! as one. Everything in the file may come from somebody else, so all text is escaped.
 
-mod cells;
 mod checks;
 mod curves;
 mod failures;

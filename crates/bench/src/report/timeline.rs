@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::cells::{Cells, clip};
 use super::html::Escaped;
 use super::marks::{self, PlacedMark, Words};
-use super::model::{Lane, Mark, Mode, Report, SpanKind};
+use super::model::{Lane, Mark, Mode, SpanKind};
 use super::number;
 use super::svg::{Picture, across, stretched, tick_label, upright};
 use super::ticks;
@@ -16,28 +16,27 @@ const ROW: u32 = 17;
 const GAP: u32 = 7;
 const AXIS: u32 = 20;
 
-/// The whole section.
-pub(crate) fn section(report: &Report) -> String {
-    let drawn = report.modes.iter().any(|mode| !mode.lanes.is_empty());
-    if !drawn || report.window.is_empty() {
+/// The whole section: a strip for every mode, all over the same window.
+pub(crate) fn section(modes: &[Mode], window: &Range<u64>) -> String {
+    let drawn = modes.iter().any(|mode| !mode.lanes.is_empty());
+    if !drawn || window.is_empty() {
         return "<section>\n<h2>What happens when a request arrives</h2>\n\
                 <p class=\"note\">Nothing was recorded in the time to be drawn.</p>\n\
                 </section>\n"
             .to_owned();
     }
-    let strips = report
-        .modes
+    let strips = modes
         .iter()
         .enumerate()
-        .map(|(index, mode)| Strip::of(mode).draw(&format!("strip{index}"), &report.window))
+        .map(|(index, mode)| Strip::of(mode).draw(&format!("strip{index}"), window))
         .collect::<String>();
-    let length = number::duration(report.window.end - report.window.start);
-    let start = number::duration(report.window.start);
+    let length = number::duration(window.end - window.start);
+    let start = number::duration(window.start);
     format!(
         "<section>\n<h2>What happens when a request arrives</h2>\n\
          <p class=\"note\">The same {length} of the run in every mode, from {start} after its \
          beginning.</p>\n{}{strips}</section>\n",
-        legend(report.modes.iter().flat_map(|mode| &mode.lanes), &report.window)
+        legend(modes.iter().flat_map(|mode| &mode.lanes), window)
     )
 }
 

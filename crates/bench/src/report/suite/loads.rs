@@ -1,7 +1,7 @@
 //! Each load by itself, where there are so many that their sums hide something.
 
+use super::super::grid::{Cell, Row, table};
 use super::super::number;
-use super::cells::{Cell, Row, table};
 use super::folded;
 use crate::results::{CaseInfo, Estimate, LoadResult, Results};
 

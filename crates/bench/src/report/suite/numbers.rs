@@ -1,7 +1,7 @@
 //! What else was measured: a table for each case, a column for each mode.
 
+use super::super::grid::{Cell, Row, table};
 use super::super::number;
-use super::cells::{Cell, Row, table};
 use super::folded;
 use crate::results::{CaseInfo, Estimate, Number, Results};
 

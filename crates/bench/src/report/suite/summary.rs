@@ -1,8 +1,8 @@
 //! The summary: a table for each case, a row for each mode.
 
+use super::super::grid::{Cell, Row, table};
 use super::super::html::Escaped;
 use super::super::number;
-use super::cells::{Cell, Row, table};
 use crate::results::{CaseInfo, ModeInfo, Results, SummaryRow};
 
 /// A column: its name and what it means.

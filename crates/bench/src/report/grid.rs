@@ -1,13 +1,13 @@
 //! Cells of tables that turn into blocks on a small screen.
 
-use super::super::html::Escaped;
-use super::super::legend::CURVES;
-use super::super::number;
+use super::html::Escaped;
+use super::legend::CURVES;
+use super::number;
 use crate::results::Estimate;
 
 /// What a cell says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     text: String,
     /// Between what it may lie.
     interval: Option<String>,
@@ -15,16 +15,18 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    pub(super) fn of(text: impl Into<String>) -> Self {
+    /// A cell that says this.
+    pub(crate) fn of(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    pub(super) fn wrong(text: impl Into<String>) -> Self {
+    /// One that says what must not be.
+    pub(crate) fn wrong(text: impl Into<String>) -> Self {
         Self { is_wrong: true, ..Self::of(text) }
     }
 
     /// A median and its interval, written by `show`.
-    pub(super) fn estimate(estimate: Option<&Estimate>, show: impl Fn(f64) -> String) -> Self {
+    pub(crate) fn estimate(estimate: Option<&Estimate>, show: impl Fn(f64) -> String) -> Self {
         let Some(estimate) = estimate else { return Self::of(number::NOTHING) };
         let (low, high) = (show(estimate.low), show(estimate.high));
         // One value has no interval, and one without width says nothing new.
@@ -55,14 +57,17 @@ fn range(low: &str, high: &str) -> String {
 
 /// A row: its name, the place of its mode if it has one, and its cells or one reason for none.
 #[derive(Clone, Debug)]
-pub(super) struct Row<'a> {
-    pub(super) name: &'a str,
-    pub(super) place: Option<usize>,
-    pub(super) cells: Result<Vec<Cell>, Cell>,
+pub(crate) struct Row<'a> {
+    /// What stands first.
+    pub(crate) name: &'a str,
+    /// The place of its mode among all, which is its colour.
+    pub(crate) place: Option<usize>,
+    /// Its cells, or why there are none.
+    pub(crate) cells: Result<Vec<Cell>, Cell>,
 }
 
 /// A table with a name for each column.
-pub(super) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String {
+pub(crate) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String {
     let head =
         |name: &str| format!("<th scope=\"col\" role=\"columnheader\">{}</th>\n", Escaped(name));
     let heads = columns.iter().map(|name| head(name)).collect::<String>();
