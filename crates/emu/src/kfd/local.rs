@@ -206,7 +206,7 @@ impl FakeKfd {
     }
 
     /// Returns when the kernel lets whoever asks about a process go on.
-    fn pass(&self, pid: u32) {
+    fn wait_to_speak(&self, pid: u32) {
         let waits = |state: &mut State| state.silent.contains(&pid);
         drop(self.shared.changed.wait_while(self.state(), waits));
     }

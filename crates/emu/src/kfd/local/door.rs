@@ -41,7 +41,7 @@ fn subject(call: &Call<'_>) -> Option<u32> {
 impl Ioctl for FakeDoor {
     fn call(&self, call: Call<'_>) -> Result<(), Errno> {
         if let Some(pid) = subject(&call) {
-            self.kfd.pass(pid);
+            self.kfd.wait_to_speak(pid);
         }
         self.kfd.call(self.caller(), None, call)
     }
@@ -49,7 +49,7 @@ impl Ioctl for FakeDoor {
 
 impl DebuggerIoctl for FakeDoor {
     fn seize(&self, pid: u32) -> Result<(), Errno> {
-        self.kfd.pass(pid);
+        self.kfd.wait_to_speak(pid);
         let mut state = self.kfd.state();
         if !state.driver.knows(pid) {
             return Err(Errno::SRCH);
