@@ -25,7 +25,6 @@ mod policy;
 mod preempt;
 mod progress;
 mod ps;
-mod report;
 mod resume;
 mod run;
 mod set;
@@ -36,6 +35,7 @@ mod suspend;
 mod text_table;
 mod top;
 mod trace;
+mod tracks;
 mod write_file;
 
 use std::ffi::OsString;

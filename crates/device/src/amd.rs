@@ -15,6 +15,7 @@ mod destroyer;
 pub mod door;
 pub mod fake;
 mod kernel_scheduler;
+mod lookout;
 pub mod node;
 pub mod own_calls;
 pub mod pause;

@@ -9,7 +9,7 @@ mod reporter;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
@@ -101,6 +101,10 @@ pub trait Controller: Backend + Debug {
     /// for whoever can do something before it decides.
     fn hint(&mut self, _task: TaskId, _begins: bool) {}
 
+    /// Where a task says the same, for whoever looks there more often than it is told. What it
+    /// says is not in force any more once nobody else has it.
+    fn watch_hints(&mut self, _task: TaskId, _sight: Weak<dyn HintSight>) {}
+
     /// How it stands with the hold of a queue, where there are holds.
     fn hold_of(&self, _queue: QueueId) -> Option<HoldStatus> {
         None
@@ -114,6 +118,21 @@ pub trait Controller: Backend + Debug {
     /// # Errors
     /// What could not be put back.
     fn release_all(&mut self) -> Result<(), String>;
+}
+
+/// A place where a process says that requests are coming, to be read at any time by any thread.
+pub trait HintSight: Debug + Send + Sync {
+    /// What it says now.
+    fn look(&self) -> HintView;
+}
+
+/// What a process says of its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HintView {
+    /// How many it announced so far, whatever number that began with.
+    pub begun: u64,
+    /// Whether one is on its way.
+    pub is_active: bool,
 }
 
 /// How it stands with the hold of a queue.

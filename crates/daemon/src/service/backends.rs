@@ -1,6 +1,7 @@
 //! Several kinds of devices as one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::command::Command;
@@ -9,7 +10,9 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
-use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Limit, Note, WayInUse};
+use gpreempt_device::controller::{
+    Controller, DeviceName, HintSight, HoldStatus, Limit, Note, WayInUse,
+};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
@@ -80,6 +83,13 @@ impl Backends {
     fn hint(&mut self, task: TaskId, begins: bool) {
         for controller in &mut self.controllers {
             controller.hint(task, begins);
+        }
+    }
+
+    /// Shows everybody who can act at once where a task gives its hints.
+    pub(super) fn watch_hints(&mut self, task: TaskId, sight: &Weak<dyn HintSight>) {
+        for controller in &mut self.controllers {
+            controller.watch_hints(task, Weak::clone(sight));
         }
     }
 

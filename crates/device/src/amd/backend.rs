@@ -11,6 +11,7 @@ mod backoff;
 mod fleet;
 mod hold_session;
 mod report;
+mod rings;
 mod scout;
 mod step_back;
 mod whole;
@@ -30,7 +31,6 @@ use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
 use super::abi::version::Version;
-use super::activity::Memory;
 use super::own_calls::OwnCalls;
 use super::site::Site;
 use super::topology::{Gfx, Topology};
@@ -40,6 +40,7 @@ use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use fleet::{Fleet, Order};
 use report::{Listed, Report};
+use rings::RingReader;
 use scout::Scout;
 use worker::{Job, Worker};
 
@@ -51,6 +52,8 @@ pub struct AmdBackend {
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
+    /// Who reads the rings of which process.
+    readers: BTreeMap<ProcessKey, RingReader>,
     users: Vec<ProcessKey>,
     /// Workers of tasks that were released, until they have ended.
     leaving: Vec<(ProcessKey, Worker)>,
@@ -83,7 +86,6 @@ struct Device {
 struct Adopted {
     process: ProcessKey,
     worker: Option<Worker>,
-    memory: Option<Memory>,
     limit: Option<Limit>,
     /// Whether it is controlled together with the others.
     in_fleet: bool,
@@ -130,6 +132,7 @@ impl AmdBackend {
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
+            readers: BTreeMap::new(),
             users: Vec::new(),
             leaving: Vec::new(),
             events,
@@ -173,6 +176,7 @@ impl AmdBackend {
                     }
                 }
                 Report::KernelSchedules(schedules) => self.set_yielded(schedules),
+                Report::Rings(process) => self.take_readings(process),
                 Report::Over(task) => self.take_end(task),
             }
         }
@@ -226,6 +230,7 @@ impl AmdBackend {
             self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
             appeared += 1;
         }
+        self.aim_reader(task);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
             self.judge_costs();
@@ -273,6 +278,7 @@ impl AmdBackend {
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
         let gone: Vec<QueueId> = own.map(|(queue, _)| *queue).collect();
         self.forget(&gone);
+        self.aim_reader(task);
         self.judge_costs();
         self.leaving.retain(|(_, worker)| !worker.has_ended());
     }
@@ -342,14 +348,7 @@ impl Backend for AmdBackend {
     }
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        let target = self.queues.get(&queue)?;
-        let memory = self.tasks.get(&target.task)?.memory.as_ref();
-        let rings = &target.listed.rings;
-        let are_shown = !rings.is_empty() && rings.iter().all(|ring| ring.write_pointer != 0);
-        match memory.filter(|_| are_shown) {
-            Some(memory) => memory.observe_all(rings),
-            None => Some(BUSY),
-        }
+        self.look_at(queue)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::abi::trap::{QueueEntry, RuntimeState};
-use super::activity::Memory;
-use super::destroyer;
+use super::destroyer::Destroyers;
 use super::queue::Kind;
 use super::session::{AttachError, Outcome, Session, SessionError};
 use super::site::Site;
@@ -16,9 +15,8 @@ use super::site::Site;
 /// A process whose queues for kernels are off, those it makes later included.
 #[derive(Debug)]
 pub struct Suspension {
-    site: Site,
     session: Session,
-    memory: Option<Memory>,
+    destroyers: Destroyers,
     suspended: BTreeSet<u32>,
 }
 
@@ -54,8 +52,8 @@ impl Suspension {
     /// Likewise.
     pub fn begin_on(site: &Site, pid: u32, gpu_id: Option<u32>) -> Result<Self, SuspensionError> {
         let session = Session::attach(site.door.clone(), pid)?;
-        let memory = Memory::open(pid).ok();
-        let mut new = Self { site: site.clone(), session, memory, suspended: BTreeSet::new() };
+        let destroyers = Destroyers::of(site, pid);
+        let mut new = Self { session, destroyers, suspended: BTreeSet::new() };
         new.suspend_new(gpu_id)?;
         if new.suspended.is_empty() {
             return Err(SuspensionError::NoQueues(pid));
@@ -93,8 +91,8 @@ impl Suspension {
                 result => result?,
             }
         }
-        let Self { site, session, memory, suspended } = self;
-        let awaited = destroyer::awaited(site, session, memory.as_ref(), suspended);
+        let Self { session, destroyers, suspended } = self;
+        let awaited = destroyers.awaited(session, suspended);
         if !awaited.is_empty() {
             session.resume(&awaited)?;
             suspended.retain(|name| !awaited.contains(name));

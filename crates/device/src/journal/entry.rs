@@ -173,6 +173,11 @@ impl Act {
         )
     }
 
+    /// Whether it is on AMD devices, where a call about a process may take as long as it likes.
+    pub const fn is_amd(&self) -> bool {
+        matches!(self, Self::AmdPause { .. } | Self::AmdSuspend { .. } | Self::AmdSession { .. })
+    }
+
     /// The kind of thing that is changed, and which one.
     fn subject(&self) -> (u8, u64, u32, u64) {
         match *self {

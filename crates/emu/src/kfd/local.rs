@@ -54,6 +54,8 @@ struct State {
     devices: Box<dyn LocalDevices>,
     tracers: BTreeMap<u32, Tracer>,
     untraceable: BTreeSet<u32>,
+    /// Processes of which the kernel does not let go whoever asks about them.
+    silent: BTreeSet<u32>,
     answers: BTreeMap<Ticket, Answer>,
     last_ticket: u64,
     now: Instant,
@@ -126,6 +128,7 @@ impl FakeKfd {
             devices: Box::new(devices),
             tracers: BTreeMap::new(),
             untraceable: BTreeSet::new(),
+            silent: BTreeSet::new(),
             answers: BTreeMap::new(),
             last_ticket: 0,
             now: Instant::ZERO,
@@ -193,6 +196,24 @@ impl FakeKfd {
     /// A process may no longer be traced: it is another user's, or there is a policy.
     pub fn forbid_tracing(&self, pid: u32) {
         self.state().untraceable.insert(pid);
+    }
+
+    /// Whoever traces or debugs a process waits in the kernel from now on, or no longer does.
+    pub fn hang(&self, pid: u32, hangs: bool) {
+        let mut state = self.state();
+        if hangs {
+            state.silent.insert(pid);
+        } else {
+            state.silent.remove(&pid);
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    /// Returns when the kernel lets whoever asks about a process go on.
+    fn wait_to_speak(&self, pid: u32) {
+        let waits = |state: &mut State| state.silent.contains(&pid);
+        drop(self.shared.changed.wait_while(self.state(), waits));
     }
 
     /// The hardware no longer does what it is told about a queue.

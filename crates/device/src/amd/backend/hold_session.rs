@@ -14,8 +14,7 @@ use rustix::io::Errno;
 use super::report::{Listed, Report};
 use super::worker::{Hands, Job, Next, timespec};
 use crate::amd::abi::trap::{QueueEntry, RuntimeState};
-use crate::amd::activity::Memory;
-use crate::amd::destroyer;
+use crate::amd::destroyer::Destroyers;
 use crate::amd::queue::Kind;
 use crate::amd::session::{Outcome, Session, SessionError};
 use crate::controller::{Alone, Awaited};
@@ -30,7 +29,7 @@ const RUNTIME_WAIT: Duration = Duration::from_secs(10);
 struct Use<'a> {
     hands: &'a Hands,
     session: Session,
-    memory: Option<Memory>,
+    destroyers: Destroyers,
     /// What we suspended, by name.
     suspended: BTreeSet<u32>,
     /// Whether there are queues that could be suspended if there were a runtime.
@@ -50,12 +49,12 @@ impl Hands {
             let sentence = format!("process {} is left alone: {error}", self.process);
             return Ok(Next::Wait(sentence));
         }
-        let memory = Memory::open(self.process.pid).ok();
+        let destroyers = Destroyers::of(&self.site, self.process.pid);
         let suspended = BTreeSet::new();
         let mut held = Use {
             hands: self,
             session,
-            memory,
+            destroyers,
             suspended,
             has_queues: false,
             lacks_runtime_since: None,
@@ -175,8 +174,8 @@ impl Use<'_> {
     /// Whoever waits in the kernel to destroy a queue that is suspended does not have to: it is
     /// resumed, and gone the moment after.
     fn free_awaited(&mut self) -> Result<(), Alone> {
-        let Self { hands, session, memory, suspended, .. } = self;
-        let awaited = destroyer::awaited(&hands.site, session, memory.as_ref(), suspended);
+        let Self { session, destroyers, suspended, .. } = self;
+        let awaited = destroyers.awaited(session, suspended);
         if awaited.is_empty() {
             return Ok(());
         }

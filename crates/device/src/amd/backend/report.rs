@@ -24,6 +24,8 @@ pub(super) enum Report {
     Limit(TaskId, Option<Limit>),
     /// The kernel schedules from now on, or no longer does.
     KernelSchedules(bool),
+    /// The rings of a process show something else than before.
+    Rings(ProcessKey),
     /// The worker of a task has ended.
     Over(TaskId),
 }

@@ -1,5 +1,6 @@
 mod obstacles;
 mod own_calls;
+mod silence;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 //! A debugger's process, as it sees KFD.
 
+use gpreempt_kfd::abi::trap::DBG_TRAP;
 use gpreempt_kfd::{Call, DebuggerIoctl, Ioctl};
 use rustix::io::Errno;
 
@@ -31,14 +32,24 @@ impl FakeDoor {
     }
 }
 
+/// The process that a debugger asks about.
+fn subject(call: &Call<'_>) -> Option<u32> {
+    let pid = call.block.first_chunk().copied().map(u32::from_ne_bytes);
+    pid.filter(|_| call.opcode == DBG_TRAP)
+}
+
 impl Ioctl for FakeDoor {
     fn call(&self, call: Call<'_>) -> Result<(), Errno> {
+        if let Some(pid) = subject(&call) {
+            self.kfd.wait_to_speak(pid);
+        }
         self.kfd.call(self.caller(), None, call)
     }
 }
 
 impl DebuggerIoctl for FakeDoor {
     fn seize(&self, pid: u32) -> Result<(), Errno> {
+        self.kfd.wait_to_speak(pid);
         let mut state = self.kfd.state();
         if !state.driver.knows(pid) {
             return Err(Errno::SRCH);

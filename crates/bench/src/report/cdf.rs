@@ -3,7 +3,7 @@
 //! Time is logarithmic because modes differ by orders of magnitude. Shares are stretched towards
 //! the top, where the tail is: from 90 % to 99 % is about as far as from 0 % to 90 %.
 
-use super::html::Escaped;
+use super::legend::{self, CURVES};
 use super::model::{Mode, Report};
 use super::number;
 use super::svg::{Picture, across, stretched, tick_label};
@@ -18,22 +18,83 @@ const AXIS: u32 = 22;
 const WIDTH: u32 = 1_800;
 const DEPTH: u32 = 1_000;
 
-/// Colours and line styles there are before they repeat.
-pub(crate) const CURVES: usize = 8;
-
 /// Shares that have a line.
 const SHARES: [(f64, &str); 6] =
     [(0.0, "0%"), (0.5, "50%"), (0.9, "90%"), (0.99, "99%"), (0.999, "99.9%"), (1.0, "100%")];
 
+/// How the latencies of one mode are spread.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve<'a> {
+    /// The mode.
+    pub(crate) name: &'a str,
+    /// Its place among all modes, which is its colour.
+    pub(crate) place: usize,
+    /// Latencies, and the shares of requests that took no longer; both rise, and the last share
+    /// is 1.
+    pub(crate) points: Vec<(u64, f64)>,
+    /// How many requests there were.
+    pub(crate) requests: u64,
+    /// Half of them took no longer.
+    pub(crate) p50_ns: Option<u64>,
+    /// 99 of 100 took no longer.
+    pub(crate) p99_ns: Option<u64>,
+}
+
+impl<'a> Curve<'a> {
+    fn of(place: usize, mode: &'a Mode) -> Self {
+        let requests = mode.online_ns.len() as f64;
+        let share = |rank: u32| f64::from(rank) / requests;
+        Self {
+            name: &mode.name,
+            place,
+            points: mode.online_ns.iter().zip(1..).map(|(ns, rank)| (*ns, share(rank))).collect(),
+            requests: mode.online_ns.len() as u64,
+            p50_ns: mode.latency_ns(500),
+            p99_ns: mode.latency_ns(990),
+        }
+    }
+}
+
 /// The whole section.
 pub(crate) fn section(report: &Report) -> String {
-    let body = match Scale::of(&report.modes) {
-        Some(scale) => picture(report, &scale),
-        None => "<p class=\"note\">No online request was answered, so there is nothing to draw.\
-                 </p>\n"
-            .to_owned(),
-    };
+    let curves = report.modes.iter().enumerate().map(|(place, mode)| Curve::of(place, mode));
+    let body = figure("cdf", "online requests", &curves.collect::<Vec<_>>());
+    let body = body.unwrap_or_else(|| {
+        "<p class=\"note\">No online request was answered, so there is nothing to draw.</p>\n"
+            .to_owned()
+    });
     format!("<section>\n<h2>How long online requests take</h2>\n{body}</section>\n")
+}
+
+/// The picture of some curves and what belongs to it; none if there is nothing to draw.
+pub(crate) fn figure(id: &str, whose: &str, curves: &[Curve<'_>]) -> Option<String> {
+    let scale = Scale::of(curves)?;
+    let mut shapes = grid(&scale);
+    let paths = curves.iter().map(|curve| {
+        let class = curve.place % CURVES;
+        format!("<path class=\"curve c{class}\" d=\"{}\"/>", path(curve, &scale))
+    });
+    shapes += &stretched(TOP, PLOT, u64::from(WIDTH), DEPTH, &paths.collect::<String>());
+    shapes += &dots(curves, &scale);
+    let picture = Picture {
+        id,
+        title: &format!("Distribution of the latencies of {whose}"),
+        description: &description(curves),
+        height: TOP + PLOT + AXIS,
+    };
+    let entries = curves.iter().map(|curve| {
+        let p99 = match curve.p99_ns {
+            Some(ns) => format!("p99 {}", number::duration(ns)),
+            None => "no requests".to_owned(),
+        };
+        legend::entry(curve.place, curve.name, &p99)
+    });
+    Some(format!(
+        "<p class=\"note\">Share of {whose} answered within a time, further left is better. The \
+         upper part is stretched to show the slowest requests; a dot marks p99.</p>\n{}{}",
+        picture.around(&shapes),
+        legend::list(entries)
+    ))
 }
 
 /// From latencies and shares to places on the plot, each from 0 to 1.
@@ -47,10 +108,10 @@ struct Scale {
 
 impl Scale {
     /// The scale on which all requests of all modes are to be seen, if there are any.
-    fn of(modes: &[Mode]) -> Option<Self> {
-        let latencies = || modes.iter().flat_map(|mode| &mode.online_ns).copied();
+    fn of(curves: &[Curve<'_>]) -> Option<Self> {
+        let latencies = || curves.iter().flat_map(|curve| &curve.points).map(|(ns, _)| *ns);
         let (low_ns, high_ns) = ticks::round_range(latencies().min()?, latencies().max()?);
-        let requests = modes.iter().map(|mode| mode.online_ns.len()).max()?;
+        let requests = curves.iter().map(|curve| curve.requests).max()?;
         let rest = (0.5 / requests as f64).clamp(1e-5, 0.05);
         Some(Self { low_ns, high_ns, rest })
     }
@@ -72,30 +133,6 @@ impl Scale {
     fn down_pixels(&self, share: f64) -> String {
         format!("{:.1}", self.down(share) * f64::from(PLOT) + f64::from(TOP))
     }
-}
-
-fn picture(report: &Report, scale: &Scale) -> String {
-    let mut shapes = grid(scale);
-    let curves = report.modes.iter().enumerate().map(|(index, mode)| {
-        let class = index % CURVES;
-        format!("<path class=\"curve c{class}\" d=\"{}\"/>", path(mode, scale))
-    });
-    let width = u64::from(WIDTH);
-    shapes += &stretched(TOP, PLOT, width, DEPTH, &curves.collect::<String>());
-    shapes += &dots(report, scale);
-    let picture = Picture {
-        id: "cdf",
-        title: "Distribution of online latencies",
-        description: &description(report),
-        height: TOP + PLOT + AXIS,
-    };
-    format!(
-        "<p class=\"note\">Share of online requests answered within a time, further left is \
-         better. The upper part is stretched to show the slowest requests; a dot marks \
-         p99.</p>\n{}{}",
-        picture.around(&shapes),
-        legend(report)
-    )
 }
 
 fn grid(scale: &Scale) -> String {
@@ -123,12 +160,11 @@ fn grid(scale: &Scale) -> String {
 }
 
 /// The stairs of one mode, from the fastest request at the bottom to the slowest at the top.
-fn path(mode: &Mode, scale: &Scale) -> String {
-    let requests = mode.online_ns.len() as f64;
+fn path(curve: &Curve<'_>, scale: &Scale) -> String {
     let mut steps: Vec<(String, String)> = Vec::new();
-    for (rank, latency) in (1_u32..).zip(&mode.online_ns) {
+    for (latency, share) in &curve.points {
         let x = format!("{:.0}", scale.across(*latency) * f64::from(WIDTH));
-        let down = scale.down(f64::from(rank) / requests);
+        let down = scale.down(share.clamp(0.0, 1.0));
         let y = format!("{:.0}", down.abs() * f64::from(DEPTH));
         match steps.last_mut() {
             // Not to be told apart: only the last one counts.
@@ -145,40 +181,22 @@ fn path(mode: &Mode, scale: &Scale) -> String {
 }
 
 /// A dot at every mode's p99.
-fn dots(report: &Report, scale: &Scale) -> String {
+fn dots(curves: &[Curve<'_>], scale: &Scale) -> String {
     let y = scale.down_pixels(0.99);
-    let dots = report.modes.iter().enumerate().filter_map(|(index, mode)| {
-        let x = across(scale.across(mode.latency_ns(990)?));
-        let class = index % CURVES;
+    let dots = curves.iter().filter_map(|curve| {
+        let x = across(scale.across(curve.p99_ns?));
+        let class = curve.place % CURVES;
         Some(format!("<circle class=\"dot c{class}\" cx=\"{x}\" cy=\"{y}\" r=\"4.5\"/>\n"))
     });
     dots.collect()
 }
 
-fn legend(report: &Report) -> String {
-    let entries = report.modes.iter().enumerate().map(|(index, mode)| {
-        let class = index % CURVES;
-        let name = Escaped(&mode.name);
-        let p99 = match mode.latency_ns(990) {
-            Some(ns) => format!("p99 {}", number::duration(ns)),
-            None => "no requests".to_owned(),
-        };
-        format!(
-            "<li><svg class=\"key\" aria-hidden=\"true\" width=\"28\" height=\"10\">\
-             <line class=\"curve c{class}\" x1=\"0\" x2=\"28\" y1=\"5\" y2=\"5\"/></svg>\
-             <b>{name}</b> <span class=\"meaning\">{p99}</span></li>\n"
-        )
-    });
-    let entries = entries.collect::<String>();
-    format!("<ul class=\"legend\">\n{entries}</ul>\n")
-}
-
 /// The picture in words.
-fn description(report: &Report) -> String {
-    let modes = report.modes.iter().map(|mode| {
-        let half = number::duration_or_dash(mode.latency_ns(500));
-        let most = number::duration_or_dash(mode.latency_ns(990));
-        format!("{}: half within {half}, 99% within {most}.", mode.name)
+fn description(curves: &[Curve<'_>]) -> String {
+    let modes = curves.iter().map(|curve| {
+        let half = number::duration_or_dash(curve.p50_ns);
+        let most = number::duration_or_dash(curve.p99_ns);
+        format!("{}: half within {half}, 99% within {most}.", curve.name)
     });
     modes.collect::<Vec<_>>().join(" ")
 }
@@ -208,8 +226,9 @@ mod tests {
     fn a_curve_rises_from_the_bottom_to_the_top() {
         let mut mode = sample::mode("m");
         mode.online_ns = (0..50_000).map(|n| 1_000_000 + n * n / 7).collect();
-        let scale = Scale::of(std::slice::from_ref(&mode)).unwrap();
-        let path = path(&mode, &scale);
+        let curve = Curve::of(0, &mode);
+        let scale = Scale::of(std::slice::from_ref(&curve)).unwrap();
+        let path = path(&curve, &scale);
         let corners = corners(&path);
         assert_eq!(corners.first().unwrap().1, i64::from(DEPTH));
         assert_eq!(corners.last().unwrap().1, 0);
@@ -234,8 +253,9 @@ mod tests {
         for latencies in [vec![5_000], vec![0], vec![0, u64::MAX]] {
             let mut mode = sample::mode("m");
             mode.online_ns = latencies;
-            let scale = Scale::of(std::slice::from_ref(&mode)).unwrap();
-            let corners = corners(&path(&mode, &scale));
+            let curve = Curve::of(0, &mode);
+            let scale = Scale::of(std::slice::from_ref(&curve)).unwrap();
+            let corners = corners(&path(&curve, &scale));
             assert_eq!(corners.last().unwrap().1, 0);
         }
     }

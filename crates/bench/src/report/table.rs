@@ -1,7 +1,7 @@
 //! The tables: what came out, what it depends on, and what the columns mean.
 
-use super::cdf::CURVES;
 use super::html::Escaped;
+use super::legend::CURVES;
 use super::model::{Mode, Report};
 use super::number;
 
@@ -91,9 +91,10 @@ fn row(index: usize, mode: &Mode, baseline: Option<u64>) -> String {
 }
 
 /// What the numbers depend on, and how to get them again.
-pub(crate) fn environment(report: &Report) -> String {
-    let rows = report
-        .environment
+///
+/// `after` is markup that ends the section.
+pub(crate) fn environment(rows: &[(String, String)], command: &str, after: &str) -> String {
+    let rows = rows
         .iter()
         .map(|(name, value)| {
             let (name, value) = (Escaped(name), Escaped(value));
@@ -104,8 +105,8 @@ pub(crate) fn environment(report: &Report) -> String {
         "<section>\n<h2>Where the numbers come from</h2>\n\
          <table class=\"environment\">\n<tbody>\n{rows}</tbody>\n</table>\n\
          <p class=\"note\">The same numbers again:</p>\n\
-         <pre><code>{}</code></pre>\n</section>\n",
-        Escaped(&report.command)
+         <pre><code>{}</code></pre>\n{after}</section>\n",
+        Escaped(command)
     )
 }
 

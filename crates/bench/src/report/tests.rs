@@ -1,62 +1,8 @@
 //! The page as a whole.
 
 use super::model::{Lane, Mark, Report, Span, SpanKind};
+use super::well_formed::{check_classes, check_well_formed};
 use super::{render, sample};
-
-/// Panics unless every tag is closed in order, every attribute is quoted and every `&` begins an
-/// entity. Returns how many elements there are.
-fn check_well_formed(page: &str) -> usize {
-    let mut rest = page.strip_prefix("<!DOCTYPE html>\n").expect("a document type");
-    let mut open = Vec::new();
-    let mut elements = 0;
-    while let Some((text, after)) = rest.split_once('<') {
-        let in_style = open.last() == Some(&"style");
-        assert!(in_style || is_text(text), "{text:?}");
-        let (tag, after) = after.split_once('>').expect("tags end");
-        rest = after;
-        if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name), "closed in order");
-            continue;
-        }
-        elements += 1;
-        let (inside, empty) = match tag.strip_suffix('/') {
-            Some(inside) => (inside, true),
-            None => (tag, false),
-        };
-        let (name, attributes) = inside.split_once(' ').unwrap_or((inside, ""));
-        assert!(name.chars().all(|c| c.is_ascii_alphanumeric()), "{name:?}");
-        check_attributes(attributes);
-        if !empty {
-            open.push(name);
-        }
-    }
-    assert_eq!(rest.trim(), "");
-    assert_eq!(open, [""; 0], "all are closed");
-    elements
-}
-
-fn is_text(text: &str) -> bool {
-    let mut pieces = text.split('&').skip(1);
-    let entity = |piece: &str| {
-        let name = piece.split_once(';').map(|(name, _)| name);
-        matches!(name, Some("amp" | "lt" | "gt" | "quot" | "#39"))
-    };
-    !text.contains('>') && pieces.all(entity)
-}
-
-fn check_attributes(attributes: &str) {
-    let mut rest = attributes.trim();
-    let mut names = Vec::new();
-    while !rest.is_empty() {
-        let (name, after) = rest.split_once("=\"").expect("a quoted value");
-        let (value, after) = after.split_once('"').expect("the quote ends");
-        assert!(!name.contains(|c: char| c.is_whitespace() || c == '"'), "{name:?}");
-        assert!(is_text(value), "{value:?}");
-        assert!(!names.contains(&name), "{name} twice");
-        names.push(name);
-        rest = after.trim_start();
-    }
-}
 
 fn empty() -> Report {
     Report {
@@ -131,14 +77,7 @@ fn sections_come_in_order_and_pictures_can_be_read_aloud() {
 
 #[test]
 fn every_class_has_a_rule() {
-    let page = render(&sample::report());
-    let (style, body) = page.split_once("</style>").unwrap();
-    for classes in body.split("class=\"").skip(1) {
-        let (classes, _) = classes.split_once('"').unwrap();
-        for class in classes.split(' ') {
-            assert!(style.contains(&format!(".{class}")), "{class}");
-        }
-    }
+    check_classes(&render(&sample::report()));
 }
 
 #[test]
@@ -206,5 +145,5 @@ fn the_busiest_report_stays_small() {
 fn write_the_sample() {
     let path = std::env::var_os("GPREEMPT_SAMPLE_REPORT").expect("where to write it");
     let page = render(&sample::report());
-    crate::write_file::write_whole(path.as_ref(), page.as_bytes()).unwrap();
+    std::fs::write(path, page).unwrap();
 }

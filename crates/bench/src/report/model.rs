@@ -3,84 +3,116 @@
 use std::ops::Range;
 
 /// The mode all others are compared with: online work that has the device to itself.
-pub(crate) const BASELINE: &str = "alone";
+pub const BASELINE: &str = "alone";
 
 /// One page.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub struct Report {
     /// The headline.
-    pub(crate) title: String,
+    pub title: String,
     /// What came out, in one sentence.
-    pub(crate) verdict: String,
+    pub verdict: String,
     /// The command that makes this page again.
-    pub(crate) command: String,
+    pub command: String,
     /// What the numbers depend on: names and values, in the order they are shown.
-    pub(crate) environment: Vec<(String, String)>,
+    pub environment: Vec<(String, String)>,
     /// What is compared, in the order it is shown.
-    pub(crate) modes: Vec<Mode>,
+    pub modes: Vec<Mode>,
     /// The part of the run that is drawn, in nanoseconds since its beginning.
-    pub(crate) window: Range<u64>,
+    pub window: Range<u64>,
+}
+
+/// A page of tables and time lines: designs that are compared by one request each.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The headline.
+    pub title: String,
+    /// What came out, in one sentence.
+    pub verdict: String,
+    /// The command that makes this page again.
+    pub command: String,
+    /// What the numbers depend on: names and values, in the order they are shown.
+    pub environment: Vec<(String, String)>,
+    /// The designs, for their time lines.
+    pub modes: Vec<Mode>,
+    /// The part of the run that is drawn, in nanoseconds since its beginning.
+    pub window: Range<u64>,
+    /// What is shown in numbers.
+    pub tables: Vec<Table>,
+}
+
+/// A table; its rows have as many cells as there are heads.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// What to know about it.
+    pub note: String,
+    /// The names of the columns.
+    pub heads: Vec<String>,
+    /// The rows; the first cell is the row's name.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// One way of sharing the device, and what it did to the same work.
 #[derive(Clone, Debug)]
-pub(crate) struct Mode {
+pub struct Mode {
     /// A short name; [`BASELINE`] is the one the others are compared with.
-    pub(crate) name: String,
+    pub name: String,
     /// What this mode does, in one sentence.
-    pub(crate) explanation: String,
+    pub explanation: String,
     /// Latencies of the online requests in nanoseconds, shortest first.
-    pub(crate) online_ns: Vec<u64>,
+    pub online_ns: Vec<u64>,
     /// Offline work done, as a share of what fits into the time that online work leaves.
-    pub(crate) kept: Option<f64>,
+    pub kept: Option<f64>,
     /// How often running work was taken off the device.
-    pub(crate) preemptions: u64,
+    pub preemptions: u64,
     /// Kernels that were executed more than once.
-    pub(crate) reexecuted: u64,
+    pub reexecuted: u64,
     /// Kernels that never finished.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Whether all results are those of an undisturbed run, bit for bit.
-    pub(crate) exact: bool,
+    pub exact: bool,
     /// What happened in the window, lane by lane.
-    pub(crate) lanes: Vec<Lane>,
+    pub lanes: Vec<Lane>,
     /// Moments worth a word.
-    pub(crate) marks: Vec<Mark>,
+    pub marks: Vec<Mark>,
 }
 
 /// What one party did over time.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane {
+pub struct Lane {
     /// Who.
-    pub(crate) name: String,
+    pub name: String,
     /// What it did; the order does not matter and parts outside the window are not drawn.
-    pub(crate) spans: Vec<Span>,
+    pub spans: Vec<Span>,
 }
 
 /// From when to when something was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub struct Span {
     /// Its beginning, in nanoseconds since the beginning of the run.
-    pub(crate) start_ns: u64,
+    pub start_ns: u64,
     /// Its end; not part of it.
-    pub(crate) end_ns: u64,
+    pub end_ns: u64,
     /// What was done.
-    pub(crate) kind: SpanKind,
+    pub kind: SpanKind,
 }
 
 /// A moment and what happened then.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// When, in nanoseconds since the beginning of the run.
-    pub(crate) at_ns: u64,
+    pub at_ns: u64,
     /// To whom: the index of a lane.
-    pub(crate) lane: usize,
+    pub lane: usize,
     /// What, in two words or so.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// What a party is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpanKind {
+pub enum SpanKind {
     /// It executes.
     Run,
     /// It has work and waits for the device.
@@ -97,14 +129,14 @@ pub(crate) enum SpanKind {
 
 impl Report {
     /// The mode the others are compared with, if there is one.
-    pub(crate) fn baseline(&self) -> Option<&Mode> {
+    pub fn baseline(&self) -> Option<&Mode> {
         self.modes.iter().find(|mode| mode.name == BASELINE)
     }
 }
 
 impl Mode {
     /// The latency that `permille` of a thousand requests do not exceed (nearest rank).
-    pub(crate) fn latency_ns(&self, permille: usize) -> Option<u64> {
+    pub fn latency_ns(&self, permille: usize) -> Option<u64> {
         let rank = (self.online_ns.len() * permille).div_ceil(1000).max(1);
         self.online_ns.get(rank - 1).copied()
     }
@@ -112,11 +144,11 @@ impl Mode {
 
 impl SpanKind {
     /// Every kind, in the order of the legend.
-    pub(crate) const ALL: [Self; 6] =
+    pub const ALL: [Self; 6] =
         [Self::Run, Self::Wait, Self::Save, Self::Restore, Self::Hold, Self::Killed];
 
     /// The word in the legend and, in the style sheet, the colour.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
             Self::Wait => "waiting",
@@ -128,7 +160,7 @@ impl SpanKind {
     }
 
     /// What the word means.
-    pub(crate) const fn meaning(self) -> &'static str {
+    pub const fn meaning(self) -> &'static str {
         match self {
             Self::Run => "executes",
             Self::Wait => "has work, waits for the device",

@@ -1,41 +1,13 @@
-//! The page that shows what a demonstration did.
-//!
-//! One file without scripts that loads nothing from anywhere: it can be mailed, archived and
-//! opened years later. [`model`] is what is shown; everything else is how.
+//! What surrounds everything that a page shows.
 
-mod cdf;
-mod cells;
-mod html;
-mod marks;
-pub(crate) mod model;
-mod number;
-#[cfg(test)]
-mod sample;
-mod svg;
-mod table;
-#[cfg(test)]
-mod tests;
-mod ticks;
-mod timeline;
-
-use html::Escaped;
-use model::Report;
+use super::html::Escaped;
 
 /// Colours, sizes and the two themes.
-const STYLE: &str = include_str!("report/style.css");
+const STYLE: &str = include_str!("style.css");
 
-/// The page, complete.
-pub(crate) fn render(report: &Report) -> String {
-    let title = Escaped(&report.title);
-    let verdict = Escaped(&report.verdict);
-    let body = [
-        table::summary(report),
-        timeline::section(report),
-        cdf::section(report),
-        table::environment(report),
-        table::glossary(),
-    ]
-    .concat();
+/// A whole document.
+pub(crate) fn document(title: &str, verdict: &str, body: &str) -> String {
+    let (title, verdict) = (Escaped(title), Escaped(verdict));
     // The policy makes the browser itself refuse scripts and anything from elsewhere; the empty
     // icon keeps it from asking a server for one.
     format!(

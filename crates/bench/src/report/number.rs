@@ -26,11 +26,48 @@ pub(crate) fn ratio(numerator: Option<u64>, denominator: Option<u64>) -> String 
     let (Some(numerator), Some(denominator @ 1..)) = (numerator, denominator) else {
         return NOTHING.to_owned();
     };
-    let quotient = numerator as f64 / denominator as f64;
+    times(numerator as f64 / denominator as f64)
+}
+
+/// As [`ratio`], of a quotient.
+pub(crate) fn times(quotient: f64) -> String {
     match quotient {
         0.0..9.995 => format!("{quotient:.2}×"),
         0.0..99.95 => format!("{quotient:.1}×"),
         _ => format!("{quotient:.0}×"),
+    }
+}
+
+/// As [`duration`], of a number that need not be whole.
+pub(crate) fn nanoseconds(ns: f64) -> String {
+    if ns < 0.0 {
+        return format!("−{}", duration(whole(-ns)));
+    }
+    duration(whole(ns))
+}
+
+/// The nearest whole number; what is too large for one is the largest.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+pub(crate) fn whole(number: f64) -> u64 {
+    number.round() as u64
+}
+
+/// A number with its unit, with about three digits.
+pub(crate) fn quantity(value: f64, unit: &str) -> String {
+    let digits = match value.abs() {
+        0.0 => "0".to_owned(),
+        ..0.01 => format!("{value:.1e}"),
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        ..1e15 if value < 0.0 => format!("−{}", count(whole(-value))),
+        ..1e15 => count(whole(value)),
+        _ => format!("{value:.2e}"),
+    };
+    match unit {
+        "ns" => nanoseconds(value),
+        "1" | "" => digits,
+        "%" => format!("{digits}%"),
+        unit => format!("{digits}{SPACE}{unit}"),
     }
 }
 
@@ -75,6 +112,23 @@ mod tests {
         assert_eq!(ratio(Some(123_456), Some(1_000)), "123×");
         assert_eq!(ratio(None, Some(1)), NOTHING);
         assert_eq!(ratio(Some(1), Some(0)), NOTHING);
+    }
+
+    #[test]
+    fn quantities_have_about_three_digits() {
+        for (value, unit, text) in [
+            (0.0, "1", "0"),
+            (0.000_123, "", "1.2e-4"),
+            (0.5, "1", "0.50"),
+            (12.34, "%", "12.3%"),
+            (1_234_567.8, "KiB", "1,234,568 KiB"),
+            (-1_500.0, "KiB", "−1,500 KiB"),
+            (1e300, "1", "1.00e300"),
+            (185_000.0, "ns", "185 µs"),
+            (-185_000.0, "ns", "−185 µs"),
+        ] {
+            assert_eq!(quantity(value, unit).replace(SPACE, " "), text);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::cells::{Cells, clip};
 use super::html::Escaped;
 use super::marks::{self, PlacedMark, Words};
-use super::model::{Lane, Mode, Report, SpanKind};
+use super::model::{Lane, Mark, Mode, SpanKind};
 use super::number;
 use super::svg::{Picture, across, stretched, tick_label, upright};
 use super::ticks;
@@ -16,37 +16,38 @@ const ROW: u32 = 17;
 const GAP: u32 = 7;
 const AXIS: u32 = 20;
 
-/// The whole section.
-pub(crate) fn section(report: &Report) -> String {
-    let drawn = report.modes.iter().any(|mode| !mode.lanes.is_empty());
-    if !drawn || report.window.is_empty() {
+/// The whole section: a strip for every mode, all over the same window.
+pub(crate) fn section(modes: &[Mode], window: &Range<u64>) -> String {
+    let drawn = modes.iter().any(|mode| !mode.lanes.is_empty());
+    if !drawn || window.is_empty() {
         return "<section>\n<h2>What happens when a request arrives</h2>\n\
                 <p class=\"note\">Nothing was recorded in the time to be drawn.</p>\n\
                 </section>\n"
             .to_owned();
     }
-    let strips = report
-        .modes
+    let strips = modes
         .iter()
         .enumerate()
-        .map(|(index, mode)| strip(index, mode, &report.window))
+        .map(|(index, mode)| Strip::of(mode).draw(&format!("strip{index}"), window))
         .collect::<String>();
-    let length = number::duration(report.window.end - report.window.start);
-    let start = number::duration(report.window.start);
+    let length = number::duration(window.end - window.start);
+    let start = number::duration(window.start);
     format!(
         "<section>\n<h2>What happens when a request arrives</h2>\n\
          <p class=\"note\">The same {length} of the run in every mode, from {start} after its \
          beginning.</p>\n{}{strips}</section>\n",
-        legend(report)
+        legend(modes.iter().flat_map(|mode| &mode.lanes), window)
     )
 }
 
 /// What the colours mean, as far as they occur.
-fn legend(report: &Report) -> String {
+pub(crate) fn legend<'a>(
+    lanes: impl Iterator<Item = &'a Lane> + Clone,
+    window: &Range<u64>,
+) -> String {
     let occurs = |kind: SpanKind| {
-        let lanes = report.modes.iter().flat_map(|mode| &mode.lanes);
-        let mut spans = lanes.flat_map(|lane| &lane.spans);
-        spans.any(|span| span.kind == kind && clip(span, &report.window).is_some())
+        let mut spans = lanes.clone().flat_map(|lane| &lane.spans);
+        spans.any(|span| span.kind == kind && clip(span, window).is_some())
     };
     let entries = SpanKind::ALL
         .into_iter()
@@ -63,38 +64,58 @@ fn legend(report: &Report) -> String {
 }
 
 /// One mode: its name, what it does, and its lanes.
-fn strip(index: usize, mode: &Mode, window: &Range<u64>) -> String {
-    let cells = Cells::new(window);
-    let mut lanes = String::new();
-    let mut y = 0;
-    for (number, lane) in mode.lanes.iter().enumerate() {
-        let last = number + 1 == mode.lanes.len();
-        // A mark of a lane that does not exist is shown at the last one rather than nowhere.
-        let of_lane = |lane: usize| lane == number || (last && lane > number);
-        let placed = marks::place(mode.marks.iter().filter(|mark| of_lane(mark.lane)), window);
-        let rows = placed.iter().flat_map(|mark| [mark.large, mark.small]);
-        let rows = rows.flatten().map(|words| words.row + 1).max();
-        let words = row_height(rows.unwrap_or(0));
-        // The last lane's words go below it, so that two lanes stay close together.
-        let below = last && number > 0;
-        let top = if below { y } else { y + words };
-        lanes += &lane_shapes(lane, top, &cells);
-        lanes += &placed.iter().map(|mark| mark_shape(mark, top, below)).collect::<String>();
-        y += words + LANE + GAP;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strip<'a> {
+    /// The mode.
+    pub(crate) name: &'a str,
+    /// What it does.
+    pub(crate) explanation: &'a str,
+    /// Who did what.
+    pub(crate) lanes: &'a [Lane],
+    /// Moments worth a word.
+    pub(crate) marks: &'a [Mark],
+}
+
+impl<'a> Strip<'a> {
+    fn of(mode: &'a Mode) -> Self {
+        let Mode { name, explanation, lanes, marks, .. } = mode;
+        Self { name, explanation, lanes, marks }
     }
-    let name = Escaped(&mode.name);
-    let picture = Picture {
-        id: &format!("strip{index}"),
-        title: &format!("Time line of mode {}", mode.name),
-        description: &description(mode, window),
-        height: y + AXIS,
-    };
-    let axis = axis(window.end - window.start, y);
-    format!(
-        "<div class=\"strip\">\n<h3>{name}</h3>\n<p class=\"note\">{}</p>\n{}</div>\n",
-        Escaped(&mode.explanation),
-        picture.around(&format!("{axis}{lanes}"))
-    )
+
+    /// The strip; `id` is unique on the page.
+    pub(crate) fn draw(&self, id: &str, window: &Range<u64>) -> String {
+        let cells = Cells::new(window);
+        let mut lanes = String::new();
+        let mut y = 0;
+        for (number, lane) in self.lanes.iter().enumerate() {
+            let last = number + 1 == self.lanes.len();
+            // A mark of a lane that does not exist is shown at the last one rather than nowhere.
+            let of_lane = |lane: usize| lane == number || (last && lane > number);
+            let placed = marks::place(self.marks.iter().filter(|mark| of_lane(mark.lane)), window);
+            let rows = placed.iter().flat_map(|mark| [mark.large, mark.small]);
+            let rows = rows.flatten().map(|words| words.row + 1).max();
+            let words = row_height(rows.unwrap_or(0));
+            // The last lane's words go below it, so that two lanes stay close together.
+            let below = last && number > 0;
+            let top = if below { y } else { y + words };
+            lanes += &lane_shapes(lane, top, &cells);
+            lanes += &placed.iter().map(|mark| mark_shape(mark, top, below)).collect::<String>();
+            y += words + LANE + GAP;
+        }
+        let picture = Picture {
+            id,
+            title: &format!("Time line of mode {}", self.name),
+            description: &description(self.lanes, window),
+            height: y + AXIS,
+        };
+        let axis = axis(window.end - window.start, y);
+        format!(
+            "<div class=\"strip\">\n<h3>{}</h3>\n<p class=\"note\">{}</p>\n{}</div>\n",
+            Escaped(self.name),
+            Escaped(self.explanation),
+            picture.around(&format!("{axis}{lanes}"))
+        )
+    }
 }
 
 /// Lines through all lanes at round times, and the times.
@@ -194,8 +215,8 @@ fn row_height(rows: usize) -> u32 {
 }
 
 /// The strip in words: how long each lane did what.
-fn description(mode: &Mode, window: &Range<u64>) -> String {
-    let lanes = mode.lanes.iter().map(|lane| {
+fn description(lanes: &[Lane], window: &Range<u64>) -> String {
+    let lanes = lanes.iter().map(|lane| {
         let spans = lane.spans.iter().filter_map(|span| clip(span, window));
         let spans = spans.collect::<Vec<_>>();
         let times = SpanKind::ALL.into_iter().filter_map(|kind| {

@@ -1,0 +1,98 @@
+//! The emulated GPU: the simulator in virtual time, without processes.
+//!
+//! A measurement is a pure function of case, mode and seed: the same on every machine, every time.
+
+mod measure;
+mod moments;
+mod scenario;
+mod time_line;
+
+use std::time::Duration;
+
+use gpreempt_sim::model::DeviceModel;
+use gpreempt_sim::outcome::Outcome;
+use gpreempt_sim::scenario::Scenario;
+use gpreempt_sim::world::{Options, run};
+
+use crate::engine::{Backend, Measured};
+use crate::machine;
+use crate::plan::Step;
+use crate::results::{ALONE, Environment, ModeInfo};
+
+pub use scenario::{Mode, scenario};
+
+/// The simulator as a backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emulated;
+
+/// Spans that are kept: enough for the preemptions of a whole case.
+const SPANS_MAX: usize = 2_000_000;
+/// A second of virtual time takes about so long.
+const SECONDS_PER_VIRTUAL_SECOND: f64 = 0.5;
+
+impl Mode {
+    /// What people read about it.
+    fn info(self) -> ModeInfo {
+        let alone = match self {
+            Self::Alone | Self::CwsrAlone => None,
+            Self::Cwsr | Self::CwsrHints => Some(Self::CwsrAlone.name().to_owned()),
+            Self::None | Self::Reset | Self::Default | Self::Slices | Self::Hold | Self::Hints => {
+                Some(ALONE.to_owned())
+            }
+        };
+        ModeInfo { name: self.name().to_owned(), title: self.title().to_owned(), alone }
+    }
+}
+
+impl Backend for Emulated {
+    fn name(&self) -> &'static str {
+        "emulated"
+    }
+
+    fn modes(&self) -> Vec<ModeInfo> {
+        Mode::ALL.into_iter().map(Mode::info).collect()
+    }
+
+    fn missing(&mut self, steps: &[Step<'_>]) -> Vec<String> {
+        let mut missing = Vec::new();
+        for case in steps.iter().map(|step| step.case) {
+            for load in &case.loads {
+                if let Err(reason) = scenario::check(load) {
+                    let line = format!("case {}: {reason}", case.name);
+                    if !missing.contains(&line) {
+                        missing.push(line);
+                    }
+                }
+            }
+        }
+        missing
+    }
+
+    fn environment(&mut self) -> Environment {
+        let devices = DeviceModel::built_in_names().iter().filter_map(|name| {
+            let model = DeviceModel::built_in(name)?;
+            Some(format!("{} (simulated; {})", model.name, model.source.trim()))
+        });
+        Environment { devices: devices.collect(), driver: None, ..machine::environment() }
+    }
+
+    fn estimate(&self, step: &Step<'_>) -> Duration {
+        // CAST: minutes in nanoseconds are far below what a float counts exactly.
+        let virtual_s = step.case.simulated.length(step.is_short).as_nanos() as f64 / 1e9;
+        Duration::from_secs_f64(virtual_s * SECONDS_PER_VIRTUAL_SECOND)
+    }
+
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
+        let mode = Mode::from_name(&step.mode.name).ok_or("there is no such mode")?;
+        measure::measure(step, mode)
+    }
+}
+
+/// Simulates.
+fn simulate(scenario: &Scenario, spans: bool) -> Result<Outcome, String> {
+    let spans_max = if spans { SPANS_MAX } else { 0 };
+    run(scenario, Options { spans_max, ..Options::default() }).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

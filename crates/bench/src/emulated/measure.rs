@@ -1,0 +1,144 @@
+//! One measurement in virtual time.
+
+use gpreempt_core::time::Instant;
+use gpreempt_sim::outcome::{Outcome, TaskOutcome};
+
+use super::moments::Moments;
+use super::scenario::{Mode, scenario};
+use super::{simulate, time_line};
+use crate::engine::{BE_ALONE, LC_BUSY, Measured};
+use crate::plan::Step;
+use crate::results::{BeResult, Distribution, LcResult, LoadResult, Number, Role};
+use crate::suite::Load;
+
+/// Simulates a case in a mode.
+pub(super) fn measure(step: &Step<'_>, mode: Mode) -> Result<Measured, String> {
+    let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
+    let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
+    let mut measured = Measured::default();
+    if !loads.is_empty() {
+        let scenario = scenario(step, mode, keep)?;
+        let outcome = simulate(&scenario, true)?;
+        measured = read(&loads, &outcome);
+        measured.numbers.extend(counts(&outcome, mode));
+        if !mode.is_alone() {
+            let moments = Moments::of(&loads, &outcome);
+            measured.numbers.extend(moments.numbers());
+            measured.time_line = time_line::around_one(&loads, &outcome);
+        }
+    }
+    if mode.is_alone() {
+        measured.numbers.extend(alone(step, mode, &measured)?);
+    }
+    Ok(measured)
+}
+
+fn seconds(outcome: &Outcome) -> f64 {
+    // CAST: minutes in nanoseconds are far below what a float counts exactly.
+    outcome.duration.as_nanos() as f64 / 1e9
+}
+
+fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
+    let seconds = seconds(outcome);
+    let mut results = Vec::new();
+    let (mut latencies, mut services) = (Vec::new(), Vec::new());
+    let (mut missed, mut unfinished) = (None::<u64>, 0);
+    for (load, task) in loads.iter().zip(&outcome.tasks) {
+        let (lc, be) = match load.role {
+            Role::Lc => {
+                let lc = lc(load, task, outcome);
+                latencies.extend(task.latencies().iter().map(|latency| latency.as_nanos()));
+                services.extend(task.served.iter().map(service_ns));
+                if let Some(lc) = &lc {
+                    unfinished += lc.unfinished;
+                    missed = lc.missed.map(|late| late + missed.unwrap_or(0)).or(missed);
+                }
+                (lc, None)
+            }
+            Role::Be => (None, Some(be(task.launches_in_time, seconds, outcome.exact))),
+        };
+        results.push(LoadResult { name: load.name.clone(), role: load.role, lc, be });
+    }
+    let lc = Distribution::of(latencies).map(|latency| LcResult {
+        latency,
+        service: Distribution::of(services),
+        unfinished,
+        missed,
+    });
+    let has_be = loads.iter().any(|load| load.role == Role::Be);
+    let launches = loads.iter().zip(&outcome.tasks).filter(|(load, _)| load.role == Role::Be);
+    let launches = launches.map(|(_, task)| task.launches_in_time).sum();
+    let be = has_be.then(|| be(launches, seconds, outcome.exact));
+    Measured { lc, be, loads: results, numbers: Vec::new(), time_line: None }
+}
+
+fn service_ns(served: &gpreempt_sim::outcome::Served) -> u64 {
+    served.ended.since(served.began).as_nanos()
+}
+
+fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
+    let end = Instant::ZERO + outcome.duration;
+    let latency = Distribution::of(task.latencies().iter().map(|l| l.as_nanos()).collect())?;
+    let late = task.served.iter().filter(|served| served.ended > end);
+    Some(LcResult {
+        latency,
+        service: Distribution::of(task.served.iter().map(service_ns).collect()),
+        // The simulator serves everything in the end; by then, these were under way.
+        unfinished: late.count() as u64,
+        missed: load.deadline.map(|_| task.deadline_misses),
+    })
+}
+
+fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
+    // CAST: far below what a float counts exactly.
+    let done = launches as f64;
+    BeResult {
+        done,
+        unit: "kernels".into(),
+        seconds,
+        per_second: done / seconds,
+        of_alone: None,
+        kept: None,
+        exact: Some(exact),
+    }
+}
+
+/// What the modes beside are compared with: best-effort work alone, and how much time is left.
+fn alone(step: &Step<'_>, mode: Mode, measured: &Measured) -> Result<Vec<Number>, String> {
+    let mut numbers = Vec::new();
+    // Each by itself would have the whole device; together they share it, as they must.
+    if step.case.of(Role::Be).next().is_some() {
+        let scenario = scenario(step, mode, |load| load.role == Role::Be)?;
+        let outcome = simulate(&scenario, false)?;
+        let launches: u64 = outcome.tasks.iter().map(|task| task.launches_in_time).sum();
+        // CAST: far below what a float counts exactly.
+        let rate = launches as f64 / seconds(&outcome);
+        let title = "best-effort work with nobody beside";
+        numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
+    }
+    if let Some(lc) = &measured.lc {
+        let service = lc.service.as_ref().unwrap_or(&lc.latency);
+        // CAST: far below what a float counts exactly.
+        let busy = service.mean_ns * service.count as f64;
+        let length = step.case.simulated.length(step.is_short).as_nanos() as f64;
+        let title = "part of the time in which requests are under way, alone";
+        numbers.push(Number::new(LC_BUSY, title, "1", (busy / length).min(1.0)));
+    }
+    Ok(numbers)
+}
+
+fn counts(outcome: &Outcome, mode: Mode) -> Vec<Number> {
+    if mode.is_alone() {
+        return Vec::new();
+    }
+    [
+        ("preemptions", "times that running work was taken off", outcome.preemptions),
+        ("reexecuted", "kernels that were begun more than once", outcome.reexecuted),
+        ("lost", "kernels that never completed", outcome.lost),
+    ]
+    .map(|(name, title, count)| {
+        // CAST: far below what a float counts exactly.
+        Number::new(name, title, "1", count as f64)
+    })
+    .to_vec()
+}

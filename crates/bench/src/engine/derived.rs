@@ -1,0 +1,110 @@
+//! Numbers that follow from what each load got.
+
+use crate::results::{LoadResult, Measurement, Number};
+use crate::suite::{Case, Load};
+
+/// A load that is more important may be this much slower than one that is less important.
+const LEVEL_SLACK: f64 = 1.1;
+
+/// Adds them.
+pub(super) fn add(measurement: &mut Measurement, case: &Case) {
+    let pairs: Vec<(&Load, &LoadResult)> = case
+        .loads
+        .iter()
+        .filter_map(|load| {
+            let result = measurement.loads.iter().find(|result| result.name == load.name)?;
+            Some((load, result))
+        })
+        .collect();
+    let mut numbers = shares(&pairs);
+    numbers.extend(misses(&pairs));
+    numbers.extend(inversions(&pairs));
+    measurement.numbers.extend(numbers);
+}
+
+fn number(name: &str, title: &str, value: f64) -> Number {
+    Number::new(name, title, "1", value)
+}
+
+/// Who got which part of all best-effort work, and how fair that is.
+fn shares(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
+    let rates: Vec<(&Load, f64)> = pairs
+        .iter()
+        .filter_map(|(load, result)| Some((*load, result.be.as_ref()?.per_second)))
+        .collect();
+    let total: f64 = rates.iter().map(|(_, rate)| rate).sum();
+    if rates.len() < 2 || total <= 0.0 {
+        return Vec::new();
+    }
+    let mut numbers: Vec<Number> = rates
+        .iter()
+        .map(|(load, rate)| {
+            let title = format!("part of all best-effort work that {} got", load.name);
+            number(&format!("share_{}", load.name), &title, rate / total)
+        })
+        .collect();
+    let fair: Vec<f64> = rates.iter().map(|(load, rate)| rate / f64::from(load.weight)).collect();
+    numbers.push(number("jain", "Jain's index of work by weight (1 is fair)", jain(&fair)));
+    numbers
+}
+
+/// Jain's index: 1 if all are equal, 1/n if one has everything.
+fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    // CAST: a small number.
+    if squares > 0.0 { sum * sum / (values.len() as f64 * squares) } else { 0.0 }
+}
+
+/// The part of all requests with a deadline that missed it.
+fn misses(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
+    let mut requests = 0;
+    let mut missed = 0;
+    for lc in pairs.iter().filter_map(|(_, result)| result.lc.as_ref()) {
+        if let Some(late) = lc.missed {
+            requests += lc.latency.count;
+            missed += late;
+        }
+    }
+    if requests == 0 {
+        return Vec::new();
+    }
+    // CAST: far below what a float counts exactly.
+    let ratio = missed as f64 / requests as f64;
+    vec![number("miss_ratio", "part of all requests that missed their deadline", ratio)]
+}
+
+/// Pairs of loads of which the more important one was slower.
+fn inversions(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
+    let slow: Vec<(u8, f64)> = pairs
+        .iter()
+        // CAST: a latency is far below what a float counts exactly.
+        .filter_map(|(load, result)| {
+            Some((load.priority.level(), result.lc.as_ref()?.latency.p50_ns as f64))
+        })
+        .collect();
+    if slow.iter().all(|(level, _)| *level == slow[0].0) {
+        return Vec::new();
+    }
+    let mut inverted = 0_u32;
+    for (index, (level, p50)) in slow.iter().enumerate() {
+        for (other, other_p50) in &slow[index + 1..] {
+            let (high, low) = if level > other { (p50, other_p50) } else { (other_p50, p50) };
+            inverted += u32::from(level != other && *high > low * LEVEL_SLACK);
+        }
+    }
+    let title = "pairs of loads of which the more important one was slower";
+    vec![number("inverted_pairs", title, f64::from(inverted))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_that_of_the_book() {
+        assert_eq!(jain(&[1.0, 1.0, 1.0, 1.0]), 1.0);
+        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), 0.25);
+        assert_eq!(jain(&[0.0, 0.0]), 0.0);
+    }
+}

@@ -1,0 +1,121 @@
+use super::*;
+
+fn measured(mode: &str, repetition: u32, latency_ns: u64, kept: Option<f64>) -> Measurement {
+    let latency = Distribution::of(vec![latency_ns]).unwrap();
+    let lc = LcResult { latency, service: None, unfinished: 0, missed: None };
+    let be = kept.map(|kept| BeResult {
+        done: 10.0,
+        unit: "kernels".into(),
+        seconds: 1.0,
+        per_second: 10.0,
+        of_alone: Some(kept / 2.0),
+        kept: Some(kept),
+        exact: Some(true),
+    });
+    Measurement {
+        case: "gap".into(),
+        mode: mode.into(),
+        repetition,
+        seed: 1,
+        took_s: 1.5,
+        status: Status::Ok,
+        lc: Some(lc),
+        be,
+        loads: Vec::new(),
+        numbers: vec![Number {
+            name: "be_off_p50".into(),
+            title: "BE off the device".into(),
+            unit: "ns".into(),
+            value: 185_000.0,
+        }],
+        time_line: None,
+    }
+}
+
+fn failed(mode: &str, repetition: u32, reason: &str) -> Measurement {
+    let status = Status::Failed { reason: reason.into() };
+    Measurement { status, lc: None, be: None, ..measured(mode, repetition, 1, None) }
+}
+
+fn results(measurements: Vec<Measurement>) -> Results {
+    let mode = |name: &str| ModeInfo {
+        name: name.into(),
+        title: format!("mode {name}"),
+        alone: (name != ALONE).then(|| ALONE.to_owned()),
+    };
+    let mut results = Results {
+        schema: SCHEMA,
+        suite: SuiteInfo { name: "s".into(), title: "t".into(), digest: "00".into() },
+        backend: "emulated".into(),
+        command: "gpreempt bench s".into(),
+        commit: None,
+        environment: Environment::default(),
+        started: rfc3339(0),
+        finished: None,
+        repetitions: 3,
+        short: false,
+        modes: vec![mode("alone"), mode("held"), mode("mps")],
+        cases: vec![CaseInfo {
+            name: "gap".into(),
+            title: "requests with gaps".into(),
+            loads: vec!["lc".into()],
+            point: Some(CurvePoint {
+                curve: "load".into(),
+                axis: "LC load".into(),
+                unit: "%".into(),
+                value: 12.5,
+            }),
+        }],
+        measurements,
+        summary: Vec::new(),
+        checks: vec![Check {
+            name: "held is fast".into(),
+            case: Some("gap".into()),
+            mode: None,
+            passed: true,
+            text: "1.2".into(),
+        }],
+    };
+    results.summarise();
+    results
+}
+
+#[test]
+fn ratios_are_those_of_the_same_repetition() {
+    let results = results(vec![
+        measured("alone", 0, 100, None),
+        measured("held", 0, 120, Some(0.9)),
+        measured("alone", 1, 200, None),
+        measured("held", 1, 220, Some(0.95)),
+        failed("held", 2, "no device"),
+    ]);
+    let held = results.summary.iter().find(|row| row.mode == "held").unwrap();
+    assert_eq!((held.ok, held.failure.as_deref()), (2, Some("no device")));
+    let ratio = held.p50_ratio.unwrap();
+    assert_eq!((ratio.low, ratio.high, ratio.count), (1.1, 1.2, 2));
+    assert_eq!(held.be_kept.unwrap().high, 0.95);
+    assert_eq!(results.summary.len(), 2, "nothing is said about a mode that was not measured");
+}
+
+#[test]
+fn a_mode_that_failed_has_its_row() {
+    let results = results(vec![failed("mps", 0, "cannot start")]);
+    assert_eq!(results.summary[0].mode, "mps");
+    assert_eq!(results.summary[0].failure.as_deref(), Some("cannot start"));
+    assert_eq!(results.summary[0].p50_ns, None);
+}
+
+#[test]
+fn what_is_written_can_be_read() {
+    let before = results(vec![measured("alone", 0, 7, Some(1.0)), failed("mps", 0, "why")]);
+    assert_eq!(Results::read("r.json", &before.to_text()), Ok(before));
+}
+
+#[test]
+fn other_files_are_refused() {
+    let error = Results::read("r.json", "{}").unwrap_err();
+    assert!(error.starts_with("r.json: this is no file of results: "), "{error}");
+    let later = r#"{"schema": 2}"#;
+    let error = Results::read("r.json", later).unwrap_err();
+    assert_eq!(error, "r.json: has format 2; this program reads 1: use another version");
+}

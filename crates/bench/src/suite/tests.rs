@@ -1,0 +1,71 @@
+use super::*;
+
+const SMALL: &str = "name = 's'\ntitle = 't'\n[[case]]\nname = 'c'\ntitle = 'C'\n";
+
+fn error(rest: &str) -> String {
+    read_suite("f.toml", &format!("{SMALL}{rest}")).unwrap_err().to_string()
+}
+
+#[test]
+fn our_own_suites_can_be_read_and_have_their_names() {
+    for name in built_in_names() {
+        let suite = built_in(name).unwrap();
+        assert_eq!(suite.name, name);
+        assert!(suite.repetitions >= 5, "{name}");
+        assert!(!suite.nvidia_modes.is_empty(), "{name}");
+    }
+    assert!(built_in("dance").is_none());
+}
+
+#[test]
+fn mistakes_have_a_file_a_line_and_a_field() {
+    assert_eq!(
+        error(""),
+        "f.toml:3: case[0].load: is missing; must be at least one `[[case.load]]`"
+    );
+    assert_eq!(
+        error("[[case.load]]\nname = 'x'\nrole = 'lc'\n"),
+        "f.toml:6: case[0].load[0].arrivals: is missing; must be a table that says when requests \
+         are due"
+    );
+    assert_eq!(
+        error("[[case.load]]\nname = 'x'\nrole = 'be'\nkernel_u = 3\n"),
+        "f.toml:9: case[0].load[0].kernel_u: unknown key; did you mean `kernel_us`?"
+    );
+    assert_eq!(
+        error("[[case.load]]\nname = 'x'\nrole = 'be'\npriority = 16\n"),
+        "f.toml:9: case[0].load[0].priority: is 16; must be an integer from 0 to 15"
+    );
+    let closed = "[[case.load]]\nname = 'x'\nrole = 'lc'\narrivals = { back_to_back = 1 }\n";
+    assert!(error(closed).contains("must be due at times that do not wait"), "{}", error(closed));
+    let open = "[[case.load]]\nname = 'x'\nrole = 'be'\narrivals = { every_us = 100 }\n";
+    assert!(error(open).contains("its amount is measured"), "{}", error(open));
+}
+
+#[test]
+fn a_check_must_be_about_a_case_that_is_there() {
+    let text = "[[case.load]]\nname = 'x'\nrole = 'be'\n\
+                [[check]]\nname = 'n'\ncases = ['d']\nmode = 'm'\nwhat = 'be_kept'\nat_most = 1\n";
+    assert_eq!(error(text), "f.toml:11: check[0].cases: no case is called \"d\"");
+}
+
+#[test]
+fn one_table_can_stand_for_several_loads() {
+    let text = "[[case.load]]\nname = 'x'\nrole = 'be'\ncount = 3\n\
+                [[case.load]]\nname = 'l'\nrole = 'be'\npriorities = [3, 9]\n";
+    let suite = read_suite("f", &format!("{SMALL}{text}")).unwrap();
+    let loads: Vec<(&str, u8)> = suite.cases[0]
+        .loads
+        .iter()
+        .map(|load| (load.name.as_str(), load.priority.level()))
+        .collect();
+    assert_eq!(loads, [("x-1", 2), ("x-2", 2), ("x-3", 2), ("l-3", 3), ("l-9", 9)]);
+}
+
+#[test]
+fn another_text_has_another_digest() {
+    let text = format!("{SMALL}[[case.load]]\nname = 'x'\nrole = 'be'\n");
+    let digest = |text: &str| read_suite("f", text).unwrap().digest;
+    assert_eq!(digest(&text), digest(&text));
+    assert_ne!(digest(&text), digest(&format!("{text}\n")));
+}
