@@ -53,6 +53,8 @@ pub(super) struct Crew {
     pub(super) held: BTreeMap<Name, u8>,
     /// Whether the kernel schedules.
     pub(super) schedules: bool,
+    /// Whether debugfs has the list of all queues.
+    pub(super) has_list: bool,
     /// When what we hold was last asked for.
     pub(super) renewed: Instant,
 }
@@ -85,6 +87,7 @@ impl Crew {
             aboard: BTreeMap::new(),
             held: BTreeMap::new(),
             schedules: false,
+            has_list: false,
             renewed: Instant::now(),
         }
     }

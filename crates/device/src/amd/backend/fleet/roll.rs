@@ -23,6 +23,11 @@ impl Crew {
             return Ok(());
         }
         let lines = listing(&self.site.places.debugfs).ok();
+        if lines.is_none() && self.has_list {
+            // Nobody knows now, and the names alone would be other queues than those we know.
+            return Ok(());
+        }
+        self.has_list = lines.is_some();
         let mut by_pid: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
         for line in lines.iter().flatten().filter(|line| line.kind == Kind::Compute) {
             by_pid.entry(line.pid).or_default().push(*line);
