@@ -256,8 +256,8 @@ impl AmdBackend {
     fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
         let worker = self.tasks.get(&target.task).and_then(|adopted| adopted.worker.as_ref());
-        let entry = &target.listed.entry;
-        let job = Job { queue: entry.queue_id, gpu_id: entry.gpu_id, awaited };
+        let listed = &target.listed;
+        let job = Job { name: listed.name(), gpu_id: listed.entry.gpu_id, awaited };
         worker.is_some_and(|worker| worker.give(job))
     }
 }

@@ -1,3 +1,4 @@
+mod names;
 mod obstacles;
 mod silence;
 
