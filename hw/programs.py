@@ -115,6 +115,11 @@ def test_hold_resets(bench):
 
 def test_programs(bench):
     """Contexts that come late or are several, forks, and another program in the same process."""
+    unknown = start(bench, "late")
+    unknown.ask("begin")
+    unknown.ask("work")
+    can_exec = unknown.tell("exec").strip() == "ready"
+    unknown.stdin.close()
     program = start(bench, "late")
     be = bench.start("be", "--seconds", "60", "--kernel-us", "8000", "--report-ms", "50",
                      "--kind", "counter")
@@ -130,16 +135,22 @@ def test_programs(bench):
                 f"{late:.0f} us for five launches; {registered.stderr.strip()[-120:]}")
     second = program.ask("second")
     bench.check("so is a second one", second <= 2.5 * late + 300, f"{second:.0f} us, {late:.0f} us")
+    if can_exec:
+        again = program.tell("exec").strip()
+        if again != "ready":
+            bench.check("another program in the same process starts", False, repr(again))
+            return
+        time.sleep(1)
+        program.ask("begin")
+        time.sleep(1.5)
+        daemon.call("set", str(program.pid), "-p", "12")
+        after = program.ask("work")
+        bench.check("another program in the same process is held for anew",
+                    after <= 1.5 * late + 150, f"{after:.0f} us")
+    else:
+        print("SKIPPED  another program in the same process: CUDA does not start in it either way")
     forked = program.ask("fork")
     bench.check("a fork changes nothing", forked <= 1.5 * late + 150, f"{forked:.0f} us")
-    again = program.tell("exec").strip()
-    time.sleep(1)
-    program.ask("begin")
-    time.sleep(1.5)
-    daemon.call("set", str(program.pid), "-p", "12")
-    after = program.ask("work")
-    bench.check("another program in the same process is held for anew",
-                again == "ready" and after <= 1.5 * late + 150, f"{after:.0f} us")
     rows = [row for row in daemon.call("ps").stdout.splitlines() if str(program.pid) in row]
     program.send_signal(signal.SIGSTOP)
     stopped = measured_rate(be, 1)
@@ -218,5 +229,6 @@ def test_static_runtime(bench):
     held = served(lambda program: held_by(bench, be, program, True))
     bench.end(be)
     alone = served(lambda program: None)
-    bench.check("a program with a static runtime is held for", held <= 1.3 * alone,
+    # One switch in the beginning, and none in a gap.
+    bench.check("a program with a static runtime is held for", held <= alone + 300,
                 f"p50 {alone:.0f} us alone, {sliced:.0f} with slices, {held:.0f} held")
