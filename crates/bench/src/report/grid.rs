@@ -60,6 +60,8 @@ fn range(low: &str, high: &str) -> String {
 pub(crate) struct Row<'a> {
     /// What stands first.
     pub(crate) name: &'a str,
+    /// What the name means, in small letters.
+    pub(crate) about: &'a str,
     /// The place of its mode among all, which is its colour.
     pub(crate) place: Option<usize>,
     /// Its cells, or why there are none.
@@ -95,8 +97,13 @@ impl Row<'_> {
                 )
             }
         };
+        let about = match self.about {
+            "" => String::new(),
+            about => format!("<span class=\"about\">{}</span>", Escaped(about)),
+        };
         format!(
-            "<tr role=\"row\">\n<th scope=\"row\" role=\"rowheader\">{dot}{}</th>\n{cells}</tr>\n",
+            "<tr role=\"row\">\n<th scope=\"row\" role=\"rowheader\">{dot}{}{about}</th>\n\
+             {cells}</tr>\n",
             Escaped(self.name)
         )
     }

@@ -46,9 +46,9 @@ pub(super) fn sample() -> Results {
     sample::results()
 }
 
-/// One part for each case; those after the first few are folded, so that a page stays readable.
+/// One part for each case; those after the first are folded, so that a page stays readable.
 fn folded(parts: Vec<(&CaseInfo, String)>) -> String {
-    const OPEN: usize = 2;
+    const OPEN: usize = 1;
     let parts = parts.into_iter().enumerate().map(|(index, (case, part))| {
         let open = if index < OPEN { " open=\"open\"" } else { "" };
         let title = Escaped(&case.title);

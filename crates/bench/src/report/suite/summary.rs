@@ -72,7 +72,7 @@ fn row<'r>(
         None if results.finished.is_some() => return None,
         None => Err(Cell::of("not measured before the interruption")),
     };
-    Some(Row { name: &mode.title, place: Some(place), cells })
+    Some(Row { name: &mode.name, about: &mode.title, place: Some(place), cells })
 }
 
 fn reason(row: &SummaryRow) -> Cell {
