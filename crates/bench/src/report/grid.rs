@@ -9,7 +9,7 @@ use crate::results::Estimate;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
-    /// Between what it may lie.
+    /// Between what it may lie, or something more about it.
     interval: Option<String>,
     is_wrong: bool,
 }
@@ -23,6 +23,11 @@ impl Cell {
     /// One that says what must not be.
     pub(crate) fn wrong(text: impl Into<String>) -> Self {
         Self { is_wrong: true, ..Self::of(text) }
+    }
+
+    /// The same with something more in small letters.
+    pub(crate) fn with(self, more: impl Into<String>) -> Self {
+        Self { interval: Some(more.into()), ..self }
     }
 
     /// A median and its interval, written by `show`.

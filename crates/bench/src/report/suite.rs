@@ -10,6 +10,7 @@ mod lines;
 mod loads;
 mod numbers;
 mod origin;
+mod overview;
 #[cfg(test)]
 mod sample;
 mod spread;
@@ -26,6 +27,7 @@ use crate::results::{CaseInfo, Results};
 pub fn page(results: &Results, raw: &str) -> String {
     let body = [
         checks::section(results),
+        overview::section(results),
         summary::section(results),
         failures::section(results),
         lines::section(results),
