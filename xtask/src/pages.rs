@@ -90,7 +90,13 @@ fn make(folder: &Path) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
     };
     gpreempt(&["demo", "--seconds", "1", "--out"], &page("demo"))?;
     gpreempt(&["compare", "--report"], &page("compare"))?;
-    let mut pages = vec![("demo", page("demo")), ("compare", page("compare"))];
+    let results = folder.join("bench");
+    gpreempt(&["bench", "micro", "--short", "--repetitions", "2", "--out"], &results)?;
+    let mut pages = vec![
+        ("demo", page("demo")),
+        ("compare", page("compare")),
+        ("bench", results.join("report.html")),
+    ];
     if python::is_there() {
         let programs = build_release(python::PROGRAMS)?;
         let programs = programs.parent().context("cargo built a program in no folder")?;

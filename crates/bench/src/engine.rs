@@ -1,5 +1,6 @@
 //! Makes the measurements of a plan, one after the other, and keeps what it has.
 
+mod busy;
 mod compared;
 mod criteria;
 mod derived;
@@ -14,6 +15,7 @@ use crate::results::{
 };
 use crate::suite::{Case, Suite};
 
+pub use busy::busy_part;
 pub use criteria::checks;
 
 /// The number that a mode without anybody beside leaves for the others: best-effort work a second.

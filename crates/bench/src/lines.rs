@@ -22,6 +22,15 @@ pub(crate) enum Line {
     },
     /// The end.
     Final(Final),
+    /// How often the device was held for a process.
+    Holds {
+        /// How often.
+        placed: u64,
+        /// How often for so long that it was given up.
+        expired: u64,
+        /// For how long at the most.
+        longest_us: u64,
+    },
     /// A process is attached.
     Attached {
         /// Which.
@@ -85,7 +94,7 @@ pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
 pub(crate) fn last(log: &str) -> Option<Final> {
     of(log).find_map(|line| match line {
         Line::Final(last) => Some(last),
-        Line::Ready { .. } | Line::Rate { .. } | Line::Attached { .. } => None,
+        Line::Ready { .. } | Line::Rate { .. } | Line::Holds { .. } | Line::Attached { .. } => None,
     })
 }
 

@@ -78,3 +78,76 @@ fn median(measurement: &Measurement) -> Option<f64> {
     // CAST: a latency is far below what a float counts exactly.
     Some(lc.service.as_ref().unwrap_or(&lc.latency).p50_ns as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Environment, SCHEMA, Status, SuiteInfo};
+    use crate::suite::built_in;
+
+    /// What the simulator itself measured, as if it were a GPU that is `slower` times as slow.
+    fn results(suite: &Suite, mode: &str, slower: u64) -> Results {
+        let case = suite.cases.iter().find(|case| case.name == "gap30").unwrap();
+        let modes = Emulated.modes();
+        let mode = modes.iter().find(|known| known.name == mode).unwrap();
+        let step = Step { case, mode, repetition: 0, seed: 1, is_short: true };
+        let measured = Emulated.measure(&step).unwrap();
+        let mut lc = measured.lc.unwrap();
+        if let Some(service) = &mut lc.service {
+            service.p50_ns *= slower;
+        }
+        let measurement = Measurement {
+            case: case.name.clone(),
+            mode: mode.name.clone(),
+            repetition: 0,
+            seed: 1,
+            took_s: 0.0,
+            status: Status::Ok,
+            lc: Some(lc),
+            be: None,
+            loads: Vec::new(),
+            numbers: Vec::new(),
+            time_line: None,
+        };
+        Results {
+            schema: SCHEMA,
+            suite: SuiteInfo {
+                name: suite.name.clone(),
+                title: suite.title.clone(),
+                digest: suite.digest.clone(),
+            },
+            backend: "nvidia".into(),
+            command: String::new(),
+            commit: None,
+            environment: Environment::default(),
+            started: String::new(),
+            finished: None,
+            repetitions: 1,
+            short: true,
+            modes,
+            cases: Vec::new(),
+            measurements: vec![measurement],
+            summary: Vec::new(),
+            checks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_prediction_is_close_or_says_how_far_off_it_is() {
+        let suite = built_in("micro").unwrap();
+        let close = predict(&suite, &results(&suite, "hold", 1)).unwrap();
+        assert_eq!(close.len(), 1);
+        assert!(close[0].is_close && close[0].off == 0.0, "{close:?}");
+        let far = predict(&suite, &results(&suite, "hold", 2)).unwrap();
+        assert!(!far[0].is_close && far[0].off == -0.5, "{far:?}");
+    }
+
+    #[test]
+    fn results_of_another_text_are_refused() {
+        let suite = built_in("micro").unwrap();
+        let mut results = results(&suite, "alone", 1);
+        results.suite.digest = "0".into();
+        let error = predict(&suite, &results).unwrap_err();
+        assert!(error.contains("another text"), "{error}");
+    }
+}

@@ -9,7 +9,10 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-pub(crate) use bench::{BenchArgs, BenchBackend, BenchCommand, BenchListArgs, BenchPredictArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchBackend, BenchCommand, BenchCompareArgs, BenchListArgs, BenchPredictArgs,
+    BenchReportArgs,
+};
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };

@@ -6,7 +6,7 @@ use gpreempt_sim::outcome::{Outcome, TaskOutcome};
 use super::moments::Moments;
 use super::scenario::{Mode, scenario};
 use super::{simulate, time_line};
-use crate::engine::{BE_ALONE, LC_BUSY, Measured};
+use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::plan::Step;
 use crate::results::{BeResult, Distribution, LcResult, LoadResult, Number, Role};
 use crate::suite::Load;
@@ -16,10 +16,14 @@ pub(super) fn measure(step: &Step<'_>, mode: Mode) -> Result<Measured, String> {
     let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
     let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
     let mut measured = Measured::default();
+    let mut busy = None;
     if !loads.is_empty() {
         let scenario = scenario(step, mode, keep)?;
         let outcome = simulate(&scenario, true)?;
         measured = read(&loads, &outcome);
+        let served = outcome.tasks.iter().flat_map(|task| &task.served);
+        let times = served.map(|each| (each.began.as_nanos(), each.ended.as_nanos())).collect();
+        busy = Some(busy_part(times, outcome.duration.as_nanos()));
         measured.numbers.extend(counts(&outcome, mode));
         if !mode.is_alone() {
             let moments = Moments::of(&loads, &outcome);
@@ -28,7 +32,7 @@ pub(super) fn measure(step: &Step<'_>, mode: Mode) -> Result<Measured, String> {
         }
     }
     if mode.is_alone() {
-        measured.numbers.extend(alone(step, mode, &measured)?);
+        measured.numbers.extend(alone(step, mode, busy)?);
     }
     Ok(measured)
 }
@@ -104,7 +108,7 @@ fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
 }
 
 /// What the modes beside are compared with: best-effort work alone, and how much time is left.
-fn alone(step: &Step<'_>, mode: Mode, measured: &Measured) -> Result<Vec<Number>, String> {
+fn alone(step: &Step<'_>, mode: Mode, busy: Option<f64>) -> Result<Vec<Number>, String> {
     let mut numbers = Vec::new();
     // Each by itself would have the whole device; together they share it, as they must.
     if step.case.of(Role::Be).next().is_some() {
@@ -116,13 +120,9 @@ fn alone(step: &Step<'_>, mode: Mode, measured: &Measured) -> Result<Vec<Number>
         let title = "best-effort work with nobody beside";
         numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
     }
-    if let Some(lc) = &measured.lc {
-        let service = lc.service.as_ref().unwrap_or(&lc.latency);
-        // CAST: far below what a float counts exactly.
-        let busy = service.mean_ns * service.count as f64;
-        let length = step.case.simulated.length(step.is_short).as_nanos() as f64;
+    if let Some(busy) = busy {
         let title = "part of the time in which requests are under way, alone";
-        numbers.push(Number::new(LC_BUSY, title, "1", (busy / length).min(1.0)));
+        numbers.push(Number::new(LC_BUSY, title, "1", busy));
     }
     Ok(numbers)
 }

@@ -12,7 +12,7 @@ use super::samples::{self, Sample};
 use super::scene::{Actor, Scene};
 use super::steer::Steer;
 use super::{BE_ALONE_SECONDS, Nvidia};
-use crate::engine::{BE_ALONE, LC_BUSY, Measured};
+use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
 use crate::results::{BeResult, LoadResult, Number, Role};
@@ -90,11 +90,12 @@ fn together(
     for actor in scene.actors.iter_mut().filter(|actor| actor.load.role == Role::Be) {
         actor.child.end(Signal::TERM)?;
     }
-    steered.and(scheduled)?;
-    let mut measured = read(&scene, window)?;
-    measured.numbers.extend(calls);
+    scheduled?;
+    let holds = steered?;
+    let (mut measured, samples) = read(&scene, window)?;
+    measured.numbers.extend(calls.into_iter().chain(holds));
     if mode == Mode::Alone && has_lc {
-        measured.numbers.push(busy(&measured, window));
+        measured.numbers.push(busy(&samples, window));
     }
     if step.case.probed && mode != Mode::Alone {
         measured.numbers.extend(moments::numbers(&scene.actors));
@@ -113,7 +114,7 @@ fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
 }
 
 /// What all processes wrote down, in a window of time.
-fn read(scene: &Scene<'_>, window: (u64, u64)) -> Result<Measured, String> {
+fn read(scene: &Scene<'_>, window: (u64, u64)) -> Result<(Measured, Vec<Sample>), String> {
     let mut measured = Measured::default();
     let mut all: Vec<Sample> = Vec::new();
     let (mut missed, mut total) = (None::<u64>, None::<BeResult>);
@@ -146,7 +147,7 @@ fn read(scene: &Scene<'_>, window: (u64, u64)) -> Result<Measured, String> {
         lc.missed = missed;
     }
     measured.be = total;
-    Ok(measured)
+    Ok((measured, all))
 }
 
 fn best_effort(actor: &Actor<'_>, window: (u64, u64)) -> Result<BeResult, String> {
@@ -182,18 +183,13 @@ fn sum(total: Option<BeResult>, more: &BeResult) -> BeResult {
     }
 }
 
-/// The part of the time in which requests are under way, by the times of all of them.
-fn busy(measured: &Measured, window: (u64, u64)) -> Number {
-    // CAST: far below what a float counts exactly.
-    let length = window.1.saturating_sub(window.0).max(1) as f64;
-    let time: f64 = measured
-        .lc
-        .iter()
-        .filter_map(|lc| lc.service.as_ref())
-        .map(|service| service.mean_ns * service.count as f64)
-        .sum();
+/// The part of the time in which requests are under way.
+fn busy(samples: &[Sample], window: (u64, u64)) -> Number {
+    let served = samples.iter().filter(|sample| sample.is_served);
+    let times = served.map(|sample| (sample.begin_ns, sample.end_ns)).collect();
+    let part = busy_part(times, window.1.saturating_sub(window.0));
     let title = "part of the time in which requests are under way, alone";
-    Number::new(LC_BUSY, title, "1", (time / length).min(1.0))
+    Number::new(LC_BUSY, title, "1", part)
 }
 
 /// The clock of the loads.

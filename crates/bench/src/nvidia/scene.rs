@@ -69,7 +69,9 @@ impl Nvidia {
             child.wait_for("ready", is_ready, READY, &self.stop)?;
             let found = lines::of(&child.said()).find_map(|line| match line {
                 Line::Ready { kernel } => kernel.map(|kernel| kernel.iterations),
-                Line::Rate { .. } | Line::Final(_) | Line::Attached { .. } => None,
+                Line::Rate { .. } | Line::Final(_) | Line::Holds { .. } | Line::Attached { .. } => {
+                    None
+                }
             });
             child.end(Signal::TERM)?;
             let found = found.ok_or("a load did not say what its kernel does")?;

@@ -13,7 +13,7 @@ use super::programs::there;
 use super::scene::Actor;
 use crate::child::Child;
 use crate::lines::{self, Line};
-use crate::results::Role;
+use crate::results::{Number, Role};
 
 /// How long a program of ours has to take hold.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -119,10 +119,32 @@ impl Steer {
         Ok(Self { child })
     }
 
-    /// Ends it; everything is then as it was.
-    pub(super) fn end(mut self) -> Result<(), String> {
-        self.child.as_mut().map_or(Ok(()), |child| child.end(Signal::INT))
+    /// Ends it; everything is then as it was. Says how often the device was held.
+    pub(super) fn end(mut self) -> Result<Vec<Number>, String> {
+        let Some(child) = &mut self.child else { return Ok(Vec::new()) };
+        child.end(Signal::INT)?;
+        Ok(holds(&child.said()))
     }
+}
+
+/// What `attach` says about its holds at the end, all processes together.
+fn holds(said: &str) -> Vec<Number> {
+    let (mut seen, mut sum) = (false, (0, 0, 0));
+    for line in lines::of(said) {
+        if let Line::Holds { placed, expired, longest_us } = line {
+            seen = true;
+            sum = (sum.0 + placed, sum.1 + expired, sum.2.max(longest_us));
+        }
+    }
+    if !seen {
+        return Vec::new();
+    }
+    // CAST: far below what a float counts exactly.
+    vec![
+        Number::new("holds", "times that the device was held", "1", sum.0 as f64),
+        Number::new("holds_expired", "holds that were given up", "1", sum.1 as f64),
+        Number::new("hold_longest", "the longest hold", "ns", (sum.2 * 1_000) as f64),
+    ]
 }
 
 fn attach(
@@ -170,4 +192,23 @@ fn peer(nvidia: &Nvidia, actors: &[Actor<'_>], folder: &Path) -> Result<Option<C
     let is_set = |said: &str| said.contains("{\"line\":");
     child.wait_for("in place", is_set, LIMIT, &nvidia.stop)?;
     Ok(Some(child))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holds_of_all_processes_add_up() {
+        let line = |pid: u32, placed: u32, expired: u32, longest: u32| {
+            format!(
+                "{{\"line\":\"holds\",\"pid\":{pid},\"placed\":{placed},\"expired\":{expired},\
+                 \"longest_us\":{longest},\"quiet_us\":3}}\n"
+            )
+        };
+        let said = line(7, 9, 1, 40) + "{\"line\":\"over\"}\n" + &line(8, 2, 0, 70);
+        let values: Vec<f64> = holds(&said).iter().map(|number| number.value).collect();
+        assert_eq!(values, [11.0, 1.0, 70_000.0]);
+        assert!(holds("{\"line\":\"over\"}").is_empty());
+    }
 }

@@ -9,7 +9,7 @@ use crate::results::Estimate;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
-    /// Between what it may lie.
+    /// Between what it may lie, or something more about it.
     interval: Option<String>,
     is_wrong: bool,
 }
@@ -23,6 +23,11 @@ impl Cell {
     /// One that says what must not be.
     pub(crate) fn wrong(text: impl Into<String>) -> Self {
         Self { is_wrong: true, ..Self::of(text) }
+    }
+
+    /// The same with something more in small letters.
+    pub(crate) fn with(self, more: impl Into<String>) -> Self {
+        Self { interval: Some(more.into()), ..self }
     }
 
     /// A median and its interval, written by `show`.
@@ -60,6 +65,8 @@ fn range(low: &str, high: &str) -> String {
 pub(crate) struct Row<'a> {
     /// What stands first.
     pub(crate) name: &'a str,
+    /// What the name means, in small letters.
+    pub(crate) about: &'a str,
     /// The place of its mode among all, which is its colour.
     pub(crate) place: Option<usize>,
     /// Its cells, or why there are none.
@@ -73,8 +80,9 @@ pub(crate) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String
     let heads = columns.iter().map(|name| head(name)).collect::<String>();
     let rows = rows.iter().map(|row| row.html(columns)).collect::<String>();
     format!(
-        "<div class=\"scroll\">\n<table class=\"summary\" role=\"table\">\n<thead role=\"rowgroup\">\n<tr role=\"row\">\n\
-         {}{heads}</tr>\n</thead>\n<tbody role=\"rowgroup\">\n{rows}</tbody>\n</table>\n</div>\n",
+        "<div class=\"scroll\">\n<table class=\"summary\" role=\"table\">\n\
+         <thead role=\"rowgroup\">\n<tr role=\"row\">\n{}{heads}</tr>\n</thead>\n\
+         <tbody role=\"rowgroup\">\n{rows}</tbody>\n</table>\n</div>\n",
         head(first)
     )
 }
@@ -95,8 +103,13 @@ impl Row<'_> {
                 )
             }
         };
+        let about = match self.about {
+            "" => String::new(),
+            about => format!("<span class=\"about\">{}</span>", Escaped(about)),
+        };
         format!(
-            "<tr role=\"row\">\n<th scope=\"row\" role=\"rowheader\">{dot}{}</th>\n{cells}</tr>\n",
+            "<tr role=\"row\">\n<th scope=\"row\" role=\"rowheader\">{dot}{}{about}</th>\n\
+             {cells}</tr>\n",
             Escaped(self.name)
         )
     }

@@ -56,7 +56,8 @@ pub(crate) fn whole(number: f64) -> u64 {
 pub(crate) fn quantity(value: f64, unit: &str) -> String {
     let digits = match value.abs() {
         0.0 => "0".to_owned(),
-        ..0.01 => format!("{value:.1e}"),
+        ..0.0001 => format!("{value:.1e}"),
+        ..0.01 => format!("{value:.4}"),
         ..10.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),
         ..1e15 if value < 0.0 => format!("−{}", count(whole(-value))),
@@ -67,6 +68,7 @@ pub(crate) fn quantity(value: f64, unit: &str) -> String {
         "ns" => nanoseconds(value),
         "1" | "" => digits,
         "%" => format!("{digits}%"),
+        "1/s" => format!("{digits}/s"),
         unit => format!("{digits}{SPACE}{unit}"),
     }
 }
@@ -118,7 +120,9 @@ mod tests {
     fn quantities_have_about_three_digits() {
         for (value, unit, text) in [
             (0.0, "1", "0"),
-            (0.000_123, "", "1.2e-4"),
+            (0.000_012_3, "", "1.2e-5"),
+            (0.007_04, "1", "0.0070"),
+            (99_700.0, "1/s", "99,700/s"),
             (0.5, "1", "0.50"),
             (12.34, "%", "12.3%"),
             (1_234_567.8, "KiB", "1,234,568 KiB"),

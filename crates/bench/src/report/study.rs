@@ -20,7 +20,7 @@ fn section(shown: &Table) -> String {
     let rows = rows.iter().filter_map(|row| {
         let (name, cells) = row.split_first()?;
         let cells = cells.iter().map(|cell| Cell::of(cell.as_str())).collect();
-        Some(Row { name, place: None, cells: Ok(cells) })
+        Some(Row { name, about: "", place: None, cells: Ok(cells) })
     });
     format!(
         "<section>\n<h2>{}</h2>\n<p class=\"note\">{}</p>\n{}</section>\n",

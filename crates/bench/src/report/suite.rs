@@ -10,6 +10,7 @@ mod lines;
 mod loads;
 mod numbers;
 mod origin;
+mod overview;
 #[cfg(test)]
 mod sample;
 mod spread;
@@ -26,6 +27,7 @@ use crate::results::{CaseInfo, Results};
 pub fn page(results: &Results, raw: &str) -> String {
     let body = [
         checks::section(results),
+        overview::section(results),
         summary::section(results),
         failures::section(results),
         lines::section(results),
@@ -46,9 +48,9 @@ pub(super) fn sample() -> Results {
     sample::results()
 }
 
-/// One part for each case; those after the first few are folded, so that a page stays readable.
+/// One part for each case; those after the first are folded, so that a page stays readable.
 fn folded(parts: Vec<(&CaseInfo, String)>) -> String {
-    const OPEN: usize = 2;
+    const OPEN: usize = 1;
     let parts = parts.into_iter().enumerate().map(|(index, (case, part))| {
         let open = if index < OPEN { " open=\"open\"" } else { "" };
         let title = Escaped(&case.title);

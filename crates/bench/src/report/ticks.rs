@@ -77,6 +77,11 @@ const fn unit_of(ns: u64) -> (u64, &'static str) {
     }
 }
 
+/// A time in its best unit, without zeros at the end.
+pub(crate) fn label_of(ns: u64) -> String {
+    label(ns, unit_of(ns))
+}
+
 /// `2.5 ms`, without zeros at the end.
 fn label(ns: u64, (unit, name): (u64, &str)) -> String {
     if ns == 0 {

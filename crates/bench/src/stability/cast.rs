@@ -150,7 +150,10 @@ impl Cast {
             let said = child.said();
             let windows = lines::of(&said).filter_map(|line| match line {
                 Line::Rate { from_ns, count, .. } => Some((from_ns, count)),
-                Line::Ready { .. } | Line::Final(_) | Line::Attached { .. } => None,
+                Line::Ready { .. }
+                | Line::Final(_)
+                | Line::Holds { .. }
+                | Line::Attached { .. } => None,
             });
             let windows = windows.collect();
             ends.push(End { failure, last: lines::last(&said), windows });

@@ -124,7 +124,7 @@ fn figure(
             }
             _ => String::new(),
         };
-        Line { name: &mode.title, place, points, about }
+        Line { name: &mode.name, place, points, about }
     });
     let lines = lines.collect::<Vec<_>>();
     let points = || lines.iter().flat_map(|line| &line.points);
@@ -158,9 +158,9 @@ fn label(point: &CurvePoint) -> String {
     match point.unit.as_str() {
         "1" | "" => number.to_owned(),
         "%" => format!("{number}%"),
-        "ns" => number::nanoseconds(point.value),
-        "us" => number::nanoseconds(point.value * 1e3),
-        "ms" => number::nanoseconds(point.value * 1e6),
+        "ns" => ticks::label_of(number::whole(point.value)),
+        "us" => ticks::label_of(number::whole(point.value * 1e3)),
+        "ms" => ticks::label_of(number::whole(point.value * 1e6)),
         unit => format!("{number}\u{a0}{unit}"),
     }
 }

@@ -35,7 +35,7 @@ fn of_case(results: &Results, case: &CaseInfo) -> Option<String> {
     let modes = modes.collect::<Vec<_>>();
     let rows = loads.iter().map(|load| {
         let cells = modes.iter().map(|mode| cell(results, &case.name, &mode.name, load));
-        Row { name: &load.name, place: None, cells: Ok(cells.collect()) }
+        Row { name: &load.name, about: "", place: None, cells: Ok(cells.collect()) }
     });
     let columns = modes.iter().map(|mode| mode.name.clone()).collect::<Vec<_>>();
     Some(table("Load", &columns, &rows.collect::<Vec<_>>()))

@@ -12,7 +12,11 @@ pub(super) fn section(results: &Results) -> String {
     if tables.is_empty() {
         return String::new();
     }
-    format!("<section>\n<h2>Further numbers</h2>\n{}</section>\n", folded(tables))
+    format!(
+        "<section class=\"dense\">\n<h2>Further numbers</h2>\n<p class=\"note\">Medians over the \
+         repetitions.</p>\n{}</section>\n",
+        folded(tables)
+    )
 }
 
 fn of_case(results: &Results, case: &CaseInfo) -> Option<String> {
@@ -36,9 +40,13 @@ fn of_case(results: &Results, case: &CaseInfo) -> Option<String> {
             let worked = results.of(&case.name, &mode.name).filter(|each| each.is_ok());
             let values = worked.filter_map(|each| each.number(&kind.name)).collect::<Vec<_>>();
             let estimate = Estimate::of(&values);
-            Cell::estimate(estimate.as_ref(), |value| number::quantity(value, &kind.unit))
+            // So many numbers without their intervals: those are in the file of results.
+            match estimate {
+                Some(estimate) => Cell::of(number::quantity(estimate.median, &kind.unit)),
+                None => Cell::of(number::NOTHING),
+            }
         });
-        Row { name: &kind.title, place: None, cells: Ok(cells.collect()) }
+        Row { name: &kind.title, about: "", place: None, cells: Ok(cells.collect()) }
     });
     let columns = modes.iter().map(|mode| mode.name.clone()).collect::<Vec<_>>();
     Some(table("Number", &columns, &rows.collect::<Vec<_>>()))

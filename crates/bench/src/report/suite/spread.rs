@@ -12,7 +12,7 @@ pub(super) fn section(results: &Results) -> String {
             let points = lc.latency.cdf.iter().map(|point| (point.ns, point.share)).collect();
             let (requests, p50_ns) = (lc.latency.count, Some(lc.latency.p50_ns));
             let p99_ns = Some(lc.latency.p99_ns);
-            Some(Curve { name: &mode.title, place, points, requests, p50_ns, p99_ns })
+            Some(Curve { name: &mode.name, place, points, requests, p50_ns, p99_ns })
         });
         let figure = cdf::figure(&format!("cdf{index}"), "requests", &curves.collect::<Vec<_>>());
         Some((case, figure?))

@@ -3,6 +3,7 @@
 use super::super::grid::{Cell, Row, table};
 use super::super::html::Escaped;
 use super::super::number;
+use super::folded;
 use crate::results::{CaseInfo, ModeInfo, Results, SummaryRow};
 
 /// A column: its name and what it means.
@@ -44,13 +45,9 @@ pub(super) fn section(results: &Results) -> String {
         let rows = rows.collect::<Vec<_>>();
         let loads = case.loads.join("; ");
         let loads = if loads.is_empty() { String::new() } else { note(&loads) };
-        format!(
-            "<div class=\"case\">\n<h3>{}</h3>\n{loads}{}</div>\n",
-            Escaped(&case.title),
-            table("Mode", &columns, &rows)
-        )
+        (case, loads + &table("Mode", &columns, &rows))
     });
-    format!("<section>\n<h2>Summary</h2>\n{}</section>\n", tables.collect::<String>())
+    format!("<section>\n<h2>Summary</h2>\n{}</section>\n", folded(tables.collect()))
 }
 
 fn note(text: &str) -> String {
@@ -72,7 +69,7 @@ fn row<'r>(
         None if results.finished.is_some() => return None,
         None => Err(Cell::of("not measured before the interruption")),
     };
-    Some(Row { name: &mode.title, place: Some(place), cells })
+    Some(Row { name: &mode.name, about: &mode.title, place: Some(place), cells })
 }
 
 fn reason(row: &SummaryRow) -> Cell {

@@ -35,6 +35,7 @@ fn sections_come_in_order() {
         "<h2>Checks",
         "FAIL",
         "pass",
+        "<h2>At a glance",
         "<h2>Summary",
         "<h2>What did not work",
         "<h2>One preemption",
@@ -56,6 +57,7 @@ fn what_failed_is_shown_as_failed() {
     let page = rendered(&results);
     let whole = "class=\"reason wrong\">failed: the control daemon did not start within 10 s<";
     assert_eq!(page.matches(whole).count(), 3, "mps, in every case");
+    assert_eq!(page.matches("data-label=\"mps\" class=\"wrong\">failed<").count(), 3);
     assert!(page.contains("class=\"wrong\">2 of 3<"), "slices, once");
     assert!(
         page.contains("mps<span class=\"meaning\">, 9 measurements in gap-10, gap-30, gap-60: ")
@@ -75,12 +77,14 @@ fn what_failed_is_shown_as_failed() {
 #[test]
 fn ratios_have_intervals_and_a_single_run_has_none() {
     let mut results = sample::results();
-    assert!(rendered(&results).contains("<span class=\"interval\">"));
+    // Between the two ends of an interval.
+    let dash = "\u{a0}– ";
+    assert!(rendered(&results).contains(dash));
     results.measurements.retain(|each| each.repetition == 0);
     results.repetitions = 1;
     results.summarise();
     let page = rendered(&results);
-    assert!(!page.contains("<span class=\"interval\">"));
+    assert!(!page.contains(dash));
     assert!(!page.contains("with a probability of"));
     assert!(page.contains("each once"));
 }

@@ -23,7 +23,10 @@ fn extent(results: &Results) -> String {
         2 => "twice".to_owned(),
         count => format!("{count} times"),
     };
-    let devices = results.environment.devices.join(", ");
+    // What is known about a device is told where the numbers come from.
+    let devices = results.environment.devices.iter();
+    let names = devices.map(|device| device.split(" (").next().unwrap_or(device));
+    let devices = names.collect::<Vec<_>>().join(" and ");
     let place = if devices.is_empty() { results.backend.as_str() } else { devices.as_str() };
     let kind = if results.backend == "emulated" { " (emulated)" } else { "" };
     format!("{cases} in {modes}, each {repetitions}, on {place}{kind}.")
