@@ -17,6 +17,7 @@ mod kfd_header;
 mod kfd_vm;
 mod kill_loop;
 mod packages;
+mod pages;
 mod process;
 mod python;
 mod seeds;
@@ -131,6 +132,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "installs the Python package into an environment of its own, checks and tests it",
         run: python::main,
+    },
+    Command {
+        name: "pages",
+        arguments: "[--pictures FOLDER]",
+        about: "every page we make, in a real browser, large and small, light and dark",
+        run: pages::main,
     },
     Command { name: "help", arguments: "", about: "this list", run: help },
 ];

@@ -15,7 +15,7 @@ use crate::process::{build_release, repository_root, run, run_to_success};
 use crate::step::Outcome;
 
 /// What the tests start and load.
-const PROGRAMS: &[&str] = &[
+pub(crate) const PROGRAMS: &[&str] = &[
     "--package=gpreempt-agent",
     "--lib",
     "--package=gpreempt-daemon",
@@ -54,10 +54,10 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
 
 /// The same, as a step of the tests.
 pub(crate) fn check() -> Outcome {
-    if !has_python() {
+    if !is_there() {
         packages::install_one(PYTHON_VENV);
     }
-    if !has_python() {
+    if !is_there() {
         let reason = "Python 3.9 or newer with venv is missing; to run this: apt-get install";
         return Outcome::Skipped(format!("{reason} {}", PYTHON_VENV.name));
     }
@@ -69,7 +69,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 /// Whether there is a Python that can do what is needed.
-fn has_python() -> bool {
+pub(crate) fn is_there() -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", OLDEST]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())

@@ -90,6 +90,17 @@ pub(crate) struct BeArgs {
     #[arg(long, value_name = "KIB", default_value_t = 16_384,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) copy_kib: u32,
+    /// So many kernels as one CUDA graph, which then counts as one piece of work
+    #[arg(long, value_name = "N", conflicts_with_all = ["endless", "peer", "cooperative"],
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) graph: Option<u16>,
+    /// Launch kernels as cooperative ones: all blocks run at the same time
+    #[arg(long, conflicts_with_all = ["peer", "block_us"])]
+    pub(crate) cooperative: bool,
+    /// Write when the kernels stood still for more than 20 us, as one of their threads saw it by
+    /// the clock of the device (CSV: off, back; CLOCK_MONOTONIC ns)
+    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    pub(crate) beats: Option<PathBuf>,
     /// How often to print the rate
     #[arg(long, value_name = "MS", default_value_t = 500,
           value_parser = clap::value_parser!(u64).range(10..=60_000))]
@@ -152,6 +163,9 @@ pub(crate) struct LcArgs {
     #[arg(long, value_name = "US", conflicts_with = "every_us",
           value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
     pub(crate) poisson_us: Option<u64>,
+    /// Requests at the times in this file: a line for each, in nanoseconds from the beginning
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["every_us", "poisson_us"])]
+    pub(crate) trace: Option<PathBuf>,
     /// Decides when --poisson-us requests arrive
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -172,9 +186,14 @@ pub(crate) struct LcArgs {
     #[arg(long, value_name = "MS", default_value_t = 200,
           value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub(crate) warmup_ms: u64,
-    /// Write due, begin and end of every request that counts (CSV, CLOCK_MONOTONIC ns)
+    /// Write due, begin and end of every request that counts (CSV, CLOCK_MONOTONIC ns); the last
+    /// column is 0 for one that could not begin before the end
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
+    /// Write when the first and the last instruction of every request ran, by the clock of the
+    /// device (CSV: begin, first, last; CLOCK_MONOTONIC ns)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["graph", "copy_kib"])]
+    pub(crate) probe: Option<PathBuf>,
     /// Say in this file that a request is running, for `be --watch`; made if missing, best in
     /// /dev/shm, one load for each file
     #[arg(long, value_name = "PATH")]
@@ -220,6 +239,10 @@ mod tests {
             "gpreempt-load be --peer dance --watch flag",
             "gpreempt-load be --peer reset --watch flag --kind counter",
             "gpreempt-load be --peer reset --watch flag --endless",
+            "gpreempt-load be --graph 0",
+            "gpreempt-load be --graph 3 --cooperative",
+            "gpreempt-load lc --trace a --poisson-us 1000",
+            "gpreempt-load lc --probe a --graph",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -235,6 +258,9 @@ mod tests {
             "gpreempt-load lc --poisson-us 5000 --seed 3 --graph --warmup-ms 0 --raw a.csv",
             "gpreempt-load lc --copy-kib 64 --kernels 1 --gap-us 0 --every-us 5000",
             "gpreempt-load lc --announce /dev/shm/flag",
+            "gpreempt-load lc --trace times --probe moments.csv",
+            "gpreempt-load be --graph 8 --beats beats.csv",
+            "gpreempt-load be --endless --beats beats.csv --cooperative",
             "gpreempt-load be --peer reset --watch /dev/shm/flag --depth 4 --kernel-us 100",
             "gpreempt-load be --peer reset --watch flag --clear-ring --registers full --json",
         ] {

@@ -1,5 +1,6 @@
 //! Best effort: work back to back, a fixed number of pieces in flight.
 
+mod beats;
 mod endless;
 mod exactness;
 mod lane;
@@ -21,6 +22,7 @@ use crate::ready::Ready;
 use crate::stop::{Stop, end_after, leave};
 use crate::workload::{Wish, Workload};
 
+use beats::Beats;
 use exactness::Exactness;
 use lane::{DeviceLane, Piece};
 use pipeline::{Pipeline, Total};
@@ -62,6 +64,8 @@ fn run(
     let shape = piece.workload().map(Workload::shape);
     // Finding them takes a while, so it is done before the load is ready.
     let rings = if args.clear_ring { Some(reset::OwnRings::find()?) } else { None };
+    let beats = args.beats.as_deref().map(|path| Beats::open(path, context, stream));
+    let beats = beats.transpose()?;
     let ready = Ready::now("be", &context.device().name, shape);
     if !ready.announce(output, &args.load, stop)? {
         return Ok(());
@@ -69,13 +73,18 @@ fn run(
     if args.endless {
         // PANIC: `check` lets only kernels be endless, and `piece` made one.
         let workload = piece.workload().expect("an endless kernel");
-        return endless::run(args, context, stream, workload, stop);
+        endless::run(args, context, stream, workload, stop)?;
+        return beats.map_or(Ok(()), |beats| beats.write(workload, stream));
     }
     if let (Some(watched), Some(workload)) = (watched, piece.workload()) {
         return reset::run(args, context, stream, workload, watched, rings.as_ref(), stop);
     }
     let mut lane = DeviceLane::new(context, stream, &piece, args.depth)?;
-    let unit = if args.kind == Kind::Copy { Unit::Copies } else { Unit::Kernels };
+    let unit = match (args.kind, args.graph) {
+        (Kind::Copy, _) => Unit::Copies,
+        (Kind::Fma | Kind::Counter | Kind::Spin, Some(_)) => Unit::Graphs,
+        (Kind::Fma | Kind::Counter | Kind::Spin, None) => Unit::Kernels,
+    };
     let pipeline = Pipeline {
         depth: usize::from(args.depth),
         seconds: args.load.seconds,
@@ -85,6 +94,9 @@ fn run(
     };
     let total =
         pipeline.run(&mut lane, &Monotonic, stop, |window| output.line(&window.rate(unit)))?;
+    if let (Some(beats), Some(workload), true) = (beats, piece.workload(), total.is_drained) {
+        beats.write(workload, stream)?;
+    }
     finish(args, output, unit, &piece, &total)
 }
 
@@ -98,7 +110,8 @@ fn finish(
 ) -> Result<(), Failure> {
     let exactness = match piece.workload() {
         Some(workload) if args.kind == Kind::Counter && total.is_drained => {
-            Some(Exactness::of(&workload.words()?, total.count))
+            let kernels = total.count * u64::from(args.graph.unwrap_or(1));
+            Some(Exactness::of(&workload.words()?, kernels))
         }
         Some(_) | None => None,
     };
@@ -120,7 +133,9 @@ fn piece(args: &BeArgs, context: &Context, stream: &Stream) -> Result<Piece, Fai
             return Ok(Piece::Copy { to, from: HostMemory::zeroed(context, words)? });
         }
         Kind::Fma if args.peer.is_some() => Kernel::Resettable,
+        Kind::Fma if args.endless && args.beats.is_some() => Kernel::Beating,
         Kind::Fma if args.endless => Kernel::Endless,
+        Kind::Fma if args.beats.is_some() => Kernel::Beat,
         Kind::Fma => Kernel::Fma,
         Kind::Counter => Kernel::Counter,
         Kind::Spin => Kernel::Spin,
@@ -135,14 +150,25 @@ fn piece(args: &BeArgs, context: &Context, stream: &Stream) -> Result<Piece, Fai
         block,
         iterations: args.load.iterations,
         slots: args.depth,
+        is_cooperative: args.cooperative,
     };
-    Ok(Piece::Kernel(Workload::prepare(context, stream, &wish)?))
+    let workload = Workload::prepare(context, stream, &wish)?;
+    match args.graph {
+        Some(count) => Piece::graph(stream, workload, count),
+        None => Ok(Piece::Kernel(workload)),
+    }
 }
 
 /// What no parser of single options sees.
 fn check(args: &BeArgs) -> Result<(), Failure> {
     if args.endless && args.kind != Kind::Fma {
         return Err(Failure::input("--endless goes with --kind fma only"));
+    }
+    if args.beats.is_some() && args.kind != Kind::Fma {
+        return Err(Failure::input("--beats goes with --kind fma only"));
+    }
+    if args.kind == Kind::Copy && (args.graph.is_some() || args.cooperative) {
+        return Err(Failure::input("--kind copy has no kernels for --graph or --cooperative"));
     }
     let has_accumulators = matches!(args.kind, Kind::Fma | Kind::Counter);
     if args.registers == Registers::Full && !has_accumulators {
@@ -183,6 +209,8 @@ mod tests {
         assert!(!verdict("gpreempt-load be --endless --kind counter"));
         assert!(!verdict("gpreempt-load be --registers full --kind spin"));
         assert!(!verdict("gpreempt-load be --kind copy --shared-kib 8"));
+        assert!(!verdict("gpreempt-load be --kind copy --graph 8"));
+        assert!(!verdict("gpreempt-load be --kind counter --beats file"));
         assert!(verdict("gpreempt-load be --endless --registers full --shared-kib 8"));
         assert!(verdict("gpreempt-load be --kind counter --registers full"));
         assert!(!verdict("gpreempt-load be --peer reset --watch flag --depth 129"));

@@ -277,6 +277,25 @@ impl Object<StreamKind> {
         launch.assert_fits(function);
         let mut arguments = launch.arguments();
         let mut pointers = arguments.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
+        if launch.is_cooperative {
+            // SAFETY: as below; this call has no last argument. A grid too large to run at once is
+            // answered with an error.
+            let code = unsafe {
+                (self.symbols().launch_cooperative)(
+                    function.raw,
+                    launch.grid,
+                    1,
+                    1,
+                    Function::THREADS,
+                    1,
+                    1,
+                    launch.shared_bytes,
+                    self.raw,
+                    pointers.as_mut_ptr(),
+                )
+            };
+            return self.check("cuLaunchCooperativeKernel", code);
+        }
         // SAFETY: wants one pointer for each parameter, and reads them before it returns: every
         // kernel has three of 64 bits (`kernels::Source`). The kernels touch only the words that
         // were just checked to be there; memory in use is not freed before the work is done.

@@ -22,6 +22,14 @@ pub(crate) enum Kernel {
     Spin,
     /// The counter kernel with a flag that makes blocks leave before they begin.
     Resettable,
+    /// Arithmetic, and the times of its first and last instruction.
+    Probe,
+    /// Arithmetic, and a record of the times in which it stood still.
+    Beat,
+    /// The endless kernel with that record.
+    Beating,
+    /// Tells the time of the device.
+    Clock,
 }
 
 /// How many registers a thread uses.
@@ -39,13 +47,22 @@ pub(crate) enum Registers {
 /// # Invariants
 /// The kernel has three parameters of 64 bits and is made for blocks of 256 threads; it touches
 /// no more than `data_words` words of `data` and one of `extra` for each thread, and one word of
-/// `extra` besides. The texts are part of the program, and a test reads them.
+/// `extra` besides, and `record_words` more of it. The texts are part of the program, and a test
+/// reads them.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     name: &'static CStr,
     text: CString,
     data_words: usize,
+    record_words: usize,
 }
+
+/// Records of `beat` and `beating`: as many as their texts say.
+pub(crate) const RECORDS: usize = 16_384;
+/// Words before the first record of `beat`.
+pub(crate) const RECORD_HEAD: usize = 4;
+/// Words of a record: two times of 64 bits.
+pub(crate) const RECORD_WORDS: usize = 4;
 
 impl Kernel {
     /// How often one run of the counter kernel (and the resettable one) adds one to a word.
@@ -59,18 +76,39 @@ impl Kernel {
             Self::Counter => (c"counter", include_str!("kernels/counter.ptx")),
             Self::Spin => (c"spin", include_str!("kernels/spin.ptx")),
             Self::Resettable => (c"resettable", include_str!("kernels/resettable.ptx")),
+            Self::Probe => (c"probe", include_str!("kernels/probe.ptx")),
+            Self::Beat => (c"beat", include_str!("kernels/beat.ptx")),
+            Self::Beating => (c"beating", include_str!("kernels/beating.ptx")),
+            Self::Clock => (c"clock", include_str!("kernels/clock.ptx")),
         };
         let text = expand(template, registers);
         // PANIC: the texts are part of the program and hold no zero byte.
         let text = CString::new(text).expect("a text without zero bytes");
-        Source { name, text, data_words: self.data_words() }
+        let (data_words, record_words) = (self.data_words(), self.record_words());
+        Source { name, text, data_words, record_words }
     }
 
     /// How many words of `data` a thread uses.
     pub(crate) fn data_words(self) -> usize {
         match self {
-            Self::Fma | Self::Endless | Self::Counter | Self::Spin => 1,
+            Self::Fma
+            | Self::Endless
+            | Self::Counter
+            | Self::Spin
+            | Self::Probe
+            | Self::Beat
+            | Self::Beating
+            | Self::Clock => 1,
             Self::Resettable => 2,
+        }
+    }
+
+    /// How many words of `extra` it uses besides one for each thread and one more.
+    pub(crate) fn record_words(self) -> usize {
+        match self {
+            Self::Fma | Self::Endless | Self::Counter | Self::Spin | Self::Resettable => 0,
+            Self::Probe | Self::Clock => RECORD_HEAD,
+            Self::Beat | Self::Beating => RECORD_HEAD + RECORDS * RECORD_WORDS,
         }
     }
 }
@@ -107,6 +145,11 @@ impl Source {
     /// How many words of `data` a thread uses.
     pub(crate) fn data_words(&self) -> usize {
         self.data_words
+    }
+
+    /// How many words of `extra` the kernel uses besides those of its threads.
+    pub(crate) fn record_words(&self) -> usize {
+        self.record_words
     }
 }
 

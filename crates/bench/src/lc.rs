@@ -1,6 +1,7 @@
 //! Latency critical: requests that are due at fixed times.
 
 mod open_loop;
+mod probe;
 mod report;
 mod request;
 
@@ -21,6 +22,7 @@ use crate::stop::{Stop, end_after};
 use crate::workload::{Wish, Workload};
 
 use open_loop::{OpenLoop, Sample};
+use probe::Probe;
 use report::Final;
 use request::{Request, Step};
 
@@ -32,6 +34,7 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     end_after(OVERHEAD + Duration::from_secs(args.load.seconds));
     let stop = Stop::on_signals()?;
     let output = Output { json: args.load.json };
+    let arrivals = arrivals(args)?;
     let context = Context::open(&Library::open()?, args.load.device)?;
     let streams: Result<Vec<Stream>, CudaError> =
         (0..args.streams).map(|_| Stream::new(&context)).collect();
@@ -42,6 +45,8 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     let shape = step.workload().map(Workload::shape);
     let mut request = Request::new(args, streams, step)?;
     let mut raw = args.raw.as_deref().map(open).transpose()?;
+    let probed = args.probe.as_deref().map(open).transpose()?;
+    let probe = probed.as_ref().map(|_| Probe::new(&context, request.stream())).transpose()?;
 
     let ready = Ready::now("lc", &context.device().name, shape);
     if !ready.announce(output, &args.load, &stop)? {
@@ -52,7 +57,7 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
         measured_ns: args.load.seconds * 1_000_000_000,
         ahead_ns: args.hint_us.unwrap_or(0) * 1_000,
     };
-    let schedule = Schedule::new(arrivals(args));
+    let schedule = Schedule::new(arrivals);
     let mut samples = Vec::new();
     let outcome = open_loop.run(schedule, &mut request, &Monotonic, &stop, |sample| {
         if raw.is_some() {
@@ -62,14 +67,31 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     if let Some(file) = &mut raw {
         write_samples(file, &samples).map_err(|error| cannot_write(args, &error))?;
     }
+    if let (Some(file), Some(probe)) = (&probed, &probe) {
+        probe.write(file, request.stream(), request.seen(), outcome.from_ns)?;
+    }
     output.line(&Final::new(&outcome))
 }
 
-fn arrivals(args: &LcArgs) -> Arrivals {
-    match args.poisson_us {
-        Some(us) => Arrivals::Poisson { mean_ns: us * 1_000, seed: args.seed },
-        None => Arrivals::Periodic { every_ns: args.every_us * 1_000 },
+fn arrivals(args: &LcArgs) -> Result<Arrivals, Failure> {
+    Ok(match (&args.trace, args.poisson_us) {
+        (Some(path), _) => Arrivals::Trace(trace(path)?),
+        (None, Some(us)) => Arrivals::Poisson { mean_ns: us * 1_000, seed: args.seed },
+        (None, None) => Arrivals::Periodic { every_ns: args.every_us * 1_000 },
+    })
+}
+
+/// The due times in a file, a number in each line.
+fn trace(path: &Path) -> Result<Vec<u64>, Failure> {
+    let wrong =
+        |what: &dyn std::fmt::Display| Failure::input(format_args!("{}: {what}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let numbers: Result<Vec<u64>, _> = text.lines().map(|line| line.trim().parse()).collect();
+    let times = numbers.map_err(|_| wrong(&"every line must be a number of nanoseconds"))?;
+    if !times.is_sorted() {
+        return Err(wrong(&"the times must ascend"));
     }
+    Ok(times)
 }
 
 fn step(args: &LcArgs, context: &Context, stream: &Stream) -> Result<Step, Failure> {
@@ -78,13 +100,14 @@ fn step(args: &LcArgs, context: &Context, stream: &Stream) -> Result<Step, Failu
         return Ok(Step::copy(context, words)?);
     }
     let wish = Wish {
-        kernel: Kernel::Fma,
+        kernel: if args.probe.is_some() { Kernel::Probe } else { Kernel::Fma },
         registers: Registers::Few,
         shared_bytes: 0,
         length: Duration::from_micros(args.kernel_us),
         block: None,
         iterations: args.load.iterations,
         slots: 1,
+        is_cooperative: false,
     };
     Ok(Step::Kernel(Workload::prepare(context, stream, &wish)?))
 }
@@ -97,9 +120,9 @@ fn open(path: &Path) -> Result<std::fs::File, Failure> {
 
 fn write_samples(file: &mut std::fs::File, samples: &[Sample]) -> std::io::Result<()> {
     let mut file = std::io::BufWriter::new(file);
-    writeln!(file, "due_ns,begin_ns,end_ns")?;
-    for sample in samples {
-        writeln!(file, "{},{},{}", sample.due_ns, sample.begin_ns, sample.end_ns)?;
+    writeln!(file, "due_ns,begin_ns,end_ns,served")?;
+    for Sample { due_ns, begin_ns, end_ns, is_served } in samples {
+        writeln!(file, "{due_ns},{begin_ns},{end_ns},{}", u8::from(*is_served))?;
     }
     file.flush()
 }
@@ -117,11 +140,11 @@ mod tests {
     fn raw_samples_are_lines_of_numbers() {
         let path = std::env::temp_dir().join(format!("gpreempt-raw-{}", std::process::id()));
         let mut file = open(&path).unwrap();
-        let samples = [Sample { due_ns: 1, begin_ns: 2, end_ns: 30 }];
+        let samples = [Sample { due_ns: 1, begin_ns: 2, end_ns: 30, is_served: true }];
         write_samples(&mut file, &samples).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(text, "due_ns,begin_ns,end_ns\n1,2,30\n");
+        assert_eq!(text, "due_ns,begin_ns,end_ns,served\n1,2,30,1\n");
         assert!(open(Path::new("/nowhere/raw.csv")).is_err());
     }
 }

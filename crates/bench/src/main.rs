@@ -11,6 +11,7 @@ mod be;
 mod calibrate;
 mod clock;
 mod cuda;
+mod device_clock;
 mod devices;
 mod failure;
 mod flag;

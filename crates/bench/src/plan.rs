@@ -57,7 +57,12 @@ pub fn cases<'s>(suite: &'s Suite, wish: &Wish) -> Result<Vec<&'s Case>, String>
             return Err(format!("case {name} cannot be measured with {}", wish.backend));
         }
     }
-    let is_wished = |case: &Case| wish.cases.is_empty() || wish.cases.contains(&case.name);
+    let is_usual =
+        |case: &Case| case.is_in_nvidia_short || !wish.is_short || wish.backend != "nvidia";
+    let is_wished = |case: &Case| match wish.cases.is_empty() {
+        true => is_usual(case),
+        false => wish.cases.contains(&case.name),
+    };
     let cases: Vec<&Case> =
         suite.cases.iter().filter(|case| is_possible(case) && is_wished(case)).collect();
     if cases.is_empty() {
@@ -95,7 +100,9 @@ pub fn steps<'s>(cases: &[&'s Case], modes: &'s [ModeInfo], wish: &Wish) -> Vec<
         let rotated = others[turn..].iter().chain(&others[..turn]);
         let order: Vec<&ModeInfo> = alone.iter().chain(rotated).copied().collect();
         for &case in cases {
-            for &mode in &order {
+            let is_meant =
+                |mode: &ModeInfo| case.modes.is_empty() || case.modes.contains(&mode.name);
+            for &mode in order.iter().filter(|mode| is_meant(mode)) {
                 let seed = u64::from(repetition) + 1;
                 steps.push(Step { case, mode, repetition, seed, is_short: wish.is_short });
             }
@@ -159,6 +166,17 @@ mod tests {
     }
 
     #[test]
+    fn a_case_can_be_meant_for_some_modes() {
+        let suite = read_suite("s", &TEXT.replace("'A'", "'A'\nmodes = ['y']")).unwrap();
+        let wish = wish(&[], 1);
+        let chosen = cases(&suite, &wish).unwrap();
+        let modes = modes(&["y".into(), "x".into()], &known()).unwrap();
+        let steps = steps(&chosen, &modes, &wish);
+        assert_eq!(steps.len(), 1);
+        assert_eq!(steps[0].mode.name, "y");
+    }
+
+    #[test]
     fn a_mode_brings_what_it_is_compared_with() {
         let names = |wished: &[&str]| {
             let wished: Vec<String> = wished.iter().map(|&name| name.to_owned()).collect();
@@ -178,6 +196,19 @@ mod tests {
         assert_eq!(error, "case b cannot be measured with emulated");
         let error = cases(&suite, &wish(&["c"], 1)).unwrap_err();
         assert_eq!(error, "s has no case c; it has: a, b");
+    }
+
+    #[test]
+    fn the_short_form_on_a_gpu_leaves_out_what_it_is_told_to() {
+        let suite = read_suite("s", &TEXT.replace("'nvidia'", "'nvidia'\nnvidia_short = false"));
+        let suite = suite.unwrap();
+        let names = |cases: &[&str], is_short: bool| -> Vec<String> {
+            let wish = Wish { backend: "nvidia", is_short, ..wish(cases, 1) };
+            super::cases(&suite, &wish).unwrap().iter().map(|case| case.name.clone()).collect()
+        };
+        assert_eq!(names(&[], true), ["a"]);
+        assert_eq!(names(&[], false), ["a", "b"]);
+        assert_eq!(names(&["b"], true), ["b"]);
     }
 
     #[test]

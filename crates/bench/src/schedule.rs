@@ -1,7 +1,7 @@
 //! When requests are due: decided before the first one runs, whatever becomes of them.
 
 /// How requests arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrivals {
     /// One every so often.
     Periodic {
@@ -15,9 +15,11 @@ pub(crate) enum Arrivals {
         /// Decides everything that is left to chance.
         seed: u64,
     },
+    /// At these times, ascending; then never again.
+    Trace(Vec<u64>),
 }
 
-/// The due times of all requests, in nanoseconds from the beginning, without end.
+/// The due times of all requests, in nanoseconds from the beginning; without end, but for traces.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     arrivals: Arrivals,
@@ -30,7 +32,7 @@ impl Schedule {
     /// The schedule of such arrivals.
     pub(crate) fn new(arrivals: Arrivals) -> Self {
         let seed = match arrivals {
-            Arrivals::Periodic { .. } => 0,
+            Arrivals::Periodic { .. } | Arrivals::Trace(_) => 0,
             Arrivals::Poisson { seed, .. } => seed,
         };
         Self { arrivals, chance: SplitMix(seed), index: 0, poisson_ns: 0 }
@@ -41,10 +43,11 @@ impl Iterator for Schedule {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        let due = match self.arrivals {
-            Arrivals::Periodic { every_ns } => self.index.saturating_mul(every_ns),
+        let due = match &self.arrivals {
+            Arrivals::Periodic { every_ns } => self.index.saturating_mul(*every_ns),
+            Arrivals::Trace(times) => *times.get(usize::try_from(self.index).ok()?)?,
             Arrivals::Poisson { mean_ns, .. } => {
-                let gap = self.chance.exponential(mean_ns);
+                let gap = self.chance.exponential(*mean_ns);
                 self.poisson_ns = self.poisson_ns.saturating_add(gap);
                 self.poisson_ns
             }
@@ -104,6 +107,12 @@ mod tests {
         let longer = due.windows(2).filter(|pair| pair[1] - pair[0] > 1_000_000).count();
         assert!((7_150..7_560).contains(&longer), "{longer}");
         assert!(due.is_sorted());
+    }
+
+    #[test]
+    fn a_trace_is_followed_and_ends() {
+        let due: Vec<u64> = Schedule::new(Arrivals::Trace(vec![3, 5, 5])).collect();
+        assert_eq!(due, [3, 5, 5]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Suite {
     pub emulated_modes: Vec<String>,
     /// The modes of an NVIDIA GPU, unless somebody says otherwise.
     pub nvidia_modes: Vec<String>,
+    /// The same in the short form; none named are the same.
+    pub nvidia_modes_short: Vec<String>,
     /// What runs.
     pub cases: Vec<Case>,
     /// What must come out.
@@ -58,8 +60,14 @@ pub struct Case {
     pub policy: PolicyKind,
     /// Whether preemptions are looked at from inside the kernels.
     pub probed: bool,
+    /// Whether the calls that control a process are timed meanwhile.
+    pub controlled: bool,
+    /// The modes in which it makes sense; none named are all.
+    pub modes: Vec<String>,
     /// Whether it is measured on the emulated GPU, and on a real one.
     pub backends: Backends,
+    /// Whether the short form on a real GPU has it: time there is dear.
+    pub is_in_nvidia_short: bool,
     /// The place of this case in a curve, if it is part of one.
     pub point: Option<CurvePoint>,
     /// Who runs.

@@ -35,6 +35,8 @@ pub(crate) struct Wish {
     pub(crate) iterations: Option<u64>,
     /// How many launches of a resettable kernel have a record of their own.
     pub(crate) slots: u16,
+    /// Whether all blocks must run at the same time.
+    pub(crate) is_cooperative: bool,
 }
 
 /// What became of the wish, for people and later runs.
@@ -58,6 +60,7 @@ pub(crate) struct Workload {
     data: DeviceMemory,
     extra: Memory,
     shared_bytes: u32,
+    is_cooperative: bool,
     shape: Shape,
 }
 
@@ -78,18 +81,19 @@ impl Workload {
         let mut workload = Self::compile(context, wish)?;
         let found = match (wish.iterations, wish.kernel) {
             (Some(amount), _) => Calibrated { amount, length: Duration::ZERO },
-            (None, Kernel::Spin) => {
+            (None, Kernel::Spin | Kernel::Clock) => {
                 let amount = u64::try_from(wish.block.unwrap_or(wish.length).as_nanos());
                 Calibrated { amount: amount.unwrap_or(u64::MAX), length: Duration::ZERO }
             }
             // It would never end. A round of it is what a kernel of the other kind does.
-            (None, Kernel::Endless) => {
+            (None, Kernel::Endless | Kernel::Beating) => {
                 let ending = Self::compile(context, &Wish { kernel: Kernel::Fma, ..*wish })?;
                 ending.calibrate(context, stream, wish.length)?
             }
-            (None, Kernel::Fma | Kernel::Counter | Kernel::Resettable) => {
-                workload.calibrate(context, stream, wish.length)?
-            }
+            (
+                None,
+                Kernel::Fma | Kernel::Counter | Kernel::Resettable | Kernel::Probe | Kernel::Beat,
+            ) => workload.calibrate(context, stream, wish.length)?,
         };
         workload.shape.iterations = found.amount;
         if !found.length.is_zero() {
@@ -115,8 +119,13 @@ impl Workload {
         let blocks = block_count(wish, at_once.saturating_mul(context.device().multiprocessors))?;
         let words = usize::try_from(u64::from(blocks) * u64::from(Function::THREADS))
             .map_err(Failure::input)?;
+        let records = wish.kernel.record_words();
         let extra = match wish.kernel {
             Kernel::Fma | Kernel::Spin => Memory::None,
+            Kernel::Beat => Memory::Device(DeviceMemory::zeroed(context, words + records)?),
+            Kernel::Beating | Kernel::Probe | Kernel::Clock => {
+                Memory::Host(HostMemory::zeroed(context, words + 1 + records)?)
+            }
             Kernel::Counter => Memory::Device(DeviceMemory::zeroed(context, words)?),
             Kernel::Endless => Memory::Host(HostMemory::zeroed(context, words + 1)?),
             Kernel::Resettable => {
@@ -132,7 +141,8 @@ impl Workload {
             registers: function.register_count()?,
         };
         let data = DeviceMemory::zeroed(context, words * wish.kernel.data_words())?;
-        Ok(Self { function, data, extra, shared_bytes: wish.shared_bytes, shape })
+        let Wish { shared_bytes, is_cooperative, .. } = *wish;
+        Ok(Self { function, data, extra, shared_bytes, is_cooperative, shape })
     }
 
     fn calibrate(
@@ -180,8 +190,9 @@ impl Workload {
             Memory::Device(memory) => Extra::Device(memory),
             Memory::Host(memory) => Extra::Host(memory),
         };
-        let Self { data, shared_bytes, shape, .. } = self;
-        Launch { grid: shape.blocks, shared_bytes: *shared_bytes, data, amount, extra }
+        let Self { data, shape, .. } = self;
+        let Self { shared_bytes, is_cooperative, .. } = *self;
+        Launch { grid: shape.blocks, shared_bytes, is_cooperative, data, amount, extra }
     }
 
     /// Adds the kernel to the stream.
@@ -206,6 +217,14 @@ impl Workload {
     /// The words that the kernel works on.
     pub(crate) fn words(&self) -> Result<Vec<u32>, CudaError> {
         self.data.read()
+    }
+
+    /// The words beside them on the device, where the kernel has some.
+    pub(crate) fn extra_words(&self) -> Result<Vec<u32>, CudaError> {
+        match &self.extra {
+            Memory::Device(memory) => memory.read(),
+            Memory::None | Memory::Host(_) => Ok(Vec::new()),
+        }
     }
 
     /// The words that an endless or resettable kernel shares with the host.
@@ -272,6 +291,7 @@ mod tests {
             block: block_us.map(Duration::from_micros),
             iterations: None,
             slots: 1,
+            is_cooperative: false,
         }
     }
 

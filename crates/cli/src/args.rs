@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod bench;
 mod daemon;
 mod number;
 mod process;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+pub(crate) use bench::{BenchArgs, BenchBackend, BenchCommand, BenchListArgs, BenchPredictArgs};
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };
@@ -37,6 +39,7 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     Sim(SimArgs),
     Compare(CompareArgs),
+    Bench(BenchArgs),
     Doctor(DoctorArgs),
     Run(RunArgs),
     Ps(PsArgs),

@@ -7,6 +7,7 @@
 mod amd;
 mod args;
 mod attach;
+mod bench;
 mod compare;
 mod completions;
 mod control;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Sim(args) => sim::main(&args),
         Command::Compare(args) => compare::main(&args),
+        Command::Bench(args) => bench::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Run(args) => {
             return run::main(&args).unwrap_or_else(|failure| failure.report(is_json));

@@ -21,6 +21,11 @@ impl Stop {
         Ok(Self(flag))
     }
 
+    /// The flag itself, for others who look.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
     /// Whether one came.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -13,6 +13,7 @@ use super::pipeline::{Total, Window};
 pub(super) enum Unit {
     Kernels,
     Copies,
+    Graphs,
     /// Of an endless kernel.
     Rounds,
 }
@@ -76,6 +77,7 @@ impl fmt::Display for Unit {
         f.write_str(match self {
             Self::Kernels => "kernels",
             Self::Copies => "copies",
+            Self::Graphs => "graphs",
             Self::Rounds => "rounds",
         })
     }

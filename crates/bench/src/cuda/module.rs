@@ -16,6 +16,7 @@ pub(crate) struct Module {
     object: Rc<Object<ModuleKind>>,
     name: std::ffi::CString,
     data_words: usize,
+    record_words: usize,
 }
 
 /// A kernel.
@@ -24,6 +25,8 @@ pub(crate) struct Function {
     pub(super) raw: Opaque,
     /// How many words of `data` a thread uses.
     data_words: usize,
+    /// How many words of `extra` it uses besides those of its threads.
+    record_words: usize,
 }
 
 /// What a kernel gets as its third argument.
@@ -46,6 +49,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: u32,
     /// Shared memory for each block, besides what the kernel itself declares.
     pub(crate) shared_bytes: u32,
+    /// Whether all blocks must run at the same time.
+    pub(crate) is_cooperative: bool,
     /// As many words for each thread as the kernel uses.
     pub(crate) data: &'a DeviceMemory,
     /// How much a thread does.
@@ -58,15 +63,17 @@ impl Module {
     /// Compiles a kernel text.
     pub(crate) fn load(context: &Context, source: &Source) -> Result<Self, CudaError> {
         let object = Rc::new(context.current.load_module(source.text())?);
-        let (name, data_words) = (source.name().to_owned(), source.data_words());
-        Ok(Self { object, name, data_words })
+        let name = source.name().to_owned();
+        let (data_words, record_words) = (source.data_words(), source.record_words());
+        Ok(Self { object, name, data_words, record_words })
     }
 
     /// Its kernel, allowed to use that much shared memory.
     pub(crate) fn function(&self, shared_bytes: u32) -> Result<Function, CudaError> {
         let raw = self.object.function(&self.name)?;
         let module = Rc::clone(&self.object);
-        let function = Function { module, raw, data_words: self.data_words };
+        let Self { data_words, record_words, .. } = *self;
+        let function = Function { module, raw, data_words, record_words };
         if shared_bytes > 0 {
             let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
             function.set_attribute(MAX_DYNAMIC_SHARED_BYTES, bytes)?;
@@ -112,9 +119,9 @@ impl Launch<'_> {
         let threads = u64::from(self.grid) * u64::from(Function::THREADS);
         let threads = usize::try_from(threads).unwrap_or(usize::MAX);
         let extra_fits = match self.extra {
-            Extra::None => true,
-            Extra::Device(memory) => memory.word_count() >= threads,
-            Extra::Host(memory) => memory.word_count() > threads,
+            Extra::None => function.record_words == 0,
+            Extra::Device(memory) => memory.word_count() >= threads + function.record_words,
+            Extra::Host(memory) => memory.word_count() > threads + function.record_words,
             Extra::HostFrom { memory, first } => {
                 memory.word_count() > threads.saturating_add(first)
             }

@@ -67,6 +67,9 @@ symbols! {
         Opaque, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Opaque, *mut *mut c_void,
         *mut *mut c_void,
     );
+    launch_cooperative = "cuLaunchCooperativeKernel" (
+        Opaque, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Opaque, *mut *mut c_void,
+    );
     stream_create = "cuStreamCreate" (*mut Opaque, c_uint);
     stream_destroy = "cuStreamDestroy_v2" (Opaque);
     stream_synchronize = "cuStreamSynchronize" (Opaque);

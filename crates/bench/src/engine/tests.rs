@@ -9,7 +9,8 @@ const TEXT: &str = "name = 's'\ntitle = 't'\n\
     [[case.load]]\nname = 'be'\nrole = 'be'\n\
     [[check]]\nname = 'fast'\nmode = 'x'\nwhat = 'p50_ratio'\nat_most_percent = 150\n\
     [[check]]\nname = 'kept'\nmode = 'x'\nwhat = 'be_kept'\nat_least_percent = 90\n\
-    [[check]]\nname = 'broken is fast'\nmode = 'broken'\nwhat = 'p50_ratio'\nat_most_percent = 150\n";
+    [[check]]\nname = 'broken is fast'\nmode = 'broken'\nwhat = 'p50_ratio'\n\
+    at_most_percent = 150\n";
 
 #[derive(Default)]
 struct Fake {

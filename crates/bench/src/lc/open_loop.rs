@@ -40,7 +40,10 @@ pub(super) struct OpenLoop {
 pub(super) struct Sample {
     pub(super) due_ns: u64,
     pub(super) begin_ns: u64,
+    /// When it ended; for one that could not begin before the end, when that was found.
     pub(super) end_ns: u64,
+    /// Whether it was served at all.
+    pub(super) is_served: bool,
 }
 
 /// What was measured.
@@ -104,6 +107,7 @@ impl OpenLoop {
                 if due_ns >= from_ns {
                     outcome.latency.record(begin_ns - due_ns);
                     outcome.unserved += 1;
+                    record(Sample { due_ns, begin_ns, end_ns: begin_ns, is_served: false });
                 }
                 continue;
             }
@@ -113,7 +117,7 @@ impl OpenLoop {
                 outcome.latency.record(end_ns - due_ns);
                 outcome.service.record(end_ns - begin_ns);
                 outcome.missed += u64::from(begin_ns - due_ns > LATE_NS);
-                record(Sample { due_ns, begin_ns, end_ns });
+                record(Sample { due_ns, begin_ns, end_ns, is_served: true });
             }
         }
         outcome.until_ns = end;

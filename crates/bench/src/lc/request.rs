@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::open_loop::Service;
+use super::probe::Seen;
 use crate::args::LcArgs;
 use crate::clock::{Clock, Monotonic};
 use crate::cuda::{Context, CudaError, DeviceMemory, Graph, HostMemory, Stream};
@@ -29,6 +30,8 @@ pub(super) struct Request {
     announcement: Option<Announcement>,
     /// Where the daemon is told, if it is.
     hints: Option<Hints>,
+    /// What the kernels of all requests wrote, where that is looked at.
+    seen: Option<Vec<Seen>>,
 }
 
 impl Step {
@@ -72,13 +75,24 @@ impl Request {
         let announcement = args.announce.as_deref().map(Announcement::open).transpose()?;
         let gap_ns = args.gap_us * 1_000;
         let hints = args.hint_us.map(|_| Hints::open()).transpose()?;
-        let mut request = Self { streams, step, steps, gap_ns, graph, announcement, hints };
+        let seen = args.probe.as_ref().map(|_| Vec::new());
+        let mut request = Self { streams, step, steps, gap_ns, graph, announcement, hints, seen };
         request.serve()?;
         Ok(request)
     }
 }
 
 impl Request {
+    /// What the kernels of all requests wrote.
+    pub(super) fn seen(&self) -> &[Seen] {
+        self.seen.as_deref().unwrap_or_default()
+    }
+
+    /// The stream that comparisons go to.
+    pub(super) fn stream(&self) -> &Stream {
+        &self.streams[0]
+    }
+
     fn announce(&self, is_running: bool) -> Result<(), Failure> {
         if let Some(hints) = &self.hints
             && !is_running
@@ -100,14 +114,23 @@ impl Service for Request {
             self.streams[0].synchronize()?;
             return self.announce(false);
         }
+        let mut seen = self.seen.is_some().then(|| Seen::begin(Monotonic.now_ns()));
         for step in 1..=self.steps {
             let stream = &self.streams[usize::from(step) % self.streams.len()];
             self.step.submit(stream)?;
             stream.synchronize()?;
+            if let (Some(seen), Some(host)) =
+                (&mut seen, self.step.workload().and_then(Workload::host))
+            {
+                seen.read(host);
+            }
             if step == self.steps {
                 self.announce(false)?;
             }
             Monotonic.spin(self.gap_ns);
+        }
+        if let (Some(all), Some(seen)) = (&mut self.seen, seen) {
+            all.push(seen);
         }
         Ok(())
     }

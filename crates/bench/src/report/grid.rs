@@ -73,8 +73,8 @@ pub(crate) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String
     let heads = columns.iter().map(|name| head(name)).collect::<String>();
     let rows = rows.iter().map(|row| row.html(columns)).collect::<String>();
     format!(
-        "<table class=\"summary\" role=\"table\">\n<thead role=\"rowgroup\">\n<tr role=\"row\">\n\
-         {}{heads}</tr>\n</thead>\n<tbody role=\"rowgroup\">\n{rows}</tbody>\n</table>\n",
+        "<div class=\"scroll\">\n<table class=\"summary\" role=\"table\">\n<thead role=\"rowgroup\">\n<tr role=\"row\">\n\
+         {}{heads}</tr>\n</thead>\n<tbody role=\"rowgroup\">\n{rows}</tbody>\n</table>\n</div>\n",
         head(first)
     )
 }

@@ -3,7 +3,7 @@
 use super::html::Escaped;
 
 /// Colours and line styles there are before they repeat.
-pub(crate) const CURVES: usize = 8;
+pub(crate) const CURVES: usize = 10;
 
 /// A line as it is drawn, whose it is, and something about it.
 pub(crate) fn entry(place: usize, name: &str, about: &str) -> String {

@@ -16,7 +16,10 @@ pub(super) const KEYS: &[&str] = &[
     "short_virtual_ms",
     "policy",
     "probe",
+    "control",
+    "modes",
     "only",
+    "nvidia_short",
     "curve",
     "load",
 ];
@@ -65,7 +68,10 @@ impl Case {
             },
             policy: policy.transpose()?.unwrap_or_default(),
             probed: fields.bool("probe", false)?,
+            controlled: fields.bool("control", false)?,
+            modes: super::read::names(fields, "modes")?,
             backends: backends(fields)?,
+            is_in_nvidia_short: fields.bool("nvidia_short", true)?,
             point: point.transpose()?,
             loads,
         })

@@ -157,7 +157,7 @@ impl Load {
             name,
             role,
             work,
-            priority: level.or(Priority::new(usual)).unwrap_or(Priority::DEFAULT),
+            priority: level.or_else(|| Priority::new(usual)).unwrap_or(Priority::DEFAULT),
             weight: fields.u32("weight", 1..=1_000, 1)?,
             deadline: fields.optional_duration("deadline_us", 1..=KERNEL_US_MAX)?,
             arrivals: arrivals(fields, role)?,

@@ -11,6 +11,7 @@ const KEYS: &[&str] = &[
     "repetitions_short",
     "emulated_modes",
     "nvidia_modes",
+    "nvidia_modes_short",
     "case",
     "check",
 ];
@@ -59,6 +60,7 @@ fn suite(fields: &Fields<'_>, text: &str) -> Result<Suite, ReadError> {
         repetitions_short: fields.u32("repetitions_short", 1..=REPETITIONS_MAX, 3)?,
         emulated_modes: names(fields, "emulated_modes")?,
         nvidia_modes: names(fields, "nvidia_modes")?,
+        nvidia_modes_short: names(fields, "nvidia_modes_short")?,
         cases,
         criteria,
     })

@@ -146,7 +146,8 @@ fn task_row(task: &TaskSnapshot, panel: &Panel) -> Row {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.0}%", 100.0 * share)
+    // A share of minus nothing is nothing.
+    format!("{:.0}%", (100.0 * share).max(0.0))
 }
 
 /// What nothing was measured of is a dash.

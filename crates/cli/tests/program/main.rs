@@ -7,6 +7,7 @@
 
 mod amd;
 mod bad_input;
+mod bench;
 mod compare;
 mod completions;
 mod demo;

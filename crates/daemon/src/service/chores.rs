@@ -51,7 +51,7 @@ impl Service {
             Err(problem) => {
                 let problem = format!("the configuration stays as it was: {problem}");
                 // It is said every time somebody tries.
-                self.problems.add(&problem);
+                self.problems.add(&problem, instant(now_ns));
                 self.log.error(&problem);
             }
         }

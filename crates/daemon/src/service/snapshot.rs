@@ -58,7 +58,7 @@ impl Service {
             interval_us: scheduler.config().interval.as_micros(),
             devices: self.device_snapshots(),
             tasks: self.roster.members().map(task).collect(),
-            problems: self.problems.sentences(),
+            problems: self.problems.sentences(instant(now_ns)),
         }
     }
 

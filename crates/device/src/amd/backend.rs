@@ -291,8 +291,8 @@ impl AmdBackend {
     fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
         let adopted = self.tasks.get(&target.task);
-        let entry = &target.listed.entry;
-        let job = Job { queue: entry.queue_id, gpu_id: entry.gpu_id, awaited };
+        let listed = &target.listed;
+        let job = Job { name: listed.name(), gpu_id: listed.entry.gpu_id, awaited };
         if adopted.is_some_and(|adopted| adopted.in_fleet) {
             let order = Order::Do(target.task, job);
             return self.fleet.as_ref().is_some_and(|fleet| fleet.tell(order));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::abi::block::DESTROY_QUEUE;
 use super::activity::Memory;
 use super::lookout::Lookout;
-use super::session::{Outcome, Session};
+use super::session::{Outcome, QueueName, Session};
 use super::site::{Site, SiteName};
 
 /// More threads than a process has, unless something is wrong with it.
@@ -37,13 +37,16 @@ impl Destroyers {
     }
 
     /// The suspended queues that somebody waits to destroy, as far as that shows.
-    pub(super) fn awaited(&mut self, session: &mut Session, suspended: &BTreeSet<u32>) -> Vec<u32> {
+    pub(super) fn awaited(
+        &mut self,
+        session: &mut Session,
+        suspended: &BTreeSet<QueueName>,
+    ) -> Vec<QueueName> {
         if self.is_emulated {
             return leaving(session, suspended);
         }
-        let mut waiting = self.look();
-        waiting.retain(|name| suspended.contains(name));
-        waiting
+        let waiting = self.look();
+        suspended.iter().copied().filter(|name| waiting.contains(&name.id)).collect()
     }
 
     /// The queues that threads of the process wait to destroy. None while that cannot be seen.
@@ -64,9 +67,9 @@ impl Destroyers {
 
 /// Calls of an emulated process are not in `/proc`. But there a queue that is about to be destroyed
 /// cannot be suspended once more.
-fn leaving(session: &mut Session, suspended: &BTreeSet<u32>) -> Vec<u32> {
-    let names: Vec<u32> = suspended.iter().copied().collect();
-    let outcomes = session.suspend(&names, 0).unwrap_or_default();
+fn leaving(session: &mut Session, suspended: &BTreeSet<QueueName>) -> Vec<QueueName> {
+    let names: Vec<QueueName> = suspended.iter().copied().collect();
+    let outcomes = session.suspend_named(&names, 0).unwrap_or_default();
     let leaving = names.into_iter().zip(outcomes).filter(|(_, is)| *is == Outcome::Gone);
     leaving.map(|(name, _)| name).collect()
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::abi::trap::{QueueEntry, RuntimeState};
 use super::destroyer::Destroyers;
 use super::queue::Kind;
-use super::session::{AttachError, Outcome, Session, SessionError};
+use super::session::{AttachError, Outcome, QueueName, Session, SessionError};
 use super::site::Site;
 
 /// A process whose queues for kernels are off, those it makes later included.
@@ -17,7 +17,7 @@ use super::site::Site;
 pub struct Suspension {
     session: Session,
     destroyers: Destroyers,
-    suspended: BTreeSet<u32>,
+    suspended: BTreeSet<QueueName>,
 }
 
 /// Why a process is not suspended.
@@ -94,7 +94,7 @@ impl Suspension {
         let Self { session, destroyers, suspended } = self;
         let awaited = destroyers.awaited(session, suspended);
         if !awaited.is_empty() {
-            session.resume(&awaited)?;
+            session.resume_named(&awaited)?;
             suspended.retain(|name| !awaited.contains(name));
         }
         Ok(true)
@@ -114,12 +114,12 @@ impl Suspension {
             Kind::of_snapshot(entry.queue_type) == Kind::Compute
                 && gpu_id.is_none_or(|gpu_id| entry.gpu_id == gpu_id)
         };
-        let names: Vec<u32> =
-            entries.iter().filter(is_wanted).map(|entry| entry.queue_id).collect();
+        let ids = entries.iter().filter(is_wanted).map(|entry| entry.queue_id);
+        let names: Vec<QueueName> = ids.map(|id| self.session.name(id)).collect();
         self.suspended.retain(|name| names.contains(name));
-        let new: Vec<u32> =
+        let new: Vec<QueueName> =
             names.into_iter().filter(|name| !self.suspended.contains(name)).collect();
-        let outcomes = self.session.suspend(&new, 0)?;
+        let outcomes = self.session.suspend_named(&new, 0)?;
         for (name, outcome) in new.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Done => self.suspended.insert(name),

@@ -82,7 +82,9 @@ fn one_slow_request_makes_those_behind_it_late_but_not_slow() {
 fn overload_is_not_hidden_by_requests_that_never_began() {
     let (outcome, samples) = run(|_| 48, 0, 100);
     // Three begin before the end (at 0, 48 and 96 ms); the third ends at 144 ms.
-    assert_eq!(latencies_ms(&samples), [48, 86, 124]);
+    let served: Vec<Sample> = samples.iter().copied().filter(|sample| sample.is_served).collect();
+    assert_eq!(latencies_ms(&served), [48, 86, 124]);
+    assert_eq!(latencies_ms(&samples)[3..], [114, 104, 94, 84, 74, 64, 54]);
     assert_eq!(outcome.unserved, 7);
     assert_eq!(outcome.latency.count(), 10);
     assert_eq!(outcome.service.count(), 3);

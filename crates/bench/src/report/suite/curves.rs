@@ -159,6 +159,8 @@ fn label(point: &CurvePoint) -> String {
         "1" | "" => number.to_owned(),
         "%" => format!("{number}%"),
         "ns" => number::nanoseconds(point.value),
+        "us" => number::nanoseconds(point.value * 1e3),
+        "ms" => number::nanoseconds(point.value * 1e6),
         unit => format!("{number}\u{a0}{unit}"),
     }
 }

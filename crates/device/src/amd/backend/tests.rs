@@ -1,3 +1,4 @@
+mod names;
 mod obstacles;
 mod own_calls;
 mod silence;

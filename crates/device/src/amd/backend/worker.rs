@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::backoff::Backoff;
 use super::report::Report;
 use crate::amd::Site;
-use crate::amd::session::{AttachError, Session};
+use crate::amd::session::{AttachError, QueueName, Session};
 use crate::controller::{Alone, Awaited, Limit, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
@@ -32,8 +32,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// One thing to do to one queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
-    /// The queue's name in its process.
-    pub(super) queue: u32,
+    /// Which one: what has its number later is another.
+    pub(super) name: QueueName,
     /// Its device.
     pub(super) gpu_id: u32,
     /// What, and whom to tell.
@@ -136,6 +136,16 @@ pub(super) struct Gathered {
     pub(super) resumes: Vec<Job>,
     /// Nobody will say anything any more.
     pub(super) is_over: bool,
+}
+
+impl Gathered {
+    /// Those for which something is so, and the others.
+    pub(super) fn split(self, is_so: impl Fn(&Job) -> bool) -> (Self, Self) {
+        let (stops, other_stops) = self.stops.into_iter().partition(&is_so);
+        let (resumes, other_resumes) = self.resumes.into_iter().partition(&is_so);
+        let others = Self { stops: other_stops, resumes: other_resumes, is_over: self.is_over };
+        (Self { stops, resumes, is_over: self.is_over }, others)
+    }
 }
 
 impl Hands {
@@ -284,7 +294,7 @@ impl Hands {
     }
 
     /// Answers jobs of a process that is not under control: nothing is stopped in it.
-    fn answer_all(&self, jobs: &Gathered) -> Result<(), Alone> {
+    pub(super) fn answer_all(&self, jobs: &Gathered) -> Result<(), Alone> {
         self.answer(&jobs.stops, Err(Fault::Gone))?;
         self.answer(&jobs.resumes, Ok(()))
     }

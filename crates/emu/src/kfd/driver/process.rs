@@ -17,7 +17,6 @@ pub(super) struct Process {
     /// How often it has the device open.
     pub(super) opened: u32,
     pub(super) queues: BTreeMap<u32, Queue>,
-    pub(super) next_queue: u32,
     pub(super) info: RuntimeInfo,
     /// The session, if there is one.
     pub(super) session: Option<Debugged>,
@@ -87,6 +86,11 @@ impl Process {
         if self.info.state > 1 {
             self.info.state = 1;
         }
+    }
+
+    /// The lowest name that no queue has: names are given again at once, as in the kernel.
+    pub(super) fn free_name(&self) -> u32 {
+        (0..).find(|name| !self.queues.contains_key(name)).unwrap_or(u32::MAX)
     }
 
     /// The names of its queues.

@@ -14,6 +14,7 @@ use super::super::worker::{Job, timespec};
 use super::{Order, Pulse};
 use crate::amd::Site;
 use crate::amd::own_calls::OwnCalls;
+use crate::amd::session::Epoch;
 use crate::controller::{Alone, Awaited, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
@@ -37,6 +38,16 @@ pub(super) struct Aboard {
     pub(super) own_priorities: BTreeMap<u32, Priority>,
     /// Whether the kernel was told a priority.
     pub(super) is_handed_over: bool,
+    /// Its queues by number, to tell one from the next of that number.
+    pub(super) seen: BTreeMap<u32, Seen>,
+}
+
+/// A queue that was in the last list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) epoch: Epoch,
+    /// Where its ring is, if that is known: another queue has another.
+    pub(super) ring: u64,
 }
 
 /// Everything the thread works with.
@@ -144,11 +155,11 @@ impl Crew {
 
     fn carry_out(&mut self, jobs: &Gathered) -> Result<(), Alone> {
         if !jobs.stops.is_empty() {
-            let results = self.preempt(&names(&jobs.stops));
+            let results = self.preempt(&self.names(&jobs.stops));
             self.answer(&jobs.stops, &results)?;
         }
         if !jobs.resumes.is_empty() {
-            let results = self.resume(&names(&jobs.resumes));
+            let results = self.resume(&self.names(&jobs.resumes));
             self.answer(&jobs.resumes, &results)?;
         }
         Ok(())
@@ -160,7 +171,8 @@ impl Crew {
         results: &BTreeMap<Name, Result<(), Fault>>,
     ) -> Result<(), Alone> {
         for (task, job) in jobs {
-            let result = results.get(&(*task, job.queue)).copied();
+            let result = results.get(&(*task, job.name.id)).copied();
+            let result = result.filter(|_| self.is_current(*task, job));
             let result = result.unwrap_or(Err(Fault::Gone));
             self.reports.send(Report::Event(job.awaited.event(result)))?;
         }
@@ -174,6 +186,7 @@ impl Crew {
             priority: None,
             own_priorities: BTreeMap::new(),
             is_handed_over: false,
+            seen: BTreeMap::new(),
         };
         self.aboard.insert(task, aboard);
     }
@@ -201,12 +214,20 @@ impl Crew {
         }
     }
 
+    /// The queues that jobs are about, as far as they are still those.
+    fn names(&self, jobs: &[(TaskId, Job)]) -> Vec<Name> {
+        let current = jobs.iter().filter(|(task, job)| self.is_current(*task, job));
+        current.map(|(task, job)| (*task, job.name.id)).collect()
+    }
+
+    /// Whether the queue of that number is still the one that was meant.
+    fn is_current(&self, task: TaskId, job: &Job) -> bool {
+        let seen = self.aboard.get(&task).and_then(|aboard| aboard.seen.get(&job.name.id));
+        seen.is_some_and(|seen| seen.epoch == job.name.epoch)
+    }
+
     /// Whether we may call.
     pub(super) fn may_act(&self) -> bool {
         self.site.own_calls == OwnCalls::Usable
     }
-}
-
-fn names(jobs: &[(TaskId, Job)]) -> Vec<Name> {
-    jobs.iter().map(|(task, job)| (*task, job.queue)).collect()
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use gpreempt_core::id::TaskId;
 
 use super::super::report::{Listed, Report};
-use super::crew::Crew;
+use super::crew::{Crew, Seen};
 use crate::amd::abi::block::QueueType;
 use crate::amd::abi::trap::QueueEntry;
 use crate::amd::queue::{Kind, Line, listing, queues_of};
+use crate::amd::session::Epoch;
 use crate::controller::Alone;
 
 /// How often a queue that we hold may be seen running before it is believed: the list may be older
@@ -44,7 +45,7 @@ impl Crew {
                 self.believed(task, by_pid.remove(&pid).unwrap_or_default())
             } else {
                 // Nobody knows, so nothing is different from before.
-                let Some(listed) = self.listed_in_sysfs(pid) else { continue };
+                let Some(listed) = self.listed_in_sysfs(task, pid) else { continue };
                 listed
             };
             self.tell_queues(task, listed)?;
@@ -85,32 +86,46 @@ impl Crew {
             };
             if is_doubtful {
                 self.held.remove(&name);
-            } else {
-                listed.push(Listed::queue(line.entry));
+            } else if let Some(epoch) = self.epoch(task, &line.entry) {
+                listed.push(Listed::queue(epoch, line.entry));
             }
         }
         listed
     }
 
     /// Without debugfs: names, and nobody knows where the rings are.
-    fn listed_in_sysfs(&self, pid: u32) -> Option<Vec<Listed>> {
+    fn listed_in_sysfs(&mut self, task: TaskId, pid: u32) -> Option<Vec<Listed>> {
         let queues = match queues_of(&self.site.places.sysfs, pid) {
             Ok(queues) => queues,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(_) => return None,
         };
         let queues = queues.into_iter().filter(|queue| queue.kind == Kind::Compute);
-        let listed = queues.map(|queue| Listed {
-            entry: QueueEntry {
+        let mut listed = Vec::new();
+        for queue in queues {
+            let entry = QueueEntry {
                 queue_id: queue.queue_id,
                 gpu_id: queue.gpu_id,
                 // CAST: `QueueType` has 32 bits.
                 queue_type: QueueType::ComputeAql as u32,
                 ..QueueEntry::default()
-            },
-            rings: Vec::new(),
-        });
-        Some(listed.collect())
+            };
+            let epoch = self.epoch(task, &entry)?;
+            listed.push(Listed::without_rings(epoch, entry));
+        }
+        Some(listed)
+    }
+
+    /// Since when the queue of that number is the one that it is.
+    fn epoch(&mut self, task: TaskId, entry: &QueueEntry) -> Option<Epoch> {
+        let aboard = self.aboard.get_mut(&task)?;
+        let ring = entry.ring_base;
+        let seen = aboard.seen.entry(entry.queue_id);
+        let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), ring });
+        if seen.ring != ring {
+            *seen = Seen { epoch: Epoch::next(), ring };
+        }
+        Some(seen.epoch)
     }
 
     fn tell_queues(&mut self, task: TaskId, listed: Vec<Listed>) -> Result<(), Alone> {
@@ -121,6 +136,7 @@ impl Crew {
         let is_there = |queue: u32| listed.iter().any(|it| it.entry.queue_id == queue);
         self.held.retain(|name, _| name.0 != task || is_there(name.1));
         aboard.own_priorities.retain(|queue, _| is_there(*queue));
+        aboard.seen.retain(|queue, _| is_there(*queue));
         aboard.listed = Some(listed.clone());
         self.reports.send(Report::Queues { task, queues: listed, fresh: false })
     }

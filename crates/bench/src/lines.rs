@@ -1,0 +1,129 @@
+//! What loads say, line by line.
+
+use serde::Deserialize;
+
+/// A line that means something to the runner.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "line", rename_all = "lowercase")]
+pub(crate) enum Line {
+    /// The load can begin.
+    Ready {
+        /// Its kernel, if it has one.
+        kernel: Option<Shape>,
+    },
+    /// What best-effort work did in a while.
+    Rate {
+        /// The while, by `CLOCK_MONOTONIC`.
+        from_ns: u64,
+        /// Its end.
+        until_ns: u64,
+        /// How much.
+        count: u64,
+    },
+    /// The end.
+    Final(Final),
+    /// A process is attached.
+    Attached {
+        /// Which.
+        pid: u32,
+    },
+}
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(crate) struct Shape {
+    /// How much it does.
+    pub(crate) iterations: u64,
+}
+
+/// The last line of a load: requests have some of it, best-effort work the rest.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Final {
+    /// When the measurement began, by `CLOCK_MONOTONIC`.
+    pub(crate) from_ns: u64,
+    /// When it ended.
+    pub(crate) until_ns: u64,
+    /// What is counted.
+    pub(crate) unit: String,
+    /// Whether everything happened exactly once, where that was looked at.
+    pub(crate) exactness: Option<Exactness>,
+    /// Results that were wrong.
+    pub(crate) wrong: Option<u64>,
+}
+
+/// Whether everything happened exactly once.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Exactness {
+    /// `pass` if so.
+    pub(crate) result: String,
+}
+
+/// The lines of a log; what is none of them is left out.
+pub(crate) fn of(log: &str) -> impl Iterator<Item = Line> + '_ {
+    log.lines().filter_map(|line| serde_json::from_str(line).ok())
+}
+
+/// How much was done between two times, and in how many seconds: whole windows only.
+pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
+    let (mut done, mut ns) = (0_u64, 0_u64);
+    for line in of(log) {
+        if let Line::Rate { from_ns: begin, until_ns: end, count } = line
+            && begin >= from_ns
+            && end <= until_ns
+        {
+            done += count;
+            ns += end.saturating_sub(begin);
+        }
+    }
+    // CAST: far below what a float counts exactly.
+    (done as f64, ns as f64 / 1e9)
+}
+
+/// The last line.
+pub(crate) fn last(log: &str) -> Option<Final> {
+    of(log).find_map(|line| match line {
+        Line::Final(last) => Some(last),
+        Line::Ready { .. } | Line::Rate { .. } | Line::Attached { .. } => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+{\"line\":\"ready\",\"load\":\"be\",\"pid\":7,\"at_ns\":1,\"device\":\"x\",\"kernel\":\
+{\"iterations\":500,\"measured_us\":8000.0,\"blocks\":3,\"blocks_per_multiprocessor\":1,\
+\"registers\":16}}
+some words
+{\"line\":\"rate\",\"unit\":\"kernels\",\"from_ns\":0,\"until_ns\":500,\"count\":9,\
+\"per_second\":1.0,\"total\":9}
+{\"line\":\"rate\",\"unit\":\"kernels\",\"from_ns\":500,\"until_ns\":1000,\"count\":4,\
+\"per_second\":1.0,\"total\":13}
+{\"line\":\"rate\",\"unit\":\"kernels\",\"from_ns\":1000,\"until_ns\":2000,\"count\":6,\
+\"per_second\":1.0,\"total\":19}
+{\"line\":\"final\",\"unit\":\"kernels\",\"from_ns\":0,\"until_ns\":2000,\"total\":19,\
+\"per_second\":1.0,\"drained\":true,\"exactness\":{\"result\":\"pass\"}}
+";
+
+    #[test]
+    fn lines_are_what_loads_write() {
+        let first = of(LOG).next().unwrap();
+        assert_eq!(first, Line::Ready { kernel: Some(Shape { iterations: 500 }) });
+        let last = last(LOG).unwrap();
+        assert_eq!((last.until_ns, last.unit.as_str()), (2000, "kernels"));
+        assert_eq!(last.exactness.unwrap().result, "pass");
+        let lc = "{\"line\":\"final\",\"from_ns\":1,\"until_ns\":2,\"n\":1,\"missed\":0,\
+                  \"unserved\":1,\"latency_us\":null,\"service_us\":null}";
+        assert_eq!(super::last(lc).unwrap().exactness, None);
+    }
+
+    #[test]
+    fn only_whole_windows_count() {
+        assert_eq!(done(LOG, 100, 2000), (10.0, 1.5e-6));
+        assert_eq!(done(LOG, 0, 999), (9.0, 5e-7));
+        assert_eq!(done("", 0, 999), (0.0, 0.0));
+    }
+}

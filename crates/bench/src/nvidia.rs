@@ -1,0 +1,111 @@
+//! An NVIDIA GPU: real processes, started, steered and ended by the runner.
+//!
+//! Each measurement has processes of its own. All of them get ready before any of them begins, so
+//! that nobody is slowed by the start of another. Whatever is started is ended, also after Ctrl-C;
+//! loads end by themselves after a while even if the runner is killed.
+
+mod arguments;
+mod control;
+mod measure;
+mod mode;
+mod moments;
+mod mps;
+mod needs;
+mod programs;
+mod samples;
+mod scene;
+mod steer;
+mod surroundings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::engine::{Backend, Measured};
+use crate::plan::Step;
+use crate::results::{Environment, ModeInfo, Role};
+use crate::suite::Load;
+
+pub use mode::Mode;
+pub use programs::Programs;
+pub(crate) use programs::there;
+
+/// Real processes on a real GPU.
+#[derive(Debug)]
+pub struct Nvidia {
+    programs: Programs,
+    /// Where logs and sockets are; removed at the end.
+    scratch: PathBuf,
+    stop: Arc<AtomicBool>,
+    /// How much a kernel of a load must do to be as long as wished, by the load's arguments.
+    iterations: BTreeMap<String, u64>,
+    scenes: u32,
+}
+
+/// The start of all processes of a measurement and their end.
+const OVERHEAD: Duration = Duration::from_secs(4);
+/// How long best-effort work is measured with nobody beside.
+pub(crate) const BE_ALONE_SECONDS: u64 = 2;
+
+impl Nvidia {
+    /// A runner whose files are in a new folder under `place`. `stop` ends it early.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn new(stop: Arc<AtomicBool>) -> Result<Self, String> {
+        let scratch = std::env::temp_dir().join(format!("gpreempt-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&scratch)
+            .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
+        let programs = Programs::find();
+        Ok(Self { programs, scratch, stop, iterations: BTreeMap::new(), scenes: 0 })
+    }
+
+    fn is_stopped(&self) -> bool {
+        // ORDERING: the flag stands for itself, nothing else is read because of it.
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        // It contains nothing but logs that nobody reads any more.
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+impl Backend for Nvidia {
+    fn name(&self) -> &'static str {
+        "nvidia"
+    }
+
+    fn modes(&self) -> Vec<ModeInfo> {
+        Mode::ALL.into_iter().map(Mode::info).collect()
+    }
+
+    fn missing(&mut self, steps: &[Step<'_>]) -> Vec<String> {
+        needs::missing(steps, &self.programs)
+    }
+
+    fn environment(&mut self) -> Environment {
+        surroundings::environment(&self.programs)
+    }
+
+    fn estimate(&self, step: &Step<'_>) -> Duration {
+        let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
+        let has = |role: Role| step.case.loads.iter().any(|load: &Load| load.role == role);
+        let alone = step.mode.alone.is_none();
+        let lc = if has(Role::Lc) || !alone { seconds + 1 } else { 0 };
+        let be = if alone && has(Role::Be) { BE_ALONE_SECONDS + 3 } else { 0 };
+        OVERHEAD + Duration::from_secs(lc + be)
+    }
+
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
+        let mode = Mode::from_name(&step.mode.name).ok_or("there is no such mode")?;
+        measure::measure(self, step, mode)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What is done to the processes of a measurement from outside.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpreempt_core::config::PolicyKind;
+use rustix::process::Signal;
+
+use super::Nvidia;
+use super::mode::Mode;
+use super::programs::there;
+use super::scene::Actor;
+use crate::child::Child;
+use crate::lines::{self, Line};
+use crate::results::Role;
+
+/// How long a program of ours has to take hold.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Longer than any measurement, so that nothing is left if the runner is killed.
+const LONGEST: &str = "620s";
+const LONGEST_SECONDS: &str = "600";
+/// How long slices and classes need to settle.
+const SETTLE: Duration = Duration::from_millis(300);
+/// What the daemon is told: everybody is low until somebody says otherwise.
+const CONFIG: &str = "[scheduler]\ndefault_priority = 2\n";
+
+/// The daemon, before there is anybody to schedule.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    child: Child,
+    pub(super) environment: Vec<(String, String)>,
+}
+
+impl Daemon {
+    /// Starts one with a socket and a state of its own.
+    pub(super) fn start(
+        nvidia: &Nvidia,
+        folder: &Path,
+        policy: PolicyKind,
+    ) -> Result<Self, String> {
+        let cannot = |error: std::io::Error| format!("cannot prepare the daemon: {error}");
+        let (config, socket) = (folder.join("config.toml"), folder.join("gpreemptd.sock"));
+        let text = format!("{CONFIG}policy = \"{}\"\n", policy.name());
+        std::fs::write(&config, text).map_err(cannot)?;
+        let environment = vec![
+            ("GPREEMPT_STATE".to_owned(), folder.join("state").display().to_string()),
+            ("GPREEMPT_SOCKET".to_owned(), socket.display().to_string()),
+        ];
+        let mut command = Command::new(there(&nvidia.programs.daemon, "gpreemptd")?);
+        command.arg("--config").arg(&config).arg("--socket").arg(&socket);
+        command.envs(environment.iter().cloned());
+        let mut child = Child::start("gpreemptd", &mut command, folder.join("gpreemptd"))?;
+        child.wait_for("listening", |_| socket.exists(), LIMIT, &nvidia.stop)?;
+        Ok(Self { child, environment })
+    }
+
+    /// Gives every process its priority.
+    pub(super) fn tell(&self, nvidia: &Nvidia, actors: &[Actor<'_>]) -> Result<(), String> {
+        for actor in actors {
+            let begin = Instant::now();
+            // It looks for new processes now and then.
+            while let Err(error) = self.set(nvidia, actor) {
+                if begin.elapsed() > LIMIT || nvidia.is_stopped() {
+                    return Err(error);
+                }
+                std::thread::sleep(SETTLE);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, nvidia: &Nvidia, actor: &Actor<'_>) -> Result<(), String> {
+        let priority = actor.load.priority.level().to_string();
+        let weight = actor.load.weight.to_string();
+        let mut command = Command::new(there(&nvidia.programs.gpreempt, "gpreempt")?);
+        command.args(["set", &actor.child.pid().to_string(), "-p", &priority]);
+        command.args(["--weight", &weight]);
+        let output = command
+            .envs(self.environment.iter().cloned())
+            .output()
+            .map_err(|error| format!("cannot start gpreempt: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(format!("{} could not get its priority: {said}", actor.load.name))
+    }
+
+    /// Ends it; everything is then as it was.
+    pub(super) fn end(mut self) -> Result<(), String> {
+        self.child.end(Signal::TERM)
+    }
+}
+
+/// A program of ours that holds on to processes while it runs.
+#[derive(Debug)]
+pub(super) struct Steer {
+    child: Option<Child>,
+}
+
+impl Steer {
+    /// Starts what the mode needs, and waits until it has taken hold.
+    pub(super) fn start(
+        nvidia: &Nvidia,
+        mode: Mode,
+        policy: PolicyKind,
+        actors: &[Actor<'_>],
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let child = match mode {
+            Mode::Slices | Mode::Hold => Some(attach(nvidia, mode, policy, actors, folder)?),
+            Mode::PeerSlices => peer(nvidia, actors, folder)?,
+            Mode::Alone | Mode::Default | Mode::Mps | Mode::MpsPriority | Mode::Hints => None,
+        };
+        if child.is_some() {
+            std::thread::sleep(SETTLE);
+        }
+        Ok(Self { child })
+    }
+
+    /// Ends it; everything is then as it was.
+    pub(super) fn end(mut self) -> Result<(), String> {
+        self.child.as_mut().map_or(Ok(()), |child| child.end(Signal::INT))
+    }
+}
+
+fn attach(
+    nvidia: &Nvidia,
+    mode: Mode,
+    policy: PolicyKind,
+    actors: &[Actor<'_>],
+    folder: &Path,
+) -> Result<Child, String> {
+    let mut command = Command::new(there(&nvidia.programs.gpreempt, "gpreempt")?);
+    command.arg("attach").args(actors.iter().map(target));
+    command.args(["--for", LONGEST, "--policy", policy.name(), "--json"]);
+    if mode == Mode::Slices {
+        command.arg("--no-hold");
+    }
+    let mut child = Child::start("gpreempt attach", &mut command, folder.join("attach"))?;
+    let all = |said: &str| {
+        lines::of(said).filter(|line| matches!(line, Line::Attached { .. })).count() >= actors.len()
+    };
+    child.wait_for("attached to everybody", all, LIMIT, &nvidia.stop)?;
+    Ok(child)
+}
+
+/// A process as `attach` names it.
+fn target(actor: &Actor<'_>) -> String {
+    let load = actor.load;
+    format!("{}:{}:{}", actor.child.pid(), load.priority.level(), load.weight)
+}
+
+/// The published design knows two classes; without both there is nothing to do.
+fn peer(nvidia: &Nvidia, actors: &[Actor<'_>], folder: &Path) -> Result<Option<Child>, String> {
+    let of = |role: Role| {
+        let all = actors.iter().filter(move |actor| actor.load.role == role);
+        all.map(|actor| actor.child.pid().to_string()).collect::<Vec<_>>()
+    };
+    let (lc, be) = (of(Role::Lc), of(Role::Be));
+    if lc.is_empty() || be.is_empty() {
+        return Ok(None);
+    }
+    let mut command = Command::new(there(&nvidia.programs.load, "gpreempt-load")?);
+    command.args(["peer", "slices", "--lc"]).args(lc).arg("--be").args(be);
+    command.args(["--seconds", LONGEST_SECONDS, "--json"]);
+    let mut child = Child::start("gpreempt-load peer slices", &mut command, folder.join("peer"))?;
+    // Its first line says which slices were set; a complaint is no line of JSON.
+    let is_set = |said: &str| said.contains("{\"line\":");
+    child.wait_for("in place", is_set, LIMIT, &nvidia.stop)?;
+    Ok(Some(child))
+}

@@ -1,0 +1,89 @@
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::*;
+use crate::engine::{BE_ALONE, LC_BUSY};
+use crate::plan::{Wish, cases, modes, steps};
+use crate::suite::{Suite, read_suite};
+
+const TEXT: &str = "name = 's'\ntitle = 't'\n\
+    [[case]]\nname = 'c'\ntitle = 'C'\nseconds = 1\nshort_seconds = 1\nprobe = true\n\
+    [[case.load]]\nname = 'lc'\nrole = 'lc'\narrivals = { every_us = 10000 }\ndeadline_us = 500\n\
+    [[case.load]]\nname = 'be'\nrole = 'be'\n";
+
+/// Programs that only pretend; none where there is no Python.
+fn pretenders(name: &str, script: &str) -> Option<Nvidia> {
+    let mut nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).unwrap();
+    let python = nvidia.programs.python.clone()?;
+    // Several tests of one process at once: each has a folder of its own.
+    let own = nvidia.scratch.with_extension(name);
+    let _ = std::fs::remove_dir(std::mem::replace(&mut nvidia.scratch, own));
+    std::fs::create_dir_all(&nvidia.scratch).unwrap();
+    let path = nvidia.scratch.join("pretend");
+    std::fs::write(&path, format!("#!{}\n{script}", python.display())).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    nvidia.programs.load = Some(path.clone());
+    nvidia.programs.gpreempt = Some(path);
+    Some(nvidia)
+}
+
+fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, String> {
+    let wish = Wish { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+    let modes = modes(&[mode.to_owned()], &nvidia.modes()).unwrap();
+    let cases = cases(suite, &wish).unwrap();
+    let steps = steps(&cases, &modes, &wish);
+    let step = steps.iter().find(|step| step.mode.name == mode).unwrap();
+    nvidia.measure(step)
+}
+
+#[test]
+fn a_whole_measurement_with_programs_that_only_pretend() {
+    let Some(mut nvidia) = pretenders("pretend", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let suite = read_suite("s", TEXT).unwrap();
+    let number = |measured: &Measured, name: &str| {
+        let found = measured.numbers.iter().find(|number| number.name == name);
+        found.map(|number| number.value).unwrap_or_else(|| panic!("{name}: {measured:?}"))
+    };
+    let alone = measured(&mut nvidia, &suite, "alone").unwrap();
+    assert!(number(&alone, BE_ALONE) > 0.0);
+    let busy = number(&alone, LC_BUSY);
+    assert!((0.09..0.11).contains(&busy), "{busy}");
+    assert!(alone.be.is_none());
+    let held = measured(&mut nvidia, &suite, "hold").unwrap();
+    let lc = held.lc.as_ref().unwrap();
+    assert_eq!((lc.latency.p50_ns, lc.latency.count), (1_001_000, 100));
+    assert_eq!(lc.missed, Some(100), "each takes 1 ms and has half of it");
+    let be = held.be.as_ref().unwrap();
+    assert!(be.done > 0.0 && be.exact == Some(true), "{be:?}");
+    assert_eq!(number(&held, "be_off_p50"), 134.0);
+    assert_eq!(number(&held, "first_instruction_p50"), 185.0);
+    assert_eq!(number(&held, "resume_p50"), 146.0);
+    assert_eq!(nvidia.iterations.len(), 2, "each kernel is calibrated once");
+}
+
+#[test]
+fn a_load_that_breaks_is_a_failure_with_its_words() {
+    let broken = "import sys\nsys.exit('there is no device')\n";
+    let Some(mut nvidia) = pretenders("broken", broken) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let suite = read_suite("s", TEXT).unwrap();
+    let error = measured(&mut nvidia, &suite, "default").unwrap_err();
+    assert!(error.contains("there is no device"), "{error}");
+}
+
+#[test]
+fn the_folder_is_gone_at_the_end() {
+    let Some(nvidia) = pretenders("gone", "") else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let folder = nvidia.scratch.clone();
+    assert!(Path::new(&folder).exists());
+    drop(nvidia);
+    assert!(!folder.exists());
+}

@@ -1,0 +1,157 @@
+//! What a long run showed.
+
+use std::time::Duration;
+
+use super::cast::End;
+use super::usage::{Usage, early_and_late};
+use super::{Account, Outcome, empty};
+use crate::results::{Check, Number};
+
+/// Memory may grow by so much: caches fill slowly.
+const GROWTH_KIB: u64 = 2_048;
+/// Descriptors may grow by so much: somebody may be visiting.
+const GROWTH_DESCRIPTORS: u64 = 8;
+/// The longest that offline work may stand still, in nanoseconds: a busy machine is slow, too.
+const STILL_NS: u64 = 30_000_000_000;
+
+/// The numbers and the lines.
+pub(super) fn outcome(account: &Account, ends: &[End], took: Duration) -> Outcome {
+    let mut measurement = empty(took);
+    let mut checks = vec![
+        failures(account, ends),
+        check(
+            "every change of priority was accepted",
+            account.refused.is_empty(),
+            match account.refused.first() {
+                Some(first) => format!("{} of {}: {first}", account.refused.len(), account.changes),
+                None => format!("all {}", account.changes),
+            },
+        ),
+        exactness(ends),
+        progress(ends),
+    ];
+    for (name, usage) in [("gpreemptd", &account.daemon), ("gpreempt-emu", &account.emulator)] {
+        checks.extend(flat(name, usage));
+        measurement.numbers.extend(last_usage(name, usage));
+    }
+    // CAST: small numbers.
+    let count = |name: &str, title: &str, value: u64| Number::new(name, title, "1", value as f64);
+    measurement.numbers.extend([
+        count("rounds", "times that everything was looked at", account.rounds),
+        count("visits", "programs that came and went", account.visits),
+        count("changes", "changes of priority", account.changes),
+    ]);
+    Outcome { measurement, checks }
+}
+
+fn check(name: &str, passed: bool, text: impl Into<String>) -> Check {
+    let (case, mode) = (Some("stability".to_owned()), Some("daemon".to_owned()));
+    Check { name: name.to_owned(), case, mode, passed, text: text.into() }
+}
+
+fn failures(account: &Account, ends: &[End]) -> Check {
+    let at_end = ends.iter().filter_map(|end| end.failure.clone());
+    let all: Vec<String> = account.failures.iter().cloned().chain(at_end).collect();
+    let text = match all.first() {
+        Some(first) => format!("{} did: {first}", all.len()),
+        None => format!("{} stayed to the end, {} came and went", ends.len(), account.visits),
+    };
+    check("nobody failed", all.is_empty(), text)
+}
+
+fn exactness(ends: &[End]) -> Check {
+    let proofs = ends.iter().filter_map(|end| end.last.as_ref()?.exactness.as_ref());
+    let results: Vec<bool> = proofs.map(|proof| proof.result == "pass").collect();
+    let passed = !results.is_empty() && results.iter().all(|passed| *passed);
+    let right = results.iter().filter(|passed| **passed).count();
+    let text = format!("{right} of {} programs proved it", results.len());
+    check("every kernel ran exactly once", passed, text)
+}
+
+/// The longest time in which an offline program got nothing done.
+fn progress(ends: &[End]) -> Check {
+    let mut longest = 0;
+    let mut total = 0;
+    for end in ends.iter().filter(|end| !end.windows.is_empty()) {
+        let mut since = end.windows[0].0;
+        for &(from_ns, count) in &end.windows {
+            if count > 0 {
+                since = from_ns;
+            }
+            longest = longest.max(from_ns.saturating_sub(since));
+            total += count;
+        }
+    }
+    let text = format!("{total} kernels; stood still for {} ms at the most", longest / 1_000_000);
+    check("offline work goes on", total > 0 && longest <= STILL_NS, text)
+}
+
+fn flat(name: &str, usage: &[Usage]) -> Vec<Check> {
+    let memory: Vec<u64> = usage.iter().map(|usage| usage.resident_kib).collect();
+    let descriptors: Vec<u64> = usage.iter().map(|usage| usage.descriptors).collect();
+    [("memory", "KiB", memory, GROWTH_KIB), ("descriptors", "", descriptors, GROWTH_DESCRIPTORS)]
+        .into_iter()
+        .filter_map(|(what, unit, readings, allowed)| {
+            let (early, late) = early_and_late(&readings)?;
+            let title = format!("{name}: {what} stays the same");
+            let text = format!("{early} {unit} early, {late} {unit} late").replace("  ", " ");
+            Some(check(&title, late.saturating_sub(early) <= allowed, text))
+        })
+        .collect()
+}
+
+fn last_usage(name: &str, usage: &[Usage]) -> Vec<Number> {
+    let Some(last) = usage.last() else { return Vec::new() };
+    // CAST: small numbers.
+    vec![
+        Number::new(
+            &format!("{name}_resident_kib"),
+            &format!("memory of {name} at the end"),
+            "KiB",
+            last.resident_kib as f64,
+        ),
+        Number::new(
+            &format!("{name}_descriptors"),
+            &format!("descriptors of {name} at the end"),
+            "1",
+            last.descriptors as f64,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(windows: &[(u64, u64)]) -> End {
+        End { failure: None, last: None, windows: windows.to_vec() }
+    }
+
+    #[test]
+    fn standing_still_for_long_is_found() {
+        const S: u64 = 1_000_000_000;
+        let goes_on = [end(&[(0, 5), (S, 0), (20 * S, 4), (21 * S, 3)])];
+        assert!(progress(&goes_on).passed, "{}", progress(&goes_on).text);
+        let stands = [end(&[(0, 5), (S, 0), (20 * S, 0), (40 * S, 0)])];
+        assert!(!progress(&stands).passed, "{}", progress(&stands).text);
+        assert!(!progress(&[]).passed);
+    }
+
+    #[test]
+    fn a_leak_is_found() {
+        let usage = |kib: u64| Usage { resident_kib: kib, descriptors: 9 };
+        let steady: Vec<Usage> = (0..100).map(|_| usage(5_000)).collect();
+        assert!(flat("x", &steady).iter().all(|check| check.passed));
+        let leaking: Vec<Usage> = (0..100).map(|second| usage(5_000 + second * 100)).collect();
+        let checks = flat("x", &leaking);
+        assert!(!checks[0].passed && checks[1].passed, "{checks:?}");
+    }
+
+    #[test]
+    fn somebody_who_failed_is_named() {
+        let mut failed = end(&[]);
+        failed.failure = Some("first did not end".into());
+        let found = failures(&Account::default(), &[failed]);
+        assert!(!found.passed && found.text.contains("first did not end"), "{}", found.text);
+    }
+}

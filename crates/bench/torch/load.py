@@ -1,0 +1,228 @@
+"""Unmodified PyTorch programs as loads: inference on a fixed schedule, training without a pause.
+
+They print the same lines of JSON as gpreempt-load, so that the runner reads both alike. A request
+counts from when it was due, also when the one before it was late.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+class Bottleneck(nn.Module):
+    """One block of ResNet-50."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        outputs = width * 4
+
+        def convolution(a, b, size, step):
+            return nn.Sequential(nn.Conv2d(a, b, size, step, size // 2, bias=False),
+                                 nn.BatchNorm2d(b))
+
+        self.body = nn.Sequential(convolution(inputs, width, 1, 1), nn.ReLU(inplace=True),
+                                  convolution(width, width, 3, stride), nn.ReLU(inplace=True),
+                                  convolution(width, outputs, 1, 1))
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else convolution(inputs, outputs, 1, stride)
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50():
+    """ResNet-50 with random weights: what it computes does not matter, how much does."""
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+              nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for index in range(count):
+            layers.append(Bottleneck(inputs, width, stride if index == 0 else 1))
+            inputs = width * 4
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)]
+    return nn.Sequential(*layers)
+
+
+class Decoder(nn.Module):
+    """A small transformer that makes one token after the other, with its keys and values kept."""
+
+    WIDTH, HEADS, LAYERS, LONGEST, WORDS = 768, 12, 8, 128, 8192
+
+    def __init__(self):
+        super().__init__()
+        width = self.WIDTH
+        self.words = nn.Embedding(self.WORDS, width)
+        self.layers = nn.ModuleList(nn.ModuleDict({
+            "before": nn.LayerNorm(width), "three": nn.Linear(width, 3 * width),
+            "out": nn.Linear(width, width), "after": nn.LayerNorm(width),
+            "wide": nn.Linear(width, 4 * width), "narrow": nn.Linear(4 * width, width),
+        }) for _ in range(self.LAYERS))
+        self.last = nn.Linear(width, self.WORDS)
+
+    def forward(self, token, place, cache):
+        """The next token; `place` is a tensor, so that a graph can be replayed at each place."""
+        heads, size = self.HEADS, self.WIDTH // self.HEADS
+        mask = torch.arange(self.LONGEST, device=token.device) <= place
+        x = self.words(token)
+        for layer, (keys, values) in zip(self.layers, cache):
+            q, k, v = layer["three"](layer["before"](x)).view(3, heads, size)
+            keys.index_copy_(1, place, k.unsqueeze(1))
+            values.index_copy_(1, place, v.unsqueeze(1))
+            weights = torch.einsum("hs,hls->hl", q, keys) / size ** 0.5
+            weights = weights.masked_fill(~mask, float("-inf")).softmax(-1)
+            x = x + layer["out"](torch.einsum("hl,hls->hs", weights, values).reshape(1, -1))
+            x = x + layer["narrow"](torch.relu(layer["wide"](layer["after"](x))))
+        return self.last(x).argmax(-1)
+
+    def cache(self):
+        shape = (self.HEADS, self.LONGEST, self.WIDTH // self.HEADS)
+        return [(torch.zeros(shape, device="cuda").half(), torch.zeros(shape, device="cuda").half())
+                for _ in range(self.LAYERS)]
+
+
+def captured(function):
+    """The same work as one CUDA graph."""
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+def request(kind):
+    """A function that serves one request and returns a number that must always be the same."""
+    name, _, how = kind.partition("-")
+    if name == "resnet":
+        model = resnet50().cuda().half().eval().to(memory_format=torch.channels_last)
+        picture = torch.randn(1, 3, 224, 224, device="cuda").half()
+        picture = picture.to(memory_format=torch.channels_last)
+        if how == "graph":
+            graph, result = captured(lambda: model(picture).argmax())
+
+            def serve():
+                graph.replay()
+                return result.item()
+            return serve
+        return lambda: model(picture).argmax().item()
+    model = Decoder().cuda().half().eval()
+    cache, token = model.cache(), torch.zeros(1, dtype=torch.long, device="cuda")
+    place = torch.zeros(1, dtype=torch.long, device="cuda")
+    step = lambda: model(token, place, cache)
+    graph, result = captured(step) if how == "graph" else (None, None)
+
+    def decode():
+        token.zero_()
+        total = 0
+        for index in range(16):
+            place.fill_(index)
+            if graph:
+                graph.replay()
+                word = result
+            else:
+                word = step()
+            token.copy_(word)
+            total = (total * 31 + word.item()) % 1_000_003
+        return total
+    return decode
+
+
+def begin(arguments):
+    """Says that everything is ready, and waits until the measurement begins."""
+    say({"line": "ready", "load": arguments.role, "pid": os.getpid(), "kernel": None})
+    deadline = time.monotonic() + 120
+    while arguments.wait_file and not os.path.exists(arguments.wait_file):
+        if time.monotonic() > deadline:
+            sys.exit(f"{arguments.wait_file} did not appear within 120 s")
+        time.sleep(0.001)
+
+
+def online(arguments):
+    """Requests that are due at fixed times, whatever became of those before."""
+    torch.backends.cudnn.benchmark = True
+    with torch.inference_mode():
+        serve = request(arguments.kind)
+        for _ in range(20):
+            reference = serve()
+        begin(arguments)
+        start = time.monotonic_ns()
+        first = start + arguments.warmup_ms * 1_000_000
+        end = first + arguments.seconds * 1_000_000_000
+        rows, wrong = [], 0
+        for due in range(start, end, arguments.every_us * 1_000):
+            time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+            began = time.monotonic_ns()
+            if began >= end:
+                if due >= first:
+                    rows.append((due, began, began, 0))
+                continue
+            wrong += serve() != reference
+            if due >= first:
+                rows.append((due, began, time.monotonic_ns(), 1))
+    if arguments.raw:
+        with open(arguments.raw, "w") as out:
+            out.write("due_ns,begin_ns,end_ns,served\n")
+            out.writelines(",".join(map(str, row)) + "\n" for row in rows)
+    say({"line": "final", "from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong})
+    if wrong:
+        sys.exit(f"{wrong} results are not those of the first request")
+
+
+def offline(arguments):
+    """Training steps, one after the other."""
+    torch.backends.cudnn.benchmark = True
+    model = resnet50().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pictures = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (64,), device="cuda")
+
+    def step():
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(pictures), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    begin(arguments)
+    done, since = 0, time.monotonic_ns()
+    end = time.monotonic() + arguments.seconds
+    while time.monotonic() < end:
+        step()
+        done += 1
+        if done % 2 == 0:
+            torch.cuda.synchronize()
+            now = time.monotonic_ns()
+            say({"line": "rate", "from_ns": since, "until_ns": now, "count": 2})
+            since = now
+
+
+def say(line):
+    print(json.dumps(line), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("role", choices=("lc", "be"))
+    parser.add_argument("--kind", default="resnet",
+                        choices=("resnet", "resnet-graph", "decode", "decode-graph"))
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--warmup-ms", type=int, default=500)
+    parser.add_argument("--every-us", type=int, default=50_000)
+    parser.add_argument("--wait-file", help="begin only when this file exists")
+    parser.add_argument("--raw", help="write every request that counts")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    (online if arguments.role == "lc" else offline)(arguments)
+
+
+if __name__ == "__main__":
+    main()

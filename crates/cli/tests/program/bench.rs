@@ -1,0 +1,107 @@
+use super::Folder;
+
+/// A suite that takes a moment.
+const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 2\n\
+    [[case]]\nname = 'gap'\ntitle = 'Requests with gaps'\nvirtual_ms = 60\n\
+    [[case.load]]\nname = 'lc'\nrole = 'lc'\narrivals = { every_us = 10000 }\nkernels = 20\n\
+    gap_us = 30\n\
+    [[case.load]]\nname = 'be'\nrole = 'be'\nkernel_us = 8000\n\
+    [[check]]\nname = 'fast enough'\nmode = 'hold'\nwhat = 'p50_ratio'\nat_most_percent = 130\n";
+
+#[test]
+fn a_suite_is_measured_and_its_results_are_one_file() {
+    let folder = Folder::new("bench");
+    let file = folder.file("small.toml", SMALL);
+    let modes = "default,hold";
+    let printed = folder.json(&["bench", &file, "--modes", modes, "--out", "r", "--json"]);
+    let written = std::fs::read_to_string(folder.0.join("r/result.json")).unwrap();
+    let written: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(printed, written);
+    assert_eq!(written["measurements"].as_array().unwrap().len(), 6, "alone comes with them");
+    assert_eq!(written["command"], "gpreempt bench small.toml --modes default,hold");
+    assert!(written["finished"].is_string());
+    assert_eq!(written["checks"][0]["passed"], true, "{}", written["checks"]);
+    let kept = written["summary"][2]["be_kept"]["median"].as_f64().unwrap();
+    assert!((0.5..=1.05).contains(&kept), "{kept}");
+    // The same again is refused: nothing that was measured is lost.
+    let (code, error) = folder.failure(&["bench", &file, "--modes", modes, "--out", "r"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("is finished"), "{error}");
+}
+
+#[test]
+fn an_interrupted_run_goes_on_with_the_same_command_alone() {
+    let folder = Folder::new("bench-resumed");
+    let file = folder.file("small.toml", SMALL);
+    folder.json(&["bench", &file, "--modes", "hold", "--out", "r", "--json"]);
+    let path = folder.0.join("r/result.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut half: serde_json::Value = serde_json::from_str(&text).unwrap();
+    half["finished"] = serde_json::Value::Null;
+    half["measurements"].as_array_mut().unwrap().truncate(1);
+    std::fs::write(&path, half.to_string()).unwrap();
+    let (code, error) = folder.failure(&["bench", &file, "--modes", "default", "--out", "r"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("is of another command"), "{error}");
+    let whole = folder.json(&["bench", &file, "--modes", "hold", "--out", "r", "--json"]);
+    assert_eq!(whole["measurements"].as_array().unwrap().len(), 4);
+    assert_eq!(whole["measurements"][0], half["measurements"][0], "it was not measured again");
+    // In virtual time, the same is measured again.
+    let again: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(whole["measurements"][3]["lc"], again["measurements"][3]["lc"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_starts() {
+    let folder = Folder::new("bench-refused");
+    for (arguments, expected) in [
+        (&["bench", "dance"][..], "neither a file nor one of our suites: micro, disb"),
+        (&["bench", "micro", "--modes", "dance"], "there is no mode dance"),
+        (&["bench", "micro", "--cases", "dance"], "micro has no case dance"),
+        (&["bench", "torch"], "torch has no case for emulated"),
+        (&["bench", "micro", "--cases", "be-copies"], "cannot be measured with emulated"),
+        (&["bench", "micro", "--duration", "10s"], "goes with online-offline"),
+    ] {
+        let (code, error) = folder.failure(arguments);
+        assert_eq!(code, 2, "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        println!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    let (code, error) = folder.failure(&["bench", "micro", "--backend", "nvidia"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("there is no NVIDIA GPU"), "{error}");
+    assert!(error.contains("nothing was started"), "{error}");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left behind");
+}
+
+/// Every suite in its short form, once, as far as the simulator can.
+#[test]
+fn every_suite_of_ours_runs_on_the_emulated_gpu() {
+    let folder = Folder::new("bench-all");
+    for suite in ["micro", "disb", "online-offline", "share", "scale"] {
+        let arguments = ["bench", suite, "--short", "--repetitions", "1", "--json"];
+        let output = folder.run(&arguments);
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for measurement in printed["measurements"].as_array().unwrap() {
+            assert_eq!(measurement["status"]["state"], "ok", "{suite}: {measurement}");
+        }
+        for check in printed["checks"].as_array().unwrap() {
+            assert_eq!(check["passed"], true, "{suite}: {check}");
+        }
+        assert!(output.status.success(), "{suite}");
+    }
+}
+
+#[test]
+fn the_list_names_suites_and_modes() {
+    let folder = Folder::new("bench-list");
+    let text = folder.stdout(&["bench", "list"]);
+    for word in ["micro:", "disb:", "torch:", "gap30", "mps-priority", "cwsr"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let plan = folder.stdout(&["bench", "micro", "--short", "--dry-run", "--cases", "gap30"]);
+    assert!(plan.contains("gap30, hold, repetition 3") && plan.contains("measurements, about"));
+}
