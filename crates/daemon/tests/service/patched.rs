@@ -147,6 +147,7 @@ fn priorities_and_suspensions_reach_the_kernel_that_schedules() {
     });
     client.expect_ok(&Request::Resume { process }).unwrap();
     until("it is on again", || scene.emulator.is_stopped(scene.high.pid()));
-    scene.high.finish();
+    // The more important one first: the other one may have to wait for that.
     scene.low.finish();
+    scene.high.finish();
 }
