@@ -40,7 +40,10 @@ fn kernel_preempts(scene: &Scene) -> u64 {
 
 /// The kernel keeps the low one off, and the daemon does nothing.
 fn until_the_kernel_schedules(scene: &Scene) {
-    until("the kernel schedules", || low(scene).way.as_deref() == Some("kernel-scheduler"));
+    let is_yielded = |pid: u32| {
+        scene.daemon.task(pid).is_some_and(|task| task.way.as_deref() == Some("kernel-scheduler"))
+    };
+    until("the kernel schedules", || [&scene.low, &scene.high].iter().all(|l| is_yielded(l.pid())));
     let before = kernel_preempts(scene);
     until("the kernel has preempted the low one", || {
         (kernel_preempts(scene) > before || before > 0)
@@ -144,6 +147,7 @@ fn priorities_and_suspensions_reach_the_kernel_that_schedules() {
     });
     client.expect_ok(&Request::Resume { process }).unwrap();
     until("it is on again", || scene.emulator.is_stopped(scene.high.pid()));
-    scene.high.finish();
+    // The more important one first: the other one may have to wait for that.
     scene.low.finish();
+    scene.high.finish();
 }

@@ -124,6 +124,8 @@ impl Crew {
         let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), ring });
         if seen.ring != ring {
             *seen = Seen { epoch: Epoch::next(), ring };
+            // What we held is gone, and nobody asked for this one.
+            self.held.remove(&(task, entry.queue_id));
         }
         Some(seen.epoch)
     }

@@ -183,6 +183,27 @@ fn another_queue_of_the_same_name_is_another_queue() {
 }
 
 #[test]
+fn a_queue_in_the_place_of_one_that_was_off_is_not_taken_off_for_it() {
+    let mut scene = Scene::new("amd-own-place", patched(), 1);
+    list(&scene, 0x1000, "");
+    scene.adopt();
+    let first = scene.wait_for_queue();
+    scene.stop(first);
+    list(&scene, 0x1000, " preempted");
+    scene.client().destroy_queue(0).unwrap();
+    assert_eq!(scene.client().open_queue(GPU), Ok(0));
+    list(&scene, 0x2000, "");
+    scene.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
+    // Longer than what is held is asked for again.
+    let since = Instant::now();
+    while since.elapsed() < StdDuration::from_millis(2_500) {
+        scene.backend.poll_event();
+        std::thread::sleep(StdDuration::from_millis(5));
+    }
+    assert_eq!(scene.is_running(0), Some(true));
+}
+
+#[test]
 fn without_the_right_there_are_sessions_and_it_is_said_why() {
     let mut scene = Scene::with("amd-own-denied", &FakeKfd::with(patched()), 1, false);
     scene.adopt();
