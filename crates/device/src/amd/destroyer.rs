@@ -6,13 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use super::abi::block::DESTROY_QUEUE;
 use super::activity::Memory;
 use super::lookout::Lookout;
+use super::node;
 use super::session::{Outcome, QueueName, Session};
 use super::site::{Site, SiteName};
+use crate::device_file::device_number;
 
 /// More threads than a process has, unless something is wrong with it.
 const THREADS_MAX: usize = 4096;
@@ -55,7 +58,8 @@ impl Destroyers {
             let (pid, mut memory) = (self.pid, None);
             let look = move |()| {
                 memory = memory.take().or_else(|| Memory::open(pid).ok());
-                memory.as_ref().map(|memory| awaited_in(pid, memory)).unwrap_or_default()
+                let kfd = node::number();
+                memory.as_ref().map(|memory| awaited_in(pid, memory, kfd)).unwrap_or_default()
             };
             // Where there are no threads it is tried again.
             self.lookout = Lookout::start(look, |_| {}).ok();
@@ -75,24 +79,34 @@ fn leaving(session: &mut Session, suspended: &BTreeSet<QueueName>) -> Vec<QueueN
 }
 
 /// The queues that threads of a process wait to destroy, or are about to.
-fn awaited_in(pid: u32, memory: &Memory) -> Vec<u32> {
+///
+/// What is in a register can be forged, so the file of the call has to be KFD's.
+fn awaited_in(pid: u32, memory: &Memory, kfd: Option<u64>) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let threads = threads.filter_map(Result::ok).take(THREADS_MAX);
     let calls = threads.filter_map(|thread| fs::read_to_string(thread.path().join("syscall")).ok());
     // The argument is the queue's name in 32 bits, with 32 bits of nothing behind it.
     let name = |address: u64| u32::try_from(memory.load(address)? & u64::from(u32::MAX)).ok();
-    calls.filter_map(|call| name(parse(&call)?)).collect()
+    let is_kfd = |file: u64| kfd.is_some() && number_of(pid, file) == kfd;
+    let calls = calls.filter_map(|call| parse(&call)).filter(|(file, _)| is_kfd(*file));
+    calls.filter_map(|(_, address)| name(address)).collect()
 }
 
-/// Where the argument of a call is that destroys a queue, if the line is of one: the number of the
-/// system call, then its arguments.
-fn parse(line: &str) -> Option<u64> {
+/// The number of the device that a file of a process is.
+fn number_of(pid: u32, file: u64) -> Option<u64> {
+    device_number(Path::new(&format!("/proc/{pid}/fd/{file}")))
+}
+
+/// The file and where the argument is of a call that destroys a queue, if the line is of one: the
+/// number of the system call, then its arguments.
+fn parse(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
     let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (_file, request, address) = (hex()?, hex()?, hex()?);
+    let (file, request, address) = (hex()?, hex()?, hex()?);
     let is_ioctl = number == libc::SYS_ioctl;
-    (is_ioctl && request & u64::from(u32::MAX) == u64::from(DESTROY_QUEUE)).then_some(address)
+    (is_ioctl && request & u64::from(u32::MAX) == u64::from(DESTROY_QUEUE))
+        .then_some((file, address))
 }
 
 #[cfg(test)]
@@ -103,9 +117,9 @@ mod tests {
     fn only_a_call_that_destroys_a_queue_is_one() {
         let ioctl = libc::SYS_ioctl;
         let line = |number: i64, request: &str| format!("{number} 0x7 {request} 0x7ffd10 0x0 0x0");
-        assert_eq!(parse(&line(ioctl, "0xc0084b03")), Some(0x7f_fd10));
+        assert_eq!(parse(&line(ioctl, "0xc0084b03")), Some((7, 0x7f_fd10)));
         // As some programs pass it: extended by its sign.
-        assert_eq!(parse(&line(ioctl, "0xffffffffc0084b03")), Some(0x7f_fd10));
+        assert_eq!(parse(&line(ioctl, "0xffffffffc0084b03")), Some((7, 0x7f_fd10)));
         assert_eq!(parse(&line(ioctl, "0xc0204b26")), None);
         assert_eq!(parse(&line(ioctl + 1, "0xc0084b03")), None);
         for nonsense in ["", "running", "-1 0x7ffd 0x1", "16 7 8 9"] {
@@ -117,7 +131,18 @@ mod tests {
     fn nobody_here_destroys_a_queue() {
         let own = std::process::id();
         let memory = Memory::open(own).unwrap();
-        assert_eq!(awaited_in(own, &memory), Vec::<u32>::new());
-        assert_eq!(awaited_in(u32::MAX, &memory), Vec::<u32>::new());
+        assert_eq!(awaited_in(own, &memory, Some(1)), Vec::<u32>::new());
+        assert_eq!(awaited_in(u32::MAX, &memory, Some(1)), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_file_is_what_it_is_and_not_what_a_call_says() {
+        let null = fs::File::open("/dev/null").unwrap();
+        let file = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&null)).unwrap();
+        let own = std::process::id();
+        let number = device_number(Path::new("/dev/null"));
+        assert!(number.is_some() && number_of(own, file) == number);
+        assert_ne!(number_of(own, file), device_number(Path::new("/dev/zero")));
+        assert_eq!(number_of(own, u64::MAX), None);
     }
 }

@@ -18,6 +18,8 @@ pub struct Suspension {
     session: Session,
     destroyers: Destroyers,
     suspended: BTreeSet<QueueName>,
+    /// Whether one was let on for somebody who wants to destroy it. It may still be there.
+    has_freed: bool,
 }
 
 /// Why a process is not suspended.
@@ -53,7 +55,7 @@ impl Suspension {
     pub fn begin_on(site: &Site, pid: u32, gpu_id: Option<u32>) -> Result<Self, SuspensionError> {
         let session = Session::attach(site.door.clone(), pid)?;
         let destroyers = Destroyers::of(site, pid);
-        let mut new = Self { session, destroyers, suspended: BTreeSet::new() };
+        let mut new = Self { session, destroyers, suspended: BTreeSet::new(), has_freed: false };
         new.suspend_new(gpu_id)?;
         if new.suspended.is_empty() {
             return Err(SuspensionError::NoQueues(pid));
@@ -85,17 +87,18 @@ impl Suspension {
         if happened.is_over || happened.runtime == Some(RuntimeState::Disabled) {
             return Ok(false);
         }
-        if happened.queues {
+        if happened.queues || std::mem::take(&mut self.has_freed) {
             match self.suspend_new(gpu_id) {
                 Err(SuspensionError::Session(error)) if error.is_over() => return Ok(false),
                 result => result?,
             }
         }
-        let Self { session, destroyers, suspended } = self;
+        let Self { session, destroyers, suspended, has_freed } = self;
         let awaited = destroyers.awaited(session, suspended);
         if !awaited.is_empty() {
             session.resume_named(&awaited)?;
             suspended.retain(|name| !awaited.contains(name));
+            *has_freed = true;
         }
         Ok(true)
     }

@@ -118,6 +118,14 @@ impl Session {
         Ok(names.iter().map(outcome_of).collect())
     }
 
+    /// Calls queues something else from now on, as if they were others: what was known of them is
+    /// not true any more.
+    pub fn rename(&mut self, names: &[QueueName]) {
+        for name in names {
+            self.epochs.rename(*name);
+        }
+    }
+
     /// Makes calls in which marks of new queues may be seen.
     fn noting<T: Send>(
         &mut self,

@@ -1,11 +1,14 @@
 //! What happens where something is in the way, or goes away.
 
 use super::*;
+use crate::amd::abi::block::{DESTROY_QUEUE, DestroyQueue};
 use crate::amd::abi::version::Version;
 use crate::amd::door::Door;
 use crate::amd::session::Session;
 use crate::amd::tracer::as_tracer;
 use crate::journal::Act;
+use gpreempt_emu::kfd::driver::Asked;
+use zerocopy::IntoBytes;
 
 #[test]
 fn a_debugger_that_leaves_makes_room_and_that_is_said() {
@@ -137,6 +140,42 @@ fn whoever_waits_to_destroy_a_stopped_queue_does_not_have_to() {
     scene.client().destroy_queue(0).unwrap();
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: queues[0] }).then_some(()));
     assert_eq!(scene.is_running(1), Some(false), "the other one stays off");
+}
+
+#[test]
+fn a_queue_that_was_let_on_for_nothing_is_known_to_run() {
+    let mut scene = Scene::new("amd-let-on", Rules::default(), 1);
+    scene.adopt();
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+    // Somebody waits to destroy it, and then does not any more.
+    let destroy = DestroyQueue { queue_id: 0, padding: 0 };
+    let asked = Asked {
+        opcode: DESTROY_QUEUE,
+        block: destroy.as_bytes().to_vec(),
+        array: None,
+        file: None,
+        through: None,
+    };
+    let ticket = scene.kfd.begin(scene.client().caller(), asked);
+    scene.kfd.interrupt(ticket);
+    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    let again = scene.wait_for_queue();
+    assert_eq!((scene.is_running(0), scene.backend.queues_of(TASK)), (Some(true), vec![again]));
+}
+
+#[test]
+fn what_happened_while_a_call_failed_is_told_when_one_works() {
+    let mut scene = Scene::new("amd-missed", Rules::default(), 1);
+    scene.adopt();
+    scene.wait_for_queue();
+    // The kernel tells of a queue once. What is asked next fails, and then the list does.
+    for after in [1, 2] {
+        scene.kfd.fail_once(scene.key.pid, after, rustix::io::Errno::IO);
+        scene.client().open_queue(GPU).unwrap();
+        scene.wait_for_queue();
+        scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("refused")));
+    }
 }
 
 #[test]
