@@ -186,6 +186,11 @@ impl FakeKfd {
         self.state().tracers.insert(pid, Tracer::Somebody(tracer));
     }
 
+    /// Whoever traced a process has left.
+    pub fn end_tracing(&self, pid: u32) {
+        self.state().tracers.remove(&pid);
+    }
+
     /// A process may no longer be traced: it is another user's, or there is a policy.
     pub fn forbid_tracing(&self, pid: u32) {
         self.state().untraceable.insert(pid);

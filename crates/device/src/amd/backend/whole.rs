@@ -60,7 +60,7 @@ impl Hands {
         Whole { hands: self, epoch, can_pause, off, is_paused: false, listed }.work(may_change)
     }
 
-    fn pause_act(&self) -> Act {
+    pub(super) fn pause_act(&self) -> Act {
         Act::AmdPause { site: self.site.name.clone() }
     }
 }

@@ -86,6 +86,52 @@ fn a_pause_that_we_cannot_end_is_ended_by_whoever_reads_the_journal() {
     assert_eq!(scene.is_running(0), Some(true));
 }
 
+/// One that is paused as a whole, and whom somebody traces: then nobody can let it on.
+fn paused_and_traced(name: &str) -> Scene {
+    let rules = Rules { devices_know_debuggers: false, ..Rules::default() };
+    let mut scene = Scene::new(name, rules, 1);
+    scene.adopt();
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+    scene.kfd.trace_by_somebody(scene.key.pid, std::process::id());
+    scene.backend.release(TASK);
+    scene
+}
+
+fn until_put_back(scene: &mut Scene, acts: Option<&[Act]>) {
+    let since = Instant::now();
+    while scene.is_running(0) != Some(true) || scene.acts().as_deref() != acts {
+        scene.backend.take_reports();
+        assert!(since.elapsed() < StdDuration::from_secs(60), "{:?}", scene.acts());
+        std::thread::sleep(StdDuration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_tracer_that_stays_is_waited_for_and_then_the_pause_is_ended() {
+    let mut scene = paused_and_traced("amd-traced");
+    // For longer than it is tried in a hurry.
+    scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("debugger")));
+    assert_eq!(scene.is_running(0), Some(false));
+    scene.kfd.end_tracing(scene.key.pid);
+    until_put_back(&mut scene, None);
+}
+
+#[test]
+fn a_pause_that_could_not_be_ended_is_ended_when_control_begins_again() {
+    let mut scene = paused_and_traced("amd-left-paused");
+    let task = TaskId(2);
+    scene.backend.adopt(task, scene.key).unwrap();
+    scene
+        .wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("paused still")));
+    assert!(scene.backend.limit_of(task).is_some_and(|limit| limit.is_beyond));
+    assert_eq!(scene.is_running(0), Some(false));
+    scene.kfd.end_tracing(scene.key.pid);
+    until_put_back(&mut scene, Some(&[]));
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+}
+
 #[test]
 fn where_nothing_can_be_stopped_it_is_watched_and_the_reason_is_there() {
     let version = Version { major: 1, minor: 11 };
