@@ -30,6 +30,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::abi::exception::Exceptions;
 use super::abi::trap::{DeviceEntry, RuntimeState};
 use super::door::Door;
+pub use super::tracer::Subject;
 use super::tracer::{TraceError, as_tracer};
 use epochs::Epochs;
 pub use epochs::{Epoch, QueueName};
@@ -54,6 +55,7 @@ const REPLACEMENTS: u32 = 2;
 pub struct Session {
     door: Arc<dyn Door>,
     pid: u32,
+    subject: Subject,
     rights: Rights,
     runtime: RuntimeState,
     /// A byte for every event, and its end when the session ends.
@@ -78,7 +80,9 @@ impl Session {
     ///
     /// # Errors
     /// If we may not, it has a debugger, or its devices cannot do it. Nothing is different then.
-    pub fn attach(door: Arc<dyn Door>, pid: u32) -> Result<Self, AttachError> {
+    pub fn attach(door: Arc<dyn Door>, subject: impl Into<Subject>) -> Result<Self, AttachError> {
+        let subject = subject.into();
+        let pid = subject.pid();
         let (events, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|errno| AttachError::Failed(pid, errno))?;
         let begin = || {
@@ -94,7 +98,7 @@ impl Session {
             })?;
             Ok(info)
         };
-        let info = match as_tracer(&*door, pid, begin) {
+        let info = match as_tracer(&*door, subject, begin) {
             Ok(Ok(info)) => info,
             Ok(Err(errno)) => return Err(AttachError::of_enable(&*door, pid, errno)),
             Err(TraceError::Seize(errno)) => {
@@ -112,6 +116,7 @@ impl Session {
         let session = Self {
             door,
             pid,
+            subject,
             rights,
             runtime,
             events,
@@ -238,7 +243,7 @@ impl Session {
                 result => return result.map_err(judge),
             }
         }
-        match as_tracer(door, pid, || calls(door, pid)) {
+        match as_tracer(door, self.subject, || calls(door, pid)) {
             Ok(result) => result.map_err(judge),
             Err(TraceError::Seize(errno)) => Err(SessionError::of_seize(door, pid, errno)),
             Err(TraceError::Thread(error)) => Err(SessionError::Thread(pid, error)),

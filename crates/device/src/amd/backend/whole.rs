@@ -42,7 +42,7 @@ impl Hands {
     /// Until it is told to end, or it is time to try the other way again.
     pub(super) fn control_whole(&self, why: &str, may_change: bool) -> Result<Next, Alone> {
         // This ends a pause that somebody left behind, if there is one, and shows whether we may.
-        let obstacle = unpause(&*self.site.door, self.process.pid).err();
+        let obstacle = unpause(&*self.site.door, self.process).err();
         let obstacle = obstacle.filter(|error| !error.is_gone());
         let can_pause = obstacle.is_none();
         let sentence = match &obstacle {

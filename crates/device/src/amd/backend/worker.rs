@@ -250,7 +250,7 @@ impl Hands {
     }
 
     fn attach(&self) -> Result<Session, Next> {
-        Session::attach(self.site.door.clone(), self.process.pid).map_err(|error| {
+        Session::attach(self.site.door.clone(), self.process).map_err(|error| {
             let why = error.to_string();
             if error.allows_pause() {
                 Next::Whole { why, may_change: error.may_change() }

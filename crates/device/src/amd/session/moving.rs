@@ -60,8 +60,8 @@ impl Session {
         self.noting(|door, pid, epochs| {
             let mut outcomes = vec![Outcome::Gone; queues.len()];
             for attempt in 0..NEW_TRIES {
-                // What is new is refused until somebody has looked at it. Looking is cheap, and what
-                // has taken the place of something since then is refused.
+                // What is new is refused until somebody has looked at it. Looking is cheap, and
+                // what has taken the place of something since then is refused.
                 let listed = list(door, pid, epochs)?;
                 let is_there = |name: u32| listed.iter().any(|entry| entry.queue_id == name);
                 let is_tried = |name: u32| attempt == 0 || is_there(name);
