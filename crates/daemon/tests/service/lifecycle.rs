@@ -17,15 +17,15 @@ use super::daemon::{Daemon, Folder, until};
 fn what_cannot_be_undone_does_not_keep_it_from_starting() {
     let folder = Folder::new();
     let left = folder.path("state").join("session-1-0");
-    std::fs::create_dir_all(&left).unwrap();
+    fs::create_dir_all(&left).unwrap();
     // Something of a later version, or of a process that cannot be reached.
     let odd = left.join("1-1.json");
     let text = r#"{"process":{"pid":1,"start_ticks":1},"acts":[{"kind":"new"}]}"#;
-    std::fs::write(&odd, text).unwrap();
+    fs::write(&odd, text).unwrap();
     let mut daemon = Daemon::start(&folder, &[]);
     daemon.until_logged("cannot be undone yet");
     // Somebody goes on trying, until there is nothing left.
-    std::fs::remove_file(&odd).unwrap();
+    fs::remove_file(&odd).unwrap();
     until("its keeper is done", || !left.exists());
     daemon.signal(Signal::TERM);
     assert!(daemon.wait().success());

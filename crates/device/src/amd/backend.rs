@@ -8,6 +8,7 @@
 mod adoption;
 mod backoff;
 mod hold_session;
+mod mqds;
 mod report;
 mod rings;
 mod scout;
@@ -32,6 +33,7 @@ use super::topology::{Gfx, Topology};
 use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
+use mqds::Dumps;
 use report::{Listed, Report};
 use rings::RingReader;
 use scout::Scout;
@@ -42,6 +44,8 @@ use worker::{Job, Worker};
 pub struct AmdBackend {
     site: Site,
     ledger: Ledger,
+    /// What debugfs shows, for the workers.
+    dumps: Dumps,
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
@@ -101,9 +105,11 @@ impl AmdBackend {
         }
         let (reports, incoming) = Reporter::new(waker);
         let scout = Scout::start(site.places.sysfs.clone(), reports.clone())?;
+        let dumps = Dumps::of(site.places.debugfs.join("mqds"));
         Ok(Self {
             site,
             ledger,
+            dumps,
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),

@@ -5,7 +5,6 @@
 //! it if we do not.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -154,8 +153,7 @@ impl Whole<'_> {
         let gpu_ids: BTreeSet<u32> = compute.map(|queue| queue.gpu_id).collect();
         self.let_go_of_the_gone(&gpu_ids)?;
         let hands = self.hands;
-        let text = fs::read(places.debugfs.join("mqds")).unwrap_or_default();
-        let rings = rings_of(&Dump::parse(&text), pid);
+        let rings = hands.dumps.get().map(|dump| rings_of(&dump, pid)).unwrap_or_default();
         let on = |gpu_id: u32| rings.iter().filter(move |ring| ring.gpu_id == gpu_id).copied();
         let listed: Vec<Listed> = gpu_ids
             .into_iter()

@@ -19,6 +19,7 @@ use gpreempt_core::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backoff::Backoff;
+use super::mqds::Dumps;
 use super::report::Report;
 use crate::amd::Site;
 use crate::amd::session::{AttachError, QueueName, Session};
@@ -58,8 +59,7 @@ impl Worker {
     /// # Errors
     /// If there are no more threads or descriptors.
     pub(super) fn start(
-        site: Site,
-        ledger: Ledger,
+        (site, ledger, dumps): (Site, Ledger, Dumps),
         (task, process): (TaskId, ProcessKey),
         before: Option<Self>,
         reports: Reporter<Report>,
@@ -70,6 +70,7 @@ impl Worker {
         let hands = Hands {
             site,
             ledger,
+            dumps,
             task,
             process,
             reports,
@@ -128,6 +129,7 @@ impl Worker {
 pub(super) struct Hands {
     pub(super) site: Site,
     pub(super) ledger: Ledger,
+    pub(super) dumps: Dumps,
     pub(super) task: TaskId,
     pub(super) process: ProcessKey,
     pub(super) reports: Reporter<Report>,
