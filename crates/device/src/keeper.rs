@@ -36,6 +36,8 @@ const READY: &str = "ready";
 const RETRY: Duration = Duration::from_millis(20);
 /// How often the keeper tries: it has nothing else to do, and somebody may stand still.
 const TRIES_MAX: u32 = 30_000;
+/// How long it waits between tries when that was not enough.
+const PATIENT_RETRY: Duration = Duration::from_secs(1);
 /// How often others try, who find something left behind.
 const TRIES_CLEANING: u32 = 5;
 /// How often an owner says that it goes on, at the most.
@@ -154,7 +156,7 @@ pub fn main(
     if let Some(holds) = &holds {
         holds.release_all();
     }
-    undo_all(&held, undo, TRIES_MAX)?;
+    undo_patiently(&held, undo, TRIES_MAX)?;
     match held.end() {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -245,6 +247,57 @@ pub fn undo_all(
     )))
 }
 
+/// The same, and goes on for as long as one of the processes is there: somebody may trace it for
+/// days, and nobody else knows what was done to it.
+///
+/// # Errors
+/// If something is left when they are gone, such as a file that nobody can read.
+fn undo_patiently(
+    held: &HeldSession,
+    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
+    tries: u32,
+) -> io::Result<()> {
+    let mut result = undo_all(held, undo, tries);
+    let is_there = |entry: &Entry| entry.process.check().is_ok();
+    while result.is_err() && held.session().entries().is_ok_and(|all| all.iter().any(is_there)) {
+        std::thread::sleep(PATIENT_RETRY);
+        result = undo_all(held, undo, 1);
+    }
+    result
+}
+
+/// Gives sessions without a keeper to one: something in them could not be undone. Returns how many.
+/// Whoever calls this holds the journal's lock.
+///
+/// # Errors
+/// If the journal cannot be read, or a keeper cannot be started.
+pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
+    let mut count = 0;
+    for session in journal.sessions()? {
+        let folder = session.folder().to_owned();
+        // Let go of again at once, for the keeper.
+        if !matches!(session.hold(), Ok(Some(_))) {
+            continue;
+        }
+        let (program, arguments) = program()?;
+        // Its owner is gone, and that is what a keeper without input takes it to be.
+        let mut child = Command::new(program)
+            .args(arguments)
+            .arg(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        // A dead child would stay for ever if nobody waited for it.
+        let thread = std::thread::Builder::new().name("gpreempt-reaper".to_owned());
+        thread.spawn(move || {
+            let _ = child.wait();
+        })?;
+        count += 1;
+    }
+    Ok(count)
+}
+
 /// Undoes what sessions without a keeper left behind. Returns how many there were.
 ///
 /// A session that just began has no keeper yet. So whoever calls this holds the journal's lock, and
@@ -275,4 +328,34 @@ pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let whole = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
     whole.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Act, Journal};
+    use crate::process::{ProcessInfo, ProcessKey};
+
+    #[test]
+    fn a_process_that_is_there_is_not_given_up() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-patient", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let journal = Journal::at(root.clone()).unwrap();
+        let process = ProcessInfo::read(std::process::id()).unwrap().key;
+        let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+        let entry = |process| Entry { process, acts: vec![act.clone()], until_ns: None };
+        let held = journal.begin().unwrap().hold().unwrap().unwrap();
+        held.session().write(&entry(process)).unwrap();
+        let mut tries = 0;
+        let mut undo = |_: &Entry| {
+            tries += 1;
+            if tries < 4 { Err("somebody traces it".to_owned()) } else { Ok(()) }
+        };
+        undo_patiently(&held, &mut undo, 2).unwrap();
+        assert_eq!(tries, 4);
+        // Of one that is gone nothing more is expected.
+        held.session().write(&entry(ProcessKey { start_ticks: 0, ..process })).unwrap();
+        assert!(undo_patiently(&held, &mut |_| Err("never".to_owned()), 2).is_err());
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

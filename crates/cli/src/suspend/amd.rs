@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use gpreempt_device::act;
 use gpreempt_device::amd::Site;
-use gpreempt_device::amd::session::AttachError;
 use gpreempt_device::amd::suspension::{Suspension, SuspensionError};
 use gpreempt_device::journal::{Act, Entry, Journal, Session};
 use gpreempt_device::keeper::{self, Keeper};
@@ -58,10 +57,9 @@ pub(super) fn main(args: &SuspendArgs, pid: u32, site: &Site) -> Result<(), Fail
 
 /// Suspends the queues, or says that the whole process is to be paused.
 fn begin(site: &Site, process: &ProcessInfo) -> Result<(Option<Suspension>, Act), Failure> {
-    let pid = process.key.pid;
-    match Suspension::begin(site, pid) {
+    match Suspension::begin(site, process.key) {
         Ok(suspension) => Ok((Some(suspension), Act::AmdSuspend { site: site.name.clone() })),
-        Err(SuspensionError::Attach(error)) if error.allows_pause() => {
+        Err(error) if error.allows_pause() => {
             note(&error);
             Ok((None, Act::AmdPause { site: site.name.clone() }))
         }
@@ -69,7 +67,7 @@ fn begin(site: &Site, process: &ProcessInfo) -> Result<(Option<Suspension>, Act)
     }
 }
 
-fn note(error: &AttachError) {
+fn note(error: &SuspensionError) {
     use std::io::Write;
     let _ =
         writeln!(std::io::stderr(), "gpreempt: note: {error}; so the process is paused as a whole");

@@ -24,6 +24,11 @@ trait Hand {
     /// stopped now, and why others are not.
     fn stop_all(&mut self, left: Option<Duration>) -> Result<Stopped, Failure>;
 
+    /// How often that is done.
+    fn round(&self) -> Duration {
+        ROUND
+    }
+
     /// Lets everybody on again.
     fn let_all_go(&mut self) -> Result<(), Failure>;
 }
@@ -76,7 +81,7 @@ fn hold(
             say(args, "stopped", gpu, &fresh, "is stopped")?;
         }
         known.extend(fresh);
-        std::thread::sleep(left.unwrap_or(ROUND).min(ROUND));
+        std::thread::sleep(left.unwrap_or(Duration::MAX).min(hand.round()));
         if until.is_some_and(|until| until <= Instant::now()) || stop.is_set() {
             return Ok(known);
         }

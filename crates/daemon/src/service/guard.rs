@@ -49,10 +49,12 @@ impl Drop for Lock {
 }
 
 /// What was found at the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// Sessions that nobody looked after, and that are undone now.
     pub(super) cleaned: usize,
+    /// Why some could not be undone. They have keepers now, which go on trying.
+    pub(super) problem: Option<String>,
 }
 
 impl Guard {
@@ -68,7 +70,7 @@ impl Guard {
         // Until our session has its keeper: a command that cleans up at this very moment would take
         // it for one that was left behind, and remove it.
         let _cleaning = journal.lock()?;
-        let cleaned = keeper::clean_up(&journal, &mut act::undo)?;
+        let found = clean_up(&journal);
         let session = journal.begin()?;
         // Without memory for them nothing is held, and the rest works.
         let holds = HoldPages::new().ok();
@@ -76,7 +78,7 @@ impl Guard {
         let keeper = start_keeper(&session, holds.as_deref())?;
         let ledger = Ledger::new(session).with_holds(holds.clone());
         let guard = Self { journal, folder, keeper, holds, _lock: lock };
-        Ok((guard, ledger, Found { cleaned }))
+        Ok((guard, ledger, found))
     }
 
     /// Says that we go on. A keeper that no longer hears that undoes everything.
@@ -118,7 +120,8 @@ impl Guard {
             std::thread::sleep(WAIT);
         }
         let _cleaning = self.journal.lock()?;
-        keeper::clean_up(&self.journal, &mut act::undo)?;
+        // What cannot be undone has a keeper, and is no reason to do nothing.
+        let _ = clean_up(&self.journal);
         let session = self.journal.begin()?;
         self.keeper = start_keeper(&session, self.holds.as_deref())?;
         self.folder = session.folder().to_owned();
@@ -136,6 +139,21 @@ impl Guard {
         let others = others.iter().filter(|session| session.folder() != self.folder);
         let mut entries = others.flat_map(|session| session.entries().unwrap_or_default());
         entries.any(|entry| entry.process == process)
+    }
+}
+
+/// Undoes what others left behind. What cannot be undone, for example because somebody traces the
+/// process, is given to a keeper: it must not keep us from starting.
+fn clean_up(journal: &Journal) -> Found {
+    match keeper::clean_up(journal, &mut act::undo) {
+        Ok(cleaned) => Found { cleaned, problem: None },
+        Err(error) => {
+            let problem = match keeper::hand_over(journal) {
+                Ok(_) => format!("{error}; a keeper goes on trying"),
+                Err(other) => format!("{error}, and nobody goes on trying: {other}"),
+            };
+            Found { cleaned: 0, problem: Some(problem) }
+        }
     }
 }
 

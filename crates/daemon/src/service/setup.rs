@@ -90,6 +90,11 @@ impl Service {
             let count = found.cleaned;
             log.info(format_args!("what {count} sessions left behind was undone"));
         }
+        if let Some(problem) = found.problem {
+            log.warn(format_args!(
+                "something was left behind that cannot be undone yet: {problem}"
+            ));
+        }
         let alarm = Alarm::new();
         let waker = Waker::new().map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;

@@ -105,6 +105,25 @@ fn whoever_was_off_goes_on_when_the_daemon_is_killed() {
 }
 
 #[test]
+fn a_daemon_that_stands_still_keeps_nobody_off() {
+    // A session that its owner ends, one that only a tracer may end, and a pause.
+    for (kernel, gfx) in [("6.12.103", MI300X), ("6.12.95", MI300X), ("6.1", MI300X)] {
+        let mut scene = Scene::new(kernel, gfx);
+        scene.until_low_waits();
+        scene.daemon.signal(Signal::STOP);
+        // Nobody has died, so the kernel does nothing. The keeper hears nothing, and acts.
+        scene.until_low_runs();
+        assert!(!scene.emulator.is_stopped(scene.high.pid()), "{kernel}");
+        // It goes on as if it had just started.
+        scene.daemon.signal(Signal::CONT);
+        scene.until_low_waits();
+        scene.high.finish();
+        scene.until_low_runs();
+        scene.low.finish();
+    }
+}
+
+#[test]
 fn a_suspension_is_kept_and_ends_with_its_lease() {
     let mut scene = Scene::new("6.12.103", MI300X);
     scene.until_low_waits();

@@ -15,6 +15,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::daemon::{Daemon, Folder, until};
 
 #[test]
+fn what_cannot_be_undone_does_not_keep_it_from_starting() {
+    let folder = Folder::new();
+    let left = folder.path("state").join("session-1-0");
+    fs::create_dir_all(&left).unwrap();
+    // Something of a later version, or of a process that cannot be reached.
+    let odd = left.join("1-1.json");
+    let text = r#"{"process":{"pid":1,"start_ticks":1},"acts":[{"kind":"new"}]}"#;
+    fs::write(&odd, text).unwrap();
+    let mut daemon = Daemon::start(&folder, &[]);
+    daemon.until_logged("cannot be undone yet");
+    // Somebody goes on trying, until there is nothing left.
+    fs::remove_file(&odd).unwrap();
+    until("its keeper is done", || !left.exists());
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().success());
+}
+
+#[test]
 fn it_ends_in_good_order_when_told_to() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = Folder::new();

@@ -49,9 +49,9 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         return forget_priority(door, pid);
     }
     if !matches!(act, Act::AmdPause { .. }) {
-        return end_session(door, pid);
+        return end_session(door, process);
     }
-    let done = if undo { unpause(door, pid) } else { pause(door, pid) };
+    let done = if undo { unpause(door, process) } else { pause(door, process) };
     done.map_err(|error| match error {
         error if error.is_gone() => ActError::Changed(pid),
         error => ActError::Amd(pid, error),
@@ -60,9 +60,10 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
 
 /// Ends whatever session a process is in, unless somebody traces it: then it is theirs, or its
 /// owner will have ended it.
-fn end_session(door: &dyn Door, pid: u32) -> Result<(), ActError> {
+fn end_session(door: &dyn Door, process: ProcessKey) -> Result<(), ActError> {
+    let pid = process.pid;
     let refused = |errno| ActError::Amd(pid, PauseError::Refused(pid, errno));
-    match as_tracer(door, pid, || door.disable(pid)) {
+    match as_tracer(door, process, || door.disable(pid)) {
         Ok(Ok(()) | Err(Errno::INVAL | Errno::SRCH | Errno::PERM | Errno::NOTTY))
         | Err(TraceError::Seize(_)) => Ok(()),
         Ok(Err(errno)) => Err(refused(errno)),

@@ -10,6 +10,7 @@ mod adoption;
 mod backoff;
 mod fleet;
 mod hold_session;
+mod mqds;
 mod report;
 mod rings;
 mod scout;
@@ -39,6 +40,7 @@ use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use fleet::{Fleet, Order};
+use mqds::Dumps;
 use report::{Listed, Report};
 use rings::RingReader;
 use scout::Scout;
@@ -49,6 +51,8 @@ use worker::{Job, Worker};
 pub struct AmdBackend {
     site: Site,
     ledger: Ledger,
+    /// What debugfs shows, for the workers.
+    dumps: Dumps,
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
@@ -126,9 +130,11 @@ impl AmdBackend {
             }
         };
         let ways = [false, true].map(|schedules| site.way_if(schedules));
+        let dumps = Dumps::of(site.places.debugfs.join("mqds"));
         let mut new = Self {
             site,
             ledger,
+            dumps,
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::abi::block::CriuOperation;
 use super::door::Door;
 use super::session::AttachError;
-use super::tracer::{TraceError, as_tracer};
+use super::tracer::{Subject, TraceError, as_tracer};
 
 /// Why a process was not paused, or not let on.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +46,10 @@ impl PauseError {
 ///
 /// # Errors
 /// If it cannot be reached or the kernel refuses. It runs on then.
-pub fn pause(door: &dyn Door, pid: u32) -> Result<(), PauseError> {
-    perform(door, pid, || {
+pub fn pause(door: &dyn Door, subject: impl Into<Subject>) -> Result<(), PauseError> {
+    let subject = subject.into();
+    let pid = subject.pid();
+    perform(door, subject, || {
         match door.criu(pid, CriuOperation::Unpause) {
             // It was not paused, as it should be.
             Ok(()) | Err(Errno::INVAL) => door.criu(pid, CriuOperation::ProcessInfo),
@@ -60,8 +62,10 @@ pub fn pause(door: &dyn Door, pid: u32) -> Result<(), PauseError> {
 ///
 /// # Errors
 /// If it cannot be reached or the kernel refuses.
-pub fn unpause(door: &dyn Door, pid: u32) -> Result<(), PauseError> {
-    perform(door, pid, || match door.criu(pid, CriuOperation::Unpause) {
+pub fn unpause(door: &dyn Door, subject: impl Into<Subject>) -> Result<(), PauseError> {
+    let subject = subject.into();
+    let pid = subject.pid();
+    perform(door, subject, || match door.criu(pid, CriuOperation::Unpause) {
         Err(Errno::INVAL) => Ok(()),
         result => result,
     })
@@ -69,10 +73,11 @@ pub fn unpause(door: &dyn Door, pid: u32) -> Result<(), PauseError> {
 
 fn perform(
     door: &dyn Door,
-    pid: u32,
+    subject: Subject,
     calls: impl FnOnce() -> Result<(), Errno> + Send,
 ) -> Result<(), PauseError> {
-    match as_tracer(door, pid, calls) {
+    let pid = subject.pid();
+    match as_tracer(door, subject, calls) {
         Ok(result) => result.map_err(|errno| match errno {
             Errno::NODEV => PauseError::NoDevice(pid),
             Errno::SRCH => AttachError::Gone(pid).into(),

@@ -30,6 +30,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::abi::exception::Exceptions;
 use super::abi::trap::{DeviceEntry, RuntimeState};
 use super::door::Door;
+pub use super::tracer::Subject;
 use super::tracer::{TraceError, as_tracer};
 use epochs::Epochs;
 pub use epochs::{Epoch, QueueName};
@@ -54,11 +55,14 @@ const REPLACEMENTS: u32 = 2;
 pub struct Session {
     door: Arc<dyn Door>,
     pid: u32,
+    subject: Subject,
     rights: Rights,
     runtime: RuntimeState,
     /// A byte for every event, and its end when the session ends.
     events: OwnedFd,
     epochs: Epochs,
+    /// What happened and nobody was told of yet, because something failed meanwhile.
+    missed: Option<Happened>,
     is_over: bool,
 }
 
@@ -76,7 +80,9 @@ impl Session {
     ///
     /// # Errors
     /// If we may not, it has a debugger, or its devices cannot do it. Nothing is different then.
-    pub fn attach(door: Arc<dyn Door>, pid: u32) -> Result<Self, AttachError> {
+    pub fn attach(door: Arc<dyn Door>, subject: impl Into<Subject>) -> Result<Self, AttachError> {
+        let subject = subject.into();
+        let pid = subject.pid();
         let (events, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|errno| AttachError::Failed(pid, errno))?;
         let begin = || {
@@ -92,7 +98,7 @@ impl Session {
             })?;
             Ok(info)
         };
-        let info = match as_tracer(&*door, pid, begin) {
+        let info = match as_tracer(&*door, subject, begin) {
             Ok(Ok(info)) => info,
             Ok(Err(errno)) => return Err(AttachError::of_enable(&*door, pid, errno)),
             Err(TraceError::Seize(errno)) => {
@@ -107,8 +113,17 @@ impl Session {
             Ok(_) | Err(_) => Rights::Owner,
         };
         let runtime = info.runtime();
-        let session =
-            Self { door, pid, rights, runtime, events, epochs: Epochs::new(), is_over: false };
+        let session = Self {
+            door,
+            pid,
+            subject,
+            rights,
+            runtime,
+            events,
+            epochs: Epochs::new(),
+            missed: None,
+            is_over: false,
+        };
         match runtime {
             RuntimeState::Enabled | RuntimeState::Disabled => Ok(session),
             // What is dropped is detached.
@@ -132,24 +147,29 @@ impl Session {
         self.rights == Rights::Tracer
     }
 
-    /// Takes note of everything that happened. Call it when the session is readable.
+    /// Whether something happened that could not be taken note of. Nobody announces it again.
+    pub const fn has_missed(&self) -> bool {
+        self.missed.is_some()
+    }
+
+    /// Takes note of everything that happened. Call it when the session is readable, and again some
+    /// time after it failed: what it had found by then is told when it works.
     ///
     /// # Errors
     /// If the session cannot be talked to.
     pub fn handle_events(&mut self) -> Result<Happened, SessionError> {
-        let mut happened = Happened { is_over: self.drain(), ..Happened::default() };
-        if happened.is_over {
+        let mut happened = self.missed.take().unwrap_or_default();
+        if self.drain() {
             self.is_over = true;
-            return Ok(happened);
+            return Ok(Happened { is_over: true, ..happened });
         }
         let mut epochs = self.epochs.clone();
-        let runtime = self.call(|door, pid| take_events(door, pid, &mut happened, &mut epochs));
+        let taken = self.call(|door, pid| take_events(door, pid, &mut happened, &mut epochs));
         self.epochs = epochs;
-        let runtime = runtime?;
-        if let Some(runtime) = runtime {
+        if let Some(runtime) = happened.runtime {
             self.runtime = runtime;
         }
-        happened.runtime = runtime;
+        taken.inspect_err(|_| self.missed = Some(happened))?;
         Ok(happened)
     }
 
@@ -223,7 +243,7 @@ impl Session {
                 result => return result.map_err(judge),
             }
         }
-        match as_tracer(door, pid, || calls(door, pid)) {
+        match as_tracer(door, self.subject, || calls(door, pid)) {
             Ok(result) => result.map_err(judge),
             Err(TraceError::Seize(errno)) => Err(SessionError::of_seize(door, pid, errno)),
             Err(TraceError::Thread(error)) => Err(SessionError::Thread(pid, error)),
@@ -236,14 +256,13 @@ fn answer(door: &dyn Door, pid: u32, count: u32) -> Result<(), Errno> {
     (0..count).try_for_each(|_| door.send_runtime_event(pid))
 }
 
-/// Takes events until there are none. Says whether the runtime began or ended.
+/// Takes events until there are none.
 fn take_events(
     door: &dyn Door,
     pid: u32,
     happened: &mut Happened,
     epochs: &mut Epochs,
-) -> Result<Option<RuntimeState>, Errno> {
-    let mut runtime = None;
+) -> Result<(), Errno> {
     for _ in 0..EVENTS_MAX {
         // The runtime's event is taken note of when it is looked into, after this.
         let noted = Exceptions::WANTED.without(Exceptions::RUNTIME);
@@ -257,13 +276,13 @@ fn take_events(
         };
         happened.queues |= event.has(Exceptions::QUEUE_NEW | Exceptions::QUEUE_DELETE);
         if event.has(Exceptions::RUNTIME) {
-            let info = door.runtime_info(pid);
-            // In place of those in advance that the process has used up.
+            // In place of those in advance that the process has used up. First: what is looked into
+            // is taken note of, and would not be seen again if this failed.
             answer(door, pid, REPLACEMENTS)?;
-            runtime = Some(info?.runtime());
+            happened.runtime = Some(door.runtime_info(pid)?.runtime());
         }
     }
-    Ok(runtime)
+    Ok(())
 }
 
 /// A whole list, whose length is known only afterwards.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::abi::trap::{QueueEntry, RuntimeState};
 use super::destroyer::Destroyers;
 use super::queue::Kind;
-use super::session::{AttachError, Outcome, QueueName, Session, SessionError};
+use super::session::{AttachError, Outcome, QueueName, Session, SessionError, Subject};
 use super::site::Site;
 
 /// A process whose queues for kernels are off, those it makes later included.
@@ -18,6 +18,8 @@ pub struct Suspension {
     session: Session,
     destroyers: Destroyers,
     suspended: BTreeSet<QueueName>,
+    /// Whether one was let on for somebody who wants to destroy it. It may still be there.
+    has_freed: bool,
 }
 
 /// Why a process is not suspended.
@@ -37,23 +39,40 @@ pub enum SuspensionError {
     Failed(u32),
 }
 
+impl SuspensionError {
+    /// Whether the process may be paused as a whole instead: nobody else has it, it has queues, and
+    /// it is only this way that is closed.
+    pub const fn allows_pause(&self) -> bool {
+        match self {
+            Self::Attach(error) => error.allows_pause(),
+            Self::Session(SessionError::NoRuntime(_) | SessionError::Busy(_)) => true,
+            Self::Session(_) | Self::NoQueues(_) | Self::Failed(_) => false,
+        }
+    }
+}
+
 impl Suspension {
     /// Takes the queues of a process off its devices, in one call.
     ///
     /// # Errors
     /// If that cannot be done; then everything runs on.
-    pub fn begin(site: &Site, pid: u32) -> Result<Self, SuspensionError> {
-        Self::begin_on(site, pid, None)
+    pub fn begin(site: &Site, subject: impl Into<Subject>) -> Result<Self, SuspensionError> {
+        Self::begin_on(site, subject, None)
     }
 
     /// The same for the queues on one device.
     ///
     /// # Errors
     /// Likewise.
-    pub fn begin_on(site: &Site, pid: u32, gpu_id: Option<u32>) -> Result<Self, SuspensionError> {
-        let session = Session::attach(site.door.clone(), pid)?;
+    pub fn begin_on(
+        site: &Site,
+        subject: impl Into<Subject>,
+        gpu_id: Option<u32>,
+    ) -> Result<Self, SuspensionError> {
+        let session = Session::attach(site.door.clone(), subject)?;
+        let pid = session.pid();
         let destroyers = Destroyers::of(site, pid);
-        let mut new = Self { session, destroyers, suspended: BTreeSet::new() };
+        let mut new = Self { session, destroyers, suspended: BTreeSet::new(), has_freed: false };
         new.suspend_new(gpu_id)?;
         if new.suspended.is_empty() {
             return Err(SuspensionError::NoQueues(pid));
@@ -85,17 +104,18 @@ impl Suspension {
         if happened.is_over || happened.runtime == Some(RuntimeState::Disabled) {
             return Ok(false);
         }
-        if happened.queues {
+        if happened.queues || std::mem::take(&mut self.has_freed) {
             match self.suspend_new(gpu_id) {
                 Err(SuspensionError::Session(error)) if error.is_over() => return Ok(false),
                 result => result?,
             }
         }
-        let Self { session, destroyers, suspended } = self;
+        let Self { session, destroyers, suspended, has_freed } = self;
         let awaited = destroyers.awaited(session, suspended);
         if !awaited.is_empty() {
             session.resume_named(&awaited)?;
             suspended.retain(|name| !awaited.contains(name));
+            *has_freed = true;
         }
         Ok(true)
     }
@@ -198,6 +218,18 @@ mod tests {
         let refused = Suspension::begin(&site, 7).map(|s| s.len());
         assert!(matches!(refused, Err(SuspensionError::Failed(7))), "{refused:?}");
         assert_eq!((kfd.is_running(7, 0), kfd.is_debugged(7)), (Some(true), false));
+    }
+
+    #[test]
+    fn a_process_with_queues_and_no_runtime_is_one_to_pause_as_a_whole() {
+        let (kfd, client, site) = scene("no-runtime", 1);
+        client.runtime_enable(false).unwrap();
+        let refused = Suspension::begin(&site, 7).map(|s| s.len()).unwrap_err();
+        assert!(refused.allows_pause(), "{refused}");
+        assert_eq!((kfd.is_running(7, 0), kfd.is_debugged(7)), (Some(true), false));
+        client.destroy_queue(0).unwrap();
+        let refused = Suspension::begin(&site, 7).map(|s| s.len()).unwrap_err();
+        assert!(!refused.allows_pause(), "there is nothing to pause: {refused}");
     }
 
     #[test]

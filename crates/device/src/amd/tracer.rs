@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::door::Door;
+use crate::process::ProcessKey;
 
 /// How long a process may stay traced after the thread that traced it has ended. It takes
 /// microseconds.
@@ -31,15 +32,49 @@ pub(crate) enum TraceError {
     Thread(io::Error),
 }
 
+/// Whom something is about. A number alone may be another's by the time that something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subject {
+    pid: u32,
+    key: Option<ProcessKey>,
+}
+
+impl Subject {
+    /// Its number.
+    pub const fn pid(self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the process of that number is the one that is meant, as far as is known.
+    fn check(self) -> Result<(), Errno> {
+        if self.key.is_some_and(|key| key.check().is_err()) { Err(Errno::SRCH) } else { Ok(()) }
+    }
+}
+
+impl From<u32> for Subject {
+    fn from(pid: u32) -> Self {
+        Self { pid, key: None }
+    }
+}
+
+impl From<ProcessKey> for Subject {
+    fn from(key: ProcessKey) -> Self {
+        Self { pid: key.pid, key: Some(key) }
+    }
+}
+
 /// Does something as the tracer of a process. When this returns, the process is nobody's again.
 pub(crate) fn as_tracer<T: Send>(
     door: &dyn Door,
-    pid: u32,
+    subject: impl Into<Subject>,
     errand: impl FnOnce() -> T + Send,
 ) -> Result<T, TraceError> {
+    let subject = subject.into();
+    let pid = subject.pid();
     let run = || {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
-        (own, seize(door, pid).map(|()| errand()))
+        // Whose number it is is looked at when it is traced: then it is nobody else's any more.
+        (own, seize(door, pid).and_then(|()| subject.check()).map(|()| errand()))
     };
     let (tracer, result) = thread::scope(|scope| {
         let thread = thread::Builder::new().name(ERRAND.into());
@@ -91,5 +126,19 @@ mod tests {
         assert_eq!(door.tracer_of(7), None);
         let failed = as_tracer(&door, 99, || ());
         assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))));
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_does_not_lead_there() {
+        let kfd = FakeKfd::new();
+        let own = crate::process::ProcessInfo::read(std::process::id()).unwrap().key;
+        let _client = kfd.client(own.pid);
+        let door = kfd.door(1);
+        assert!(as_tracer(&door, own, || ()).is_ok());
+        let before = ProcessKey { start_ticks: own.start_ticks + 1, ..own };
+        let mut is_done = false;
+        let failed = as_tracer(&door, before, || is_done = true);
+        assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))) && !is_done);
+        assert_eq!(door.tracer_of(own.pid), None);
     }
 }

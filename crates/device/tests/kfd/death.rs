@@ -54,7 +54,7 @@ impl Drop for Debugger {
 fn the_debugger_that_is_killed() {
     let folder = std::env::var(FOLDER).unwrap();
     let folder = Path::new(&folder);
-    let pid = std::env::var(PID).unwrap().parse().unwrap();
+    let pid: u32 = std::env::var(PID).unwrap().parse().unwrap();
     let door: Arc<dyn Door> = Arc::new(EmulatedDoor::open(folder).unwrap());
     let mut session = Session::attach(door, pid).unwrap();
     let names: Vec<u32> = session.queues().unwrap().iter().map(|queue| queue.queue_id).collect();

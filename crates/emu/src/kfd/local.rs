@@ -56,6 +56,8 @@ struct State {
     untraceable: BTreeSet<u32>,
     /// Processes of which the kernel does not let go whoever asks about them.
     silent: BTreeSet<u32>,
+    /// Processes about which a call fails, after so many that do not.
+    failing: BTreeMap<u32, (u32, Errno)>,
     answers: BTreeMap<Ticket, Answer>,
     last_ticket: u64,
     now: Instant,
@@ -129,6 +131,7 @@ impl FakeKfd {
             tracers: BTreeMap::new(),
             untraceable: BTreeSet::new(),
             silent: BTreeSet::new(),
+            failing: BTreeMap::new(),
             answers: BTreeMap::new(),
             last_ticket: 0,
             now: Instant::ZERO,
@@ -193,6 +196,11 @@ impl FakeKfd {
         self.state().tracers.insert(pid, Tracer::Somebody(tracer));
     }
 
+    /// Whoever traced a process has left.
+    pub fn end_tracing(&self, pid: u32) {
+        self.state().tracers.remove(&pid);
+    }
+
     /// A process may no longer be traced: it is another user's, or there is a policy.
     pub fn forbid_tracing(&self, pid: u32) {
         self.state().untraceable.insert(pid);
@@ -208,6 +216,27 @@ impl FakeKfd {
         }
         drop(state);
         self.wake_all();
+    }
+
+    /// One call of a debugger about a process fails, after so many that do not.
+    pub fn fail_once(&self, pid: u32, after: u32, errno: Errno) {
+        self.state().failing.insert(pid, (after, errno));
+    }
+
+    /// Whether it is this call about a process that fails.
+    fn failure(&self, pid: u32) -> Option<Errno> {
+        let mut state = self.state();
+        let (after, errno) = state.failing.remove(&pid)?;
+        if after == 0 {
+            return Some(errno);
+        }
+        state.failing.insert(pid, (after - 1, errno));
+        None
+    }
+
+    /// Whoever waited for the answer to a call is interrupted.
+    pub fn interrupt(&self, ticket: Ticket) {
+        self.state().driver.forget(ticket);
     }
 
     /// Returns when the kernel lets whoever asks about a process go on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpreempt_device::act;
 use gpreempt_device::amd::Site;
 use gpreempt_device::amd::queue::{queues_of, users};
-use gpreempt_device::amd::suspension::{Suspension, SuspensionError};
+use gpreempt_device::amd::suspension::Suspension;
 use gpreempt_device::amd::topology::{Node, Topology};
 use gpreempt_device::journal::{Act, Entry, Journal, Session};
 use gpreempt_device::keeper::{self, Keeper};
@@ -15,6 +15,9 @@ use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use super::super::{refuse_touched, stop_all};
 use super::{Hand, Stopped};
 use crate::failure::Failure;
+
+/// How often it is looked whether somebody new came.
+const ROUND: Duration = Duration::from_millis(20);
 
 /// A GPU, and who is off it.
 pub(super) struct OnAmd {
@@ -47,34 +50,38 @@ impl OnAmd {
     fn stop(&mut self, process: ProcessKey) -> Result<(), Failure> {
         let _lock = self.journal.lock().map_err(Failure::run)?;
         refuse_touched(&self.journal, process)?;
-        let (suspension, act) =
-            match Suspension::begin_on(&self.site, process.pid, Some(self.gpu_id)) {
-                Ok(suspension) => {
-                    (Some(suspension), Act::AmdSuspend { site: self.site.name.clone() })
-                }
-                Err(SuspensionError::Attach(error)) if error.allows_pause() => {
-                    (None, Act::AmdPause { site: self.site.name.clone() })
-                }
-                Err(error) => return Err(Failure::input(error)),
-            };
+        let site = self.site.name.clone();
+        let (suspension, act) = match Suspension::begin_on(&self.site, process, Some(self.gpu_id)) {
+            Ok(suspension) => (Some(suspension), Act::AmdSuspend { site }),
+            Err(error) if error.allows_pause() => (None, Act::AmdPause { site }),
+            Err(error) => return Err(Failure::input(error)),
+        };
         let entry = Entry { process, acts: vec![act], until_ns: None };
         if let Err(failure) = stop_all(&self.session, &entry) {
-            let _ = act::undo(&entry);
-            let _ = self.session.forget(process);
+            // What cannot be put back stays written down: the keeper goes on trying.
+            act::undo(&entry).map_err(|error| {
+                Failure::run(format_args!("{error}; the keeper tries it again"))
+            })?;
+            self.session.forget(process).map_err(Failure::run)?;
             return Err(failure);
         }
         self.stopped.insert(process.pid, (entry, suspension));
         Ok(())
     }
 
-    /// Keeps those off who are, and forgets those who are gone or were resumed by somebody.
-    fn keep(&mut self) -> Result<(), Failure> {
-        let written = self.session.entries().unwrap_or_default();
+    /// Keeps those off who are, and forgets those who are gone or were resumed by somebody. What
+    /// does not work with one of them is said, and the others are kept all the same.
+    fn keep(&mut self, refused: &mut BTreeMap<u32, String>) -> Result<(), Failure> {
+        // Nobody was resumed because we cannot read.
+        let written = self.session.entries().map_err(Failure::run)?;
         let gpu_id = Some(self.gpu_id);
         let mut gone = Vec::new();
         for (pid, (entry, suspension)) in &mut self.stopped {
             let is_there = match suspension {
-                Some(suspension) => suspension.keep(gpu_id).map_err(Failure::run)?,
+                Some(suspension) => suspension.keep(gpu_id).unwrap_or_else(|error| {
+                    refused.insert(*pid, format!("not all of it is off: {error}"));
+                    true
+                }),
                 None => entry.process.check().is_ok(),
             };
             let is_wanted = written.iter().any(|written| written.process == entry.process);
@@ -84,7 +91,7 @@ impl OnAmd {
         }
         for pid in gone {
             if let Some((entry, _)) = self.stopped.remove(&pid) {
-                let _ = self.session.forget(entry.process);
+                self.session.forget(entry.process).map_err(Failure::run)?;
             }
         }
         Ok(())
@@ -92,14 +99,19 @@ impl OnAmd {
 }
 
 impl Hand for OnAmd {
+    /// Looking is one list of a small folder.
+    fn round(&self) -> Duration {
+        ROUND
+    }
+
     fn stop_all(&mut self, _left: Option<Duration>) -> Result<Stopped, Failure> {
         if self.keeper.has_died() {
             return Err(Failure::run("the keeper was killed; everything was undone"));
         }
         self.keeper.beat();
-        self.keep()?;
-        let sysfs = self.site.places.sysfs.clone();
         let mut stopped = Stopped::default();
+        self.keep(&mut stopped.refused)?;
+        let sysfs = self.site.places.sysfs.clone();
         for pid in users(&sysfs).map_err(Failure::run)? {
             let queues = queues_of(&sysfs, pid).unwrap_or_default();
             let is_here = queues.iter().any(|queue| queue.gpu_id == self.gpu_id);
@@ -122,9 +134,7 @@ impl Hand for OnAmd {
             let ended = suspension.map_or(Ok(()), Suspension::end).map_err(Failure::run);
             let undone = act::undo(&entry).map_err(Failure::run);
             let done = ended.and(undone);
-            if done.is_ok() {
-                let _ = self.session.forget(entry.process);
-            }
+            let done = done.and_then(|()| self.session.forget(entry.process).map_err(Failure::run));
             result = result.and(done);
         }
         result

@@ -32,8 +32,8 @@ impl AmdBackend {
         // Whoever had it before us has to let go of it first.
         let before = self.leaving.iter().position(|(key, _)| *key == process);
         let before = before.map(|at| self.leaving.swap_remove(at).1);
-        let (site, ledger) = (self.site.clone(), self.ledger.clone());
-        match Worker::start(site, ledger, (task, process), before, self.reports.clone()) {
+        let means = (self.site.clone(), self.ledger.clone(), self.dumps.clone());
+        match Worker::start(means, (task, process), before, self.reports.clone()) {
             Ok(worker) => {
                 if let Some(adopted) = self.tasks.get_mut(&task) {
                     adopted.worker = Some(worker);

@@ -36,6 +36,8 @@ struct Use<'a> {
     has_queues: bool,
     /// Since when there are such queues and no runtime.
     lacks_runtime_since: Option<Instant>,
+    /// Set if the queues could not be listed, which is tried again; whether none was off by then.
+    unlisted: Option<bool>,
     /// When it was last looked whether somebody waits for a suspended queue.
     looked: Instant,
 }
@@ -58,6 +60,7 @@ impl Hands {
             suspended,
             has_queues: false,
             lacks_runtime_since: None,
+            unlisted: None,
             looked: Instant::now(),
         };
         held.list(true)?;
@@ -75,10 +78,11 @@ impl Use<'_> {
             let lacks_runtime = self.has_queues && self.session.runtime() == RuntimeState::Disabled;
             let since = self.lacks_runtime_since.filter(|_| lacks_runtime);
             self.lacks_runtime_since = lacks_runtime.then(|| since.unwrap_or_else(Instant::now));
-            let wait = match (self.suspended.is_empty(), lacks_runtime) {
-                (false, _) => Some(timespec(LOOK)),
-                (true, true) => Some(timespec(RUNTIME_WAIT)),
-                (true, false) => None,
+            let has_missed = self.session.has_missed() || self.unlisted.is_some();
+            let wait = match (has_missed || !self.suspended.is_empty(), lacks_runtime) {
+                (true, _) => Some(timespec(LOOK)),
+                (false, true) => Some(timespec(RUNTIME_WAIT)),
+                (false, false) => None,
             };
             let mut fds = [
                 PollFd::new(&self.hands.waker, PollFlags::IN),
@@ -91,14 +95,20 @@ impl Use<'_> {
             }
             let (has_jobs, has_events) =
                 (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-            if has_events && let Some(next) = self.take_events()? {
+            let is_due = self.looked.elapsed() >= LOOK;
+            if (has_events || (is_due && self.session.has_missed()))
+                && let Some(next) = self.take_events()?
+            {
                 return Ok(next);
+            }
+            if is_due && let Some(fresh) = self.unlisted {
+                self.list(fresh)?;
             }
             if has_jobs && self.take_jobs()? {
                 return Ok(Next::End);
             }
             // By the clock: a process whose queues come and go all the time is never quiet.
-            if !self.suspended.is_empty() && self.looked.elapsed() >= LOOK {
+            if is_due {
                 self.looked = Instant::now();
                 self.free_awaited()?;
             }
@@ -115,9 +125,12 @@ impl Use<'_> {
 
     /// Says what comes next, if the session is over.
     fn take_events(&mut self) -> Result<Option<Next>, Alone> {
+        let has_missed = self.session.has_missed();
         let happened = match self.session.handle_events() {
             Ok(happened) => happened,
             Err(SessionError::Over(_)) => return Ok(Some(Next::Again)),
+            // It is tried again, and said once.
+            Err(_) if has_missed => return Ok(None),
             Err(error) => {
                 self.hands.reports.send(Report::Problem(error.to_string()))?;
                 return Ok(None);
@@ -174,13 +187,21 @@ impl Use<'_> {
     /// Whoever waits in the kernel to destroy a queue that is suspended does not have to: it is
     /// resumed, and gone the moment after.
     fn free_awaited(&mut self) -> Result<(), Alone> {
+        if self.suspended.is_empty() {
+            return Ok(());
+        }
         let Self { session, destroyers, suspended, .. } = self;
         let awaited = destroyers.awaited(session, suspended);
         if awaited.is_empty() {
             return Ok(());
         }
         match self.session.resume_named(&awaited) {
-            Ok(_) => self.suspended.retain(|name| !awaited.contains(name)),
+            Ok(_) => {
+                self.suspended.retain(|name| !awaited.contains(name));
+                // They run now. Whoever only seemed to want that is not gone the moment after.
+                self.session.rename(&awaited);
+                self.list(false)?;
+            }
             Err(error) if error.is_over() => {}
             Err(error) => self.hands.reports.send(Report::Problem(error.to_string()))?,
         }
@@ -227,6 +248,7 @@ impl Use<'_> {
         let hands = self.hands;
         match self.session.queues() {
             Ok(entries) => {
+                self.unlisted = None;
                 let session = &self.session;
                 let is_there = |name: &QueueName| {
                     let mut names = entries.iter().map(|entry| session.name(entry.queue_id));
@@ -243,7 +265,14 @@ impl Use<'_> {
             }
             // That it is over shows by itself.
             Err(error) if error.is_over() => Ok(()),
-            Err(error) => hands.reports.send(Report::Problem(error.to_string())),
+            Err(error) => {
+                // It is tried again, and said once.
+                let before = self.unlisted.replace(fresh || self.unlisted == Some(true));
+                match before {
+                    Some(_) => Ok(()),
+                    None => hands.reports.send(Report::Problem(error.to_string())),
+                }
+            }
         }
     }
 }

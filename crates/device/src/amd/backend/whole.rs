@@ -5,7 +5,6 @@
 //! it if we do not.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -42,7 +41,7 @@ impl Hands {
     /// Until it is told to end, or it is time to try the other way again.
     pub(super) fn control_whole(&self, why: &str, may_change: bool) -> Result<Next, Alone> {
         // This ends a pause that somebody left behind, if there is one, and shows whether we may.
-        let obstacle = unpause(&*self.site.door, self.process.pid).err();
+        let obstacle = unpause(&*self.site.door, self.process).err();
         let obstacle = obstacle.filter(|error| !error.is_gone());
         let can_pause = obstacle.is_none();
         let sentence = match &obstacle {
@@ -60,7 +59,7 @@ impl Hands {
         Whole { hands: self, epoch, can_pause, off, is_paused: false, listed }.work(may_change)
     }
 
-    fn pause_act(&self) -> Act {
+    pub(super) fn pause_act(&self) -> Act {
         Act::AmdPause { site: self.site.name.clone() }
     }
 }
@@ -154,8 +153,7 @@ impl Whole<'_> {
         let gpu_ids: BTreeSet<u32> = compute.map(|queue| queue.gpu_id).collect();
         self.let_go_of_the_gone(&gpu_ids)?;
         let hands = self.hands;
-        let text = fs::read(places.debugfs.join("mqds")).unwrap_or_default();
-        let rings = rings_of(&Dump::parse(&text), pid);
+        let rings = hands.dumps.get().map(|dump| rings_of(&dump, pid)).unwrap_or_default();
         let on = |gpu_id: u32| rings.iter().filter(move |ring| ring.gpu_id == gpu_id).copied();
         let listed: Vec<Listed> = gpu_ids
             .into_iter()

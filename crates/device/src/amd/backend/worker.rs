@@ -8,6 +8,8 @@
 //! ```
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use gpreempt_core::id::TaskId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backoff::Backoff;
+use super::mqds::Dumps;
 use super::report::Report;
 use crate::amd::Site;
 use crate::amd::session::{AttachError, QueueName, Session};
@@ -45,6 +48,8 @@ pub(super) struct Job {
 pub(super) struct Worker {
     jobs: Option<Sender<Job>>,
     waker: Waker,
+    /// Set when somebody waits for its end.
+    is_awaited: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,22 +59,31 @@ impl Worker {
     /// # Errors
     /// If there are no more threads or descriptors.
     pub(super) fn start(
-        site: Site,
-        ledger: Ledger,
+        (site, ledger, dumps): (Site, Ledger, Dumps),
         (task, process): (TaskId, ProcessKey),
         before: Option<Self>,
         reports: Reporter<Report>,
     ) -> io::Result<Self> {
         let (jobs, incoming) = channel();
         let waker = Waker::new()?;
-        let hands = Hands { site, ledger, task, process, reports, incoming, waker: waker.clone() };
+        let is_awaited = Arc::new(AtomicBool::new(false));
+        let hands = Hands {
+            site,
+            ledger,
+            dumps,
+            task,
+            process,
+            reports,
+            incoming,
+            waker: waker.clone(),
+            is_awaited: Arc::clone(&is_awaited),
+        };
         let thread = std::thread::Builder::new().name("amd process".into()).spawn(move || {
+            let is_over = hands.wait_for(before).unwrap_or(true);
             // Whoever started us ends us when nobody listens any more.
-            if let Ok(false) = hands.wait_for(before) {
-                let _ = hands.run();
-            }
+            let _ = hands.run(is_over);
         })?;
-        Ok(Self { jobs: Some(jobs), waker, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), waker, is_awaited, thread: Some(thread) })
     }
 
     /// Gives it something to do. Says whether it will be.
@@ -90,10 +104,17 @@ impl Worker {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
+    /// The same, and not to try for long what does not work: somebody waits for it.
+    fn end_soon(&mut self) {
+        // ORDERING: it is looked at again and again, and nothing else depends on it.
+        self.is_awaited.store(true, Ordering::Relaxed);
+        self.end();
+    }
+
     /// Waits for its end until then. Says whether it has ended: a call of the kernel's about its
     /// process may never return.
     pub(super) fn has_ended_by(&mut self, end: Instant) -> bool {
-        self.end();
+        self.end_soon();
         while !self.has_ended() {
             if Instant::now() >= end {
                 return false;
@@ -108,11 +129,13 @@ impl Worker {
 pub(super) struct Hands {
     pub(super) site: Site,
     pub(super) ledger: Ledger,
+    pub(super) dumps: Dumps,
     pub(super) task: TaskId,
     pub(super) process: ProcessKey,
     pub(super) reports: Reporter<Report>,
     incoming: Receiver<Job>,
     pub(super) waker: Waker,
+    is_awaited: Arc<AtomicBool>,
 }
 
 /// How something ended, and what comes next.
@@ -152,7 +175,7 @@ impl Hands {
     /// Waits until somebody else has let go of the process. Says whether it is to end before that.
     fn wait_for(&self, before: Option<Worker>) -> Result<bool, Alone> {
         let Some(mut before) = before else { return Ok(false) };
-        before.end();
+        before.end_soon();
         let mut is_over = false;
         // Not even to end sooner: whoever comes after us may not begin before it has ended.
         while !before.has_ended() {
@@ -165,14 +188,13 @@ impl Hands {
         Ok(is_over)
     }
 
-    fn run(self) -> Result<(), Alone> {
-        let end = self.control();
+    /// Until it is told to end, which it may be already.
+    fn run(self, is_over: bool) -> Result<(), Alone> {
+        let end = if is_over { Ok(()) } else { self.control() };
         // What was said of it is no longer true of anybody.
         let _ = self.reports.send(Report::Solved(self.process.pid));
         // Whatever happened, nothing of ours stays in the process, and what is written down goes.
-        if let Err(problem) = self.put_back() {
-            self.reports.send(Report::Problem(problem))?;
-        }
+        self.put_back()?;
         end?;
         // Jobs that came meanwhile are answered, before anybody hears of the end.
         self.answer_all(&self.gather().unwrap_or_default())?;
@@ -190,7 +212,7 @@ impl Hands {
         loop {
             next = match next {
                 Next::End => return Ok(()),
-                Next::Again => match self.attach() {
+                Next::Again => match self.end_left_pause().and_then(|()| self.attach()) {
                     Ok(session) => {
                         self.free_of_limits()?;
                         let next = self.hold_session(session)?;
@@ -214,8 +236,23 @@ impl Hands {
         }
     }
 
+    /// Lets the process on if it is paused still: whoever had it before us could not do that, or we
+    /// could not.
+    fn end_left_pause(&self) -> Result<(), Next> {
+        let pause = self.pause_act();
+        if !self.ledger.has(self.process, &pause) {
+            return Ok(());
+        }
+        match self.ledger.perform(self.process, &pause, true) {
+            Err(error) if !error.is_gone() => {
+                Err(Next::Wait(format!("process {} is paused still: {error}", self.process)))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     fn attach(&self) -> Result<Session, Next> {
-        Session::attach(self.site.door.clone(), self.process.pid).map_err(|error| {
+        Session::attach(self.site.door.clone(), self.process).map_err(|error| {
             let why = error.to_string();
             if error.allows_pause() {
                 Next::Whole { why, may_change: error.may_change() }
@@ -233,19 +270,27 @@ impl Hands {
         self.reports.send(Report::Limit(self.task, None))
     }
 
-    /// Puts the process back as it was, and does not give up at once: somebody may trace it.
-    fn put_back(&self) -> Result<(), String> {
+    /// Puts the process back as it was. Somebody may trace it, and then it is tried for as long as
+    /// nobody waits for us; whoever does tries it again.
+    fn put_back(&self) -> Result<(), Alone> {
         const TRIES: u32 = 20;
         const PAUSE: Duration = Duration::from_millis(50);
-        let mut result = self.ledger.undo_process(self.process);
-        for _ in 0..TRIES {
-            if result.is_ok() {
-                break;
+        for tries in 0.. {
+            let Err(problem) = self.ledger.undo_process(self.process) else {
+                // What was said of it is not so any more.
+                let _ = self.reports.send(Report::Solved(self.process.pid));
+                return Ok(());
+            };
+            if tries == TRIES {
+                self.reports.send(Report::Problem(problem))?;
+            }
+            // ORDERING: see `Worker::end_soon`.
+            if tries >= TRIES && self.is_awaited.load(Ordering::Relaxed) {
+                return Ok(());
             }
             std::thread::sleep(PAUSE);
-            result = self.ledger.undo_process(self.process);
         }
-        result
+        Ok(())
     }
 
     /// Waits. Says whether it is to end.

@@ -62,6 +62,13 @@ impl Epochs {
         }
     }
 
+    /// Takes a queue for another one from now on.
+    pub(super) fn rename(&mut self, name: QueueName) {
+        if self.name(name.id) == name {
+            self.later.insert(name.id, Epoch::next());
+        }
+    }
+
     /// The queue that has that number now.
     pub(super) fn name(&self, id: u32) -> QueueName {
         let epoch = self.later.get(&id).copied().unwrap_or(self.beginning);

@@ -60,8 +60,8 @@ impl Session {
         self.noting(|door, pid, epochs| {
             let mut outcomes = vec![Outcome::Gone; queues.len()];
             for attempt in 0..NEW_TRIES {
-                // What is new is refused until somebody has looked at it. Looking is cheap, and what
-                // has taken the place of something since then is refused.
+                // What is new is refused until somebody has looked at it. Looking is cheap, and
+                // what has taken the place of something since then is refused.
                 let listed = list(door, pid, epochs)?;
                 let is_there = |name: u32| listed.iter().any(|entry| entry.queue_id == name);
                 let is_tried = |name: u32| attempt == 0 || is_there(name);
@@ -116,6 +116,14 @@ impl Session {
             at.and_then(|at| outcomes.get(at).copied()).unwrap_or(Outcome::Gone)
         };
         Ok(names.iter().map(outcome_of).collect())
+    }
+
+    /// Calls queues something else from now on, as if they were others: what was known of them is
+    /// not true any more.
+    pub fn rename(&mut self, names: &[QueueName]) {
+        for name in names {
+            self.epochs.rename(*name);
+        }
     }
 
     /// Makes calls in which marks of new queues may be seen.

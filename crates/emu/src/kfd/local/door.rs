@@ -42,6 +42,9 @@ impl Ioctl for FakeDoor {
     fn call(&self, call: Call<'_>) -> Result<(), Errno> {
         if let Some(pid) = subject(&call) {
             self.kfd.wait_to_speak(pid);
+            if let Some(errno) = self.kfd.failure(pid) {
+                return Err(errno);
+            }
         }
         self.kfd.call(self.caller(), None, call)
     }

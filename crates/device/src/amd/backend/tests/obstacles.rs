@@ -1,11 +1,14 @@
 //! What happens where something is in the way, or goes away.
 
 use super::*;
+use crate::amd::abi::block::{DESTROY_QUEUE, DestroyQueue};
 use crate::amd::abi::version::Version;
 use crate::amd::door::Door;
 use crate::amd::session::Session;
 use crate::amd::tracer::as_tracer;
 use crate::journal::Act;
+use gpreempt_emu::kfd::driver::Asked;
+use zerocopy::IntoBytes;
 
 #[test]
 fn a_debugger_that_leaves_makes_room_and_that_is_said() {
@@ -83,6 +86,52 @@ fn a_pause_that_we_cannot_end_is_ended_by_whoever_reads_the_journal() {
     assert_eq!(scene.is_running(0), Some(true));
 }
 
+/// One that is paused as a whole, and whom somebody traces: then nobody can let it on.
+fn paused_and_traced(name: &str) -> Scene {
+    let rules = Rules { devices_know_debuggers: false, ..Rules::default() };
+    let mut scene = Scene::new(name, rules, 1);
+    scene.adopt();
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+    scene.kfd.trace_by_somebody(scene.key.pid, std::process::id());
+    scene.backend.release(TASK);
+    scene
+}
+
+fn until_put_back(scene: &mut Scene, acts: Option<&[Act]>) {
+    let since = Instant::now();
+    while scene.is_running(0) != Some(true) || scene.acts().as_deref() != acts {
+        scene.backend.take_reports();
+        assert!(since.elapsed() < StdDuration::from_secs(60), "{:?}", scene.acts());
+        std::thread::sleep(StdDuration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_tracer_that_stays_is_waited_for_and_then_the_pause_is_ended() {
+    let mut scene = paused_and_traced("amd-traced");
+    // For longer than it is tried in a hurry.
+    scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("debugger")));
+    assert_eq!(scene.is_running(0), Some(false));
+    scene.kfd.end_tracing(scene.key.pid);
+    until_put_back(&mut scene, None);
+}
+
+#[test]
+fn a_pause_that_could_not_be_ended_is_ended_when_control_begins_again() {
+    let mut scene = paused_and_traced("amd-left-paused");
+    let task = TaskId(2);
+    scene.backend.adopt(task, scene.key).unwrap();
+    scene
+        .wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("paused still")));
+    assert!(scene.backend.limit_of(task).is_some_and(|limit| limit.is_beyond));
+    assert_eq!(scene.is_running(0), Some(false));
+    scene.kfd.end_tracing(scene.key.pid);
+    until_put_back(&mut scene, Some(&[]));
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+}
+
 #[test]
 fn where_nothing_can_be_stopped_it_is_watched_and_the_reason_is_there() {
     let version = Version { major: 1, minor: 11 };
@@ -137,6 +186,42 @@ fn whoever_waits_to_destroy_a_stopped_queue_does_not_have_to() {
     scene.client().destroy_queue(0).unwrap();
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: queues[0] }).then_some(()));
     assert_eq!(scene.is_running(1), Some(false), "the other one stays off");
+}
+
+#[test]
+fn a_queue_that_was_let_on_for_nothing_is_known_to_run() {
+    let mut scene = Scene::new("amd-let-on", Rules::default(), 1);
+    scene.adopt();
+    let queue = scene.wait_for_queue();
+    scene.stop(queue);
+    // Somebody waits to destroy it, and then does not any more.
+    let destroy = DestroyQueue { queue_id: 0, padding: 0 };
+    let asked = Asked {
+        opcode: DESTROY_QUEUE,
+        block: destroy.as_bytes().to_vec(),
+        array: None,
+        file: None,
+        through: None,
+    };
+    let ticket = scene.kfd.begin(scene.client().caller(), asked);
+    scene.kfd.interrupt(ticket);
+    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    let again = scene.wait_for_queue();
+    assert_eq!((scene.is_running(0), scene.backend.queues_of(TASK)), (Some(true), vec![again]));
+}
+
+#[test]
+fn what_happened_while_a_call_failed_is_told_when_one_works() {
+    let mut scene = Scene::new("amd-missed", Rules::default(), 1);
+    scene.adopt();
+    scene.wait_for_queue();
+    // The kernel tells of a queue once. What is asked next fails, and then the list does.
+    for after in [1, 2] {
+        scene.kfd.fail_once(scene.key.pid, after, rustix::io::Errno::IO);
+        scene.client().open_queue(GPU).unwrap();
+        scene.wait_for_queue();
+        scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("refused")));
+    }
 }
 
 #[test]
