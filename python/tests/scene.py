@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import tempfile
-import threading
-import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
-PATIENCE_S = 30.0
-"""How long anything may take: far more than it does, because machines are busy."""
+from gpreempt.testkit.programs import Program, until
+
+__all__ = ["LIBRARY", "REPOSITORY", "Load", "Program", "Scene", "binaries", "until"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -42,75 +38,8 @@ def library() -> Path:
 LIBRARY = library()
 
 
-def until(what: str, is_so: Callable[[], bool]) -> None:
-    """Waits until something is so."""
-    end = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.005)
-
-
-class Program:
-    """A program that ends with the scene; what it says is kept."""
-
-    def __init__(self, *command: object, env: Optional[dict[str, str]] = None) -> None:
-        self.child = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
-
-    def is_alive(self) -> bool:
-        return self.child.poll() is None
-
-    def says(self, text: str) -> bool:
-        return any(text in line for line in list(self.lines))
-
-    def until_says(self, text: str) -> None:
-        def said_or_ended() -> bool:
-            return self.says(text) or not self.is_alive()
-
-        until(f"{self.child.args!r} says {text!r}", said_or_ended)
-        if not self.says(text):
-            self._reader.join(PATIENCE_S)
-        assert self.says(text), f"{text!r} is not in {self.lines}"
-
-    def terminate(self) -> int:
-        """Ends it in good order."""
-        self.child.send_signal(signal.SIGTERM)
-        status = self.child.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        return status
-
-    def kill(self) -> None:
-        self.child.kill()
-        self.child.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-
-    def _read(self) -> None:
-        assert self.child.stdout is not None
-        with self.child.stdout as out:
-            for line in out:
-                self.lines.append(line.rstrip("\n"))
-
-
 class Load(Program):
     """A load without end on the emulated GPU."""
-
-    def reports(self, line: str) -> list[dict[str, Any]]:
-        """Its lines of one kind, as objects."""
-        objects = [json.loads(text) for text in list(self.lines) if text.startswith("{")]
-        return [item for item in objects if item.get("line") == line]
 
     def total(self) -> int:
         """Kernels that are complete."""
@@ -120,7 +49,7 @@ class Load(Program):
     def finish(self) -> dict[str, Any]:
         """Ends it in good order; it proves that every kernel ran exactly once."""
         status = self.terminate()
-        assert status == 0, f"{status}: its work is not exact: {self.lines[-3:]}"
+        assert status == 0, f"{status}: its work is not exact: {list(self.lines)[-3:]}"
         return self.reports("final")[-1]
 
 

@@ -17,6 +17,7 @@ mod kfd_header;
 mod kfd_vm;
 mod kill_loop;
 mod packages;
+mod pages;
 mod process;
 mod python;
 mod seeds;
@@ -24,6 +25,7 @@ mod service_numbers;
 mod shell;
 mod slurm;
 mod step;
+mod systemd;
 mod test;
 mod tidy;
 
@@ -102,6 +104,12 @@ const COMMANDS: &[Command] = &[
         run: kfd_vm::main,
     },
     Command {
+        name: "systemd",
+        arguments: "",
+        about: "the Debian package under a real systemd, in a virtual machine",
+        run: systemd::main,
+    },
+    Command {
         name: "kernel",
         arguments: "fetch|apply|objects|kunit|build|vm|vectors",
         about: "the KFD patches of kernel/, as far as a machine without AMD GPU can try them",
@@ -124,6 +132,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "installs the Python package into an environment of its own, checks and tests it",
         run: python::main,
+    },
+    Command {
+        name: "pages",
+        arguments: "[--pictures FOLDER]",
+        about: "every page we make, in a real browser, large and small, light and dark",
+        run: pages::main,
     },
     Command { name: "help", arguments: "", about: "this list", run: help },
 ];

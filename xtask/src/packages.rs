@@ -23,8 +23,12 @@ pub(crate) const VALGRIND: Package =
 pub(crate) const SHELLCHECK: Package =
     Package { name: "shellcheck", program: "shellcheck", needed_by: "the test of shell scripts" };
 
+/// Shows pages.
+pub(crate) const CHROMIUM: Package =
+    Package { name: "chromium", program: "chromium", needed_by: "the test of pages in a browser" };
+
 /// Everything the tests need beyond cargo, except for Slurm, which its test installs itself.
-pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK];
+pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK, CHROMIUM];
 
 impl Package {
     /// Whether it is installed.

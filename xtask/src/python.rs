@@ -15,7 +15,7 @@ use crate::process::{build_release, repository_root, run, run_to_success};
 use crate::step::Outcome;
 
 /// What the tests start and load.
-const PROGRAMS: &[&str] = &[
+pub(crate) const PROGRAMS: &[&str] = &[
     "--package=gpreempt-agent",
     "--lib",
     "--package=gpreempt-daemon",
@@ -54,10 +54,10 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
 
 /// The same, as a step of the tests.
 pub(crate) fn check() -> Outcome {
-    if !has_python() {
+    if !is_there() {
         packages::install_one(PYTHON_VENV);
     }
-    if !has_python() {
+    if !is_there() {
         let reason = "Python 3.9 or newer with venv is missing; to run this: apt-get install";
         return Outcome::Skipped(format!("{reason} {}", PYTHON_VENV.name));
     }
@@ -69,7 +69,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 /// Whether there is a Python that can do what is needed.
-fn has_python() -> bool {
+pub(crate) fn is_there() -> bool {
     let mut python = Command::new("python3");
     python.args(["-c", OLDEST]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
@@ -85,6 +85,7 @@ fn test_package() -> anyhow::Result<bool> {
     }
     environment.install_package()?;
     environment.check_types()?;
+    environment.check_manifest()?;
     environment.run_tests(folder)?;
     Ok(true)
 }
@@ -104,7 +105,7 @@ impl Environment {
 
     /// Whether the tools of the tests could be installed; a machine without a network has none.
     fn install_tools(&self) -> anyhow::Result<bool> {
-        let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools"]);
+        let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools", VALIDATOR]);
         Ok(run(&mut pip)?.success())
     }
 
@@ -121,6 +122,13 @@ impl Environment {
         let mut mypy = self.module("mypy");
         mypy.args(["--strict", "--no-incremental"]);
         run_to_success(mypy.args(["--config-file", "python/pyproject.toml"]).args(TYPED))
+    }
+
+    /// Compares the example for Kubernetes with the schema of its API. The tool for it is a Python
+    /// package, so it is done here.
+    fn check_manifest(&self) -> anyhow::Result<()> {
+        let mut validate = Command::new(self.folder.join("bin").join(VALIDATOR));
+        run_to_success(validate.args(["--strict", "deploy/kubernetes/daemonset.yaml"]))
     }
 
     /// Runs the tests against what is in `programs`.
@@ -149,6 +157,9 @@ impl Environment {
         self.folder.join("bin").join("python")
     }
 }
+
+/// Knows the schemas of Kubernetes.
+const VALIDATOR: &str = "kubernetes-validate";
 
 /// What mypy reads.
 const TYPED: &[&str] = &["python/src", "python/tests", "python/examples"];

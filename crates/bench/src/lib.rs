@@ -4,6 +4,7 @@
 //! The program `gpreempt-load`, which this package also contains, is the load on real GPUs.
 
 mod child;
+pub mod comparison;
 pub mod emulated;
 pub mod engine;
 mod lines;
@@ -11,6 +12,7 @@ mod machine;
 pub mod nvidia;
 pub mod plan;
 pub mod predict;
+pub mod report;
 pub mod results;
 pub mod stability;
 pub mod suite;

@@ -9,7 +9,10 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-pub(crate) use bench::{BenchArgs, BenchBackend, BenchCommand, BenchListArgs, BenchPredictArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchBackend, BenchCommand, BenchCompareArgs, BenchListArgs, BenchPredictArgs,
+    BenchReportArgs,
+};
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };
@@ -112,17 +115,21 @@ pub(crate) struct SimArgs {
     pub(crate) json: bool,
 }
 
-/// Reproduce the tables of the papers: 100 kernels, preempted at the 25th.
+/// Reproduce the tables and time lines of the papers: 100 kernels, preempted at the 25th.
 ///
 /// For a device that cannot preempt (none), the published reset design (reset), time slices (tsg)
 /// and wave save and restore (cwsr): how long the online request waits for detection and
-/// preemption, what resuming costs with 10 to 10,000 kernels pending, what runs twice.
+/// preemption, what resuming costs with 10 to 10,000 kernels pending, what runs twice, and what
+/// happens when.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct CompareArgs {
     /// How often the scheduler reads the rings, in microseconds (1000 to 10000)
     #[arg(long, default_value_t = 5_000,
           value_parser = within::<u64>(1_000, 10_000))]
     pub(crate) interval_us: u64,
+    /// Also write a page with the tables and a picture of every time line
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
     /// Print the results as JSON
     #[arg(long)]
     pub(crate) json: bool,

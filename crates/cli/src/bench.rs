@@ -1,7 +1,9 @@
 //! `gpreempt bench`: suites of measurements.
 
+mod compare;
 mod list;
 mod long;
+mod page;
 mod predict;
 mod run;
 mod table;
@@ -18,6 +20,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), Failure> {
     match &args.command {
         Some(BenchCommand::List(list)) => list::main(list),
         Some(BenchCommand::Predict(file)) => predict::main(file),
+        Some(BenchCommand::Report(file)) => page::main(file),
+        Some(BenchCommand::Compare(files)) => compare::main(files),
         None => run::main(args),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<(), Failure> {
     let offline = simulate(&workload.offline_alone(), "offline alone", None)?;
     let measured = Measured::new(&workload, &runs, &offline);
     let report = picture::report(args, &workload, &runs, &measured);
-    let page = crate::report::render(&report);
+    let page = gpreempt_bench::report::render(&report);
     write_whole(&args.out, page.as_bytes()).map_err(Failure::input)?;
     let path = std::fs::canonicalize(&args.out).unwrap_or_else(|_| args.out.clone());
     if args.json {

@@ -26,7 +26,6 @@ mod policy;
 mod preempt;
 mod progress;
 mod ps;
-mod report;
 mod resume;
 mod run;
 mod set;
@@ -37,6 +36,7 @@ mod suspend;
 mod text_table;
 mod top;
 mod trace;
+mod tracks;
 mod write_file;
 
 use std::ffi::OsString;

@@ -60,6 +60,10 @@ pub(crate) enum BenchCommand {
     List(BenchListArgs),
     /// What the simulator says about the same cases, beside what was measured
     Predict(BenchPredictArgs),
+    /// The page of a file of results: tables, curves, distributions and time lines
+    Report(BenchReportArgs),
+    /// Before and after: what is better, what is worse, and what cannot be told from chance
+    Compare(BenchCompareArgs),
 }
 
 /// Where to measure.
@@ -95,6 +99,40 @@ pub(crate) struct BenchPredictArgs {
     pub(crate) json: bool,
 }
 
+/// The page of a file of results: tables, curves, distributions and time lines.
+///
+/// It is one file without scripts that loads nothing, and it links to the file of results, which
+/// should stay beside it.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct BenchReportArgs {
+    /// The file of results
+    #[arg(value_name = "RESULT.json")]
+    pub(crate) file: PathBuf,
+    /// Where to write it [default: report.html beside the file of results]
+    #[arg(short, long, value_name = "FILE.html")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Before and after: what is better, what is worse, and what cannot be told from chance.
+///
+/// A difference counts if the intervals over the repetitions have nothing in common and it is one
+/// percent or more. Fewer than five repetitions make it a "perhaps".
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct BenchCompareArgs {
+    /// The file of results from before
+    #[arg(value_name = "BEFORE.json")]
+    pub(crate) before: PathBuf,
+    /// The one from after
+    #[arg(value_name = "AFTER.json")]
+    pub(crate) after: PathBuf,
+    /// Exit code 1 if something got worse
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Such as 90s, 10m or 1h; at most two days.
 fn parse_length(text: &str) -> Result<Duration, String> {
     let seconds = [("s", 1), ("m", 60), ("h", 3_600)].into_iter().find_map(|(unit, seconds)| {
@@ -119,6 +157,8 @@ mod tests {
             "gpreempt bench online-offline --duration 1h",
             "gpreempt bench list --json",
             "gpreempt bench predict result.json",
+            "gpreempt bench report result.json -o page.html",
+            "gpreempt bench compare a.json b.json --check --json",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
@@ -130,6 +170,8 @@ mod tests {
             "gpreempt bench online-offline --duration 1",
             "gpreempt bench online-offline --duration 49h",
             "gpreempt bench predict",
+            "gpreempt bench report",
+            "gpreempt bench compare a.json",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }

@@ -1,7 +1,6 @@
 //! `gpreempt bench predict`: the simulator beside what was measured.
 
 use gpreempt_bench::predict::{Prediction, TOLERANCE, predict};
-use gpreempt_bench::results::Results;
 
 use crate::args::BenchPredictArgs;
 use crate::failure::Failure;
@@ -9,9 +8,7 @@ use crate::{output, text_table};
 
 pub(super) fn main(args: &BenchPredictArgs) -> Result<(), Failure> {
     let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file)
-        .map_err(|error| Failure::input(format_args!("cannot read {name}: {error}")))?;
-    let results = Results::read(&name, &text).map_err(Failure::input)?;
+    let results = super::page::read(&args.file)?;
     let suite = match &args.suite {
         Some(path) => super::read(path)?,
         None => super::find(&results.suite.name)?,

@@ -10,7 +10,7 @@ use gpreempt_bench::plan::{self, Step, Wish, spoken};
 use gpreempt_bench::results::{CaseInfo, ModeInfo, Results, SCHEMA, SuiteInfo, rfc3339};
 use gpreempt_bench::suite::{Case, Suite};
 
-use super::{long, table, watch::Keeper};
+use super::{long, page, table, watch::Keeper};
 use crate::args::{BenchArgs, BenchBackend};
 use crate::failure::Failure;
 use crate::output;
@@ -65,6 +65,7 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     // Whatever the backend has started is ended before anything is said.
     drop(backend);
     if ended.map_err(Failure::run)? == Ended::Stopped {
+        page::write_beside(&results, &path)?;
         return Err(Failure::run(format_args!(
             "stopped; {} measurements are kept in {}, and the same command goes on",
             results.measurements.len(),
@@ -222,13 +223,15 @@ pub(super) fn note(text: &str, is_json: bool) {
 }
 
 pub(super) fn finish(args: &BenchArgs, results: &Results, path: &Path) -> Result<(), Failure> {
+    let page = page::write_beside(results, path)?;
     if args.json {
         output::print(&results.to_text())?;
     } else {
         output::print(&format!(
-            "{}\nThe results are in {}.\n",
+            "{}\nThe results are in {}, and the page that shows them is {}.\n",
             table::text(results),
-            path.display()
+            path.display(),
+            page.display()
         ))?;
     }
     let failed = results.checks.iter().filter(|check| !check.passed).count();

@@ -1,17 +1,20 @@
 //! One design measured.
 
+use gpreempt_bench::report::model::Mode;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::track::{Activity, Span};
 use gpreempt_sim::world::{Options, run};
 use serde::Serialize;
 
+use super::time_line::{self, Event};
 use super::workload::{self, Design, RESUME_INTERVAL_US};
 use crate::failure::Failure;
 use crate::output::micros;
+use crate::tracks;
 
-const OFFLINE: usize = 0;
-const ONLINE: usize = 1;
+pub(super) const OFFLINE: usize = 0;
+pub(super) const ONLINE: usize = 1;
 
 /// The first table: one request in the middle of 100 kernels.
 #[derive(Debug, Serialize)]
@@ -33,6 +36,8 @@ pub(crate) struct Row {
     pub(crate) reexecuted: u64,
     pub(crate) lost: u64,
     pub(crate) exact: bool,
+    /// What happened, moment by moment.
+    pub(crate) time_line: Vec<Event>,
 }
 
 /// There is one request, so all of these are its latency.
@@ -61,15 +66,16 @@ pub(crate) struct ResumeRow {
 }
 
 /// The moments of one preemption.
-struct Moments {
-    decided: Option<Instant>,
-    online_starts: Option<Instant>,
-    online_ends: Option<Instant>,
-    resume_decided: Option<Instant>,
-    offline_resumes: Option<Instant>,
+pub(super) struct Moments {
+    pub(super) decided: Option<Instant>,
+    pub(super) online_starts: Option<Instant>,
+    pub(super) online_ends: Option<Instant>,
+    pub(super) resume_decided: Option<Instant>,
+    pub(super) offline_resumes: Option<Instant>,
 }
 
-pub(crate) fn row(design: Design, interval_us: u64) -> Result<Row, Failure> {
+/// A design's row, and what its time line shows.
+pub(crate) fn row(design: Design, interval_us: u64) -> Result<(Row, Mode), Failure> {
     let scenario = workload::hundred_kernels(design, interval_us)?;
     let outcome = simulate(&scenario)?;
     let undisturbed = simulate(&workload::undisturbed(design)?)?;
@@ -82,7 +88,8 @@ pub(crate) fn row(design: Design, interval_us: u64) -> Result<Row, Failure> {
     let latency = micros(took(&outcome, ONLINE).as_nanos());
     let total_us = micros(took(&outcome, OFFLINE).as_nanos());
     let alone_us = micros(took(&undisturbed, OFFLINE).as_nanos());
-    Ok(Row {
+    let mode = mode(design, &outcome, arrival, &moments);
+    let row = Row {
         mode: design.name(),
         device: scenario.model.name.clone(),
         device_measured: scenario.model.measured,
@@ -98,7 +105,24 @@ pub(crate) fn row(design: Design, interval_us: u64) -> Result<Row, Failure> {
         reexecuted: outcome.reexecuted,
         lost: outcome.lost,
         exact: outcome.exact,
-    })
+        time_line: time_line::events(&outcome, arrival, &moments),
+    };
+    Ok((row, mode))
+}
+
+fn mode(design: Design, outcome: &Outcome, arrival: Instant, moments: &Moments) -> Mode {
+    Mode {
+        name: design.name().to_owned(),
+        explanation: design.explanation().to_owned(),
+        online_ns: vec![took(outcome, ONLINE).as_nanos()],
+        kept: None,
+        preemptions: outcome.preemptions,
+        reexecuted: outcome.reexecuted,
+        lost: outcome.lost,
+        exact: outcome.exact,
+        lanes: time_line::lanes(outcome),
+        marks: time_line::marks(outcome, arrival, moments),
+    }
 }
 
 pub(crate) fn resume_row(design: Design, pending: u32) -> Result<ResumeRow, Failure> {
@@ -126,17 +150,12 @@ fn took(outcome: &Outcome, task: usize) -> Duration {
 }
 
 /// The longest that a request is announced ahead.
-const HINT_MAX: Duration = Duration::from_micros(400);
+pub(super) const HINT_MAX: Duration = Duration::from_micros(400);
 
 fn moments(outcome: &Outcome, arrival: Instant) -> Moments {
     let runs = |task: usize| {
-        outcome.spans.iter().filter(move |span: &&Span| {
-            span.activity == Activity::Run
-                && outcome
-                    .queues
-                    .iter()
-                    .any(|&(queue, owner, _)| queue == span.queue && owner == task)
-        })
+        let runs = |span: &&Span| span.activity == Activity::Run;
+        tracks::of_task(outcome, task).filter(runs)
     };
     let decision = |verb: &str, from: Instant| {
         let mut decisions = outcome.decisions.iter();

@@ -1,5 +1,6 @@
 //! From spans to the report's time line.
 
+use gpreempt_bench::report::model::{self, Lane, Mark, Report};
 use gpreempt_core::time::Instant;
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::track::{Activity, Span as Tracked};
@@ -9,7 +10,7 @@ use super::provenance;
 use super::summary::{command, verdict};
 use super::workload::{Mode, Workload};
 use crate::args::DemoArgs;
-use crate::report::model::{self, Lane, Mark, Report, Span, SpanKind};
+use crate::tracks;
 
 const LANES: [&str; 2] = ["online", "offline"];
 
@@ -66,57 +67,29 @@ fn environment(args: &DemoArgs, workload: &Workload) -> Vec<(String, String)> {
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The spans of one task.
-fn spans_of(outcome: &Outcome, task: usize) -> impl Iterator<Item = &Tracked> {
-    let belongs = move |span: &&Tracked| {
-        outcome.queues.iter().any(|&(queue, owner, _)| queue == span.queue && owner == task)
-    };
-    outcome.spans.iter().filter(belongs)
-}
-
 fn lanes(outcome: &Outcome) -> Vec<Lane> {
-    let lane = |(task, name): (usize, &&str)| Lane {
-        name: (*name).to_owned(),
-        spans: spans_of(outcome, task).filter_map(draw).collect(),
-    };
-    LANES.iter().enumerate().take(outcome.tasks.len()).map(lane).collect()
-}
-
-fn draw(span: &Tracked) -> Option<Span> {
-    let kind = match span.activity {
-        Activity::Idle => return None,
-        Activity::Wait => SpanKind::Wait,
-        Activity::Run => SpanKind::Run,
-        Activity::Save => SpanKind::Save,
-        Activity::Restore => SpanKind::Restore,
-        Activity::Hold => SpanKind::Hold,
-        Activity::Kill => SpanKind::Killed,
-    };
-    Some(Span { start_ns: span.start.as_nanos(), end_ns: span.end.as_nanos(), kind })
+    let lanes = LANES.iter().enumerate().take(outcome.tasks.len());
+    lanes.map(|(task, name)| tracks::lane(outcome, task, name)).collect()
 }
 
 /// The request's arrival and end, and the first time offline work leaves and returns.
 fn marks(workload: &Workload, outcome: &Outcome) -> Vec<Mark> {
     let arrival = workload.arrival_in_window();
-    let mut marks = vec![mark(arrival, 0, "request arrives")];
+    let mut marks = vec![tracks::mark(arrival, 0, "request arrives")];
     let served = outcome.tasks[0].served.iter().find(|served| served.arrived >= arrival);
     if let Some(served) = served {
-        marks.push(mark(served.ended, 0, "answered"));
+        marks.push(tracks::mark(served.ended, 0, "answered"));
     }
     let leaves = |span: &&Tracked| matches!(span.activity, Activity::Save | Activity::Kill);
     let after = |from: Instant| move |span: &&Tracked| span.start >= from;
-    if let Some(left) = spans_of(outcome, 1).filter(leaves).find(after(arrival)) {
+    if let Some(left) = tracks::of_task(outcome, 1).filter(leaves).find(after(arrival)) {
         let text = if left.activity == Activity::Kill { "killed" } else { "preempted" };
-        marks.push(mark(left.start, 1, text));
+        marks.push(tracks::mark(left.start, 1, text));
         let runs = |span: &&Tracked| span.activity == Activity::Run;
         let back = served.map_or(left.end, |served| served.ended.max(left.end));
-        if let Some(back) = spans_of(outcome, 1).filter(runs).find(after(back)) {
-            marks.push(mark(back.start, 1, "resumed"));
+        if let Some(back) = tracks::of_task(outcome, 1).filter(runs).find(after(back)) {
+            marks.push(tracks::mark(back.start, 1, "resumed"));
         }
     }
     marks
-}
-
-fn mark(at: Instant, lane: usize, text: &str) -> Mark {
-    Mark { at_ns: at.as_nanos(), lane, text: text.to_owned() }
 }

@@ -122,3 +122,52 @@ fn a_short_stability_run_holds() {
     assert_eq!(printed["measurements"][0]["case"], "stability");
     assert!(printed["checks"].as_array().unwrap().len() >= 6);
 }
+
+#[test]
+fn a_page_lies_beside_the_results_and_can_be_made_again() {
+    let folder = Folder::new("bench-page");
+    let file = folder.file("small.toml", SMALL);
+    let text = folder.stdout(&["bench", &file, "--modes", "default,hold", "--out", "r"]);
+    assert!(text.contains("the page that shows them is r/report.html"), "{text}");
+    let page = std::fs::read_to_string(folder.0.join("r/report.html")).unwrap();
+    for part in
+        ["A small one", "Requests with gaps", "fast enough", "./result.json", "One preemption"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    folder.stdout(&["bench", "report", "r/result.json", "-o", "again.html"]);
+    assert_eq!(std::fs::read_to_string(folder.0.join("again.html")).unwrap(), page);
+    folder.file("broken.json", "{\"schema\": 1}");
+    for (arguments, expected) in [
+        (&["bench", "report", "nothing.json"][..], "cannot read nothing.json"),
+        (&["bench", "report", "broken.json"], "broken.json: this is no file of results"),
+        (&["bench", "report", "r/result.json", "-o", "no/where.html"], "there is no folder no"),
+        (&["bench", "compare", "r/result.json", "broken.json"], "broken.json: this is no file"),
+    ] {
+        let (code, error) = folder.failure(arguments);
+        assert_eq!(code, 2, "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let folder = Folder::new("bench-compare");
+    let slow = SMALL.replace("kernels = 20", "kernels = 30");
+    for (name, text) in [("before", SMALL), ("after", slow.as_str())] {
+        let file = folder.file(&format!("{name}.toml"), text.replace("= 2\n", "= 5\n"));
+        folder.run(&["bench", &file, "--modes", "hold", "--out", name]);
+    }
+    let (before, after) = ("before/result.json", "after/result.json");
+    let text = folder.stdout(&["bench", "compare", before, before]);
+    assert!(text.trim_end().ends_with("9 same"), "{text}");
+    let compared = folder.json(&["bench", "compare", before, after, "--json"]);
+    let rows = compared["rows"].as_array().unwrap();
+    let p50 = rows.iter().find(|row| row["mode"] == "hold" && row["quantity"] == "p50_ns").unwrap();
+    assert_eq!(p50["verdict"], "worse", "{p50}");
+    assert!(p50["change"].as_f64().unwrap() > 0.3, "{p50}");
+    assert_eq!(compared["remarks"].as_array().unwrap().len(), 1, "the suite's text is another");
+    let output = folder.run(&["bench", "compare", before, after, "--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("something got worse"));
+}

@@ -46,3 +46,52 @@ fn the_interval_decides_how_long_detection_takes() {
     assert_eq!(cwsr["detect_us"], 500.0);
     assert!(folder.stdout(&["compare"]).contains("Resume cost"));
 }
+
+#[test]
+fn the_time_lines_tell_the_documents_story() {
+    let folder = Folder::new("compare-lines");
+    let compare = folder.json(&["compare", "--json", "--report", "page.html"]);
+    let rows = compare["rows"].as_array().unwrap();
+    let line = |mode: &str| -> Vec<(f64, &str)> {
+        let row = rows.iter().find(|row| row["mode"] == mode).unwrap();
+        let events = row["time_line"].as_array().unwrap().iter();
+        events.map(|e| (e["at_us"].as_f64().unwrap(), e["what"].as_str().unwrap())).collect()
+    };
+    for row in rows {
+        let line = line(row["mode"].as_str().unwrap());
+        assert!(line.is_sorted_by(|a, b| a.0 <= b.0), "{line:?}");
+        assert!(line.contains(&(0.0, "the request arrives, in the 25th kernel")));
+    }
+    let words = |mode: &str| line(mode).iter().map(|(_, what)| *what).collect::<Vec<_>>();
+    let story = [
+        "100 offline kernels are submitted",
+        "the request arrives, in the 25th kernel",
+        "the scheduler decides to preempt",
+        "waves are being saved",
+        "offline work is off the device",
+        "the request's kernel runs",
+        "the request's kernel is done",
+        "the client has the answer",
+        "the scheduler decides to resume",
+        "offline work runs again",
+        "all 100 kernels are done",
+    ];
+    assert_eq!(words("cwsr"), story);
+    assert!(words("reset").contains(&"waves are killed"));
+    // Without preemption the request's kernel comes last.
+    let none = words("none");
+    assert!(!none.iter().any(|what| what.contains("waves") || what.contains("again")));
+    let page = std::fs::read_to_string(folder.0.join("page.html")).unwrap();
+    assert_eq!(page.matches("Time line of mode").count(), rows.len());
+    assert!(page.contains("Moment by moment") && page.ends_with("</html>\n"));
+    let text = folder.stdout(&["compare"]);
+    assert!(text.contains("+2.500 ms  the scheduler decides to preempt"), "{text}");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_anything_runs() {
+    let folder = Folder::new("compare-page");
+    let (code, line) = folder.failure(&["compare", "--report", "no/where.html"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("there is no folder no"), "{line}");
+}

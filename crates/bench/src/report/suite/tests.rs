@@ -1,0 +1,209 @@
+//! The page of a file of results, as a whole.
+
+use super::super::well_formed::{check_classes, check_well_formed};
+use super::{page, sample};
+use crate::results::{Results, Status};
+
+fn rendered(results: &Results) -> String {
+    let page = page(results, "result.json");
+    check_well_formed(&page);
+    check_classes(&page);
+    assert!(!page.contains("NaN") && !page.contains(">inf"), "numbers that are none");
+    page
+}
+
+#[test]
+fn the_page_is_well_formed_and_stands_alone() {
+    let page = rendered(&sample::results());
+    assert!(page.contains("prefers-color-scheme: dark"));
+    for loads in ["<script", "http://", "https://", "url(", "@import", "src=\"", "onload"] {
+        assert!(!page.contains(loads), "{loads}");
+    }
+    assert_eq!(page.matches("href=").count(), 2, "the empty icon and the raw numbers");
+    assert!(page.contains("<a href=\"./result.json\">result.json</a>"));
+    assert!(page.len() < 200_000, "{}", page.len());
+}
+
+#[test]
+fn sections_come_in_order() {
+    let page = rendered(&sample::results());
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let order = [
+        "<h1>Requests with gaps",
+        "3 cases in 5 modes, each 3 times, on NVIDIA H200. 1 of 2 things the suite asks for do \
+         not hold. Measurements failed in: mps, slices.",
+        "<h2>Checks",
+        "FAIL",
+        "pass",
+        "<h2>At a glance",
+        "<h2>Summary",
+        "<h2>What did not work",
+        "<h2>One preemption",
+        "<h2>What it depends on",
+        "<h2>How long requests take",
+        "<h2>Further numbers",
+        "<h2>Each load by itself",
+        "<h2>Where the numbers",
+        "gpreempt bench sample --backend nvidia --repetitions 3",
+        "<h2>What the columns mean",
+        "with a probability of 50.0% or more",
+    ];
+    assert!(order.map(at).is_sorted());
+}
+
+#[test]
+fn what_failed_is_shown_as_failed() {
+    let mut results = sample::results();
+    let page = rendered(&results);
+    let whole = "class=\"reason wrong\">failed: the control daemon did not start within 10 s<";
+    assert_eq!(page.matches(whole).count(), 3, "mps, in every case");
+    assert_eq!(page.matches("data-label=\"mps\" class=\"wrong\">failed<").count(), 3);
+    assert!(page.contains("class=\"wrong\">2 of 3<"), "slices, once");
+    assert!(
+        page.contains("mps<span class=\"meaning\">, 9 measurements in gap-10, gap-30, gap-60: ")
+    );
+    assert!(page.contains("slices<span class=\"meaning\">, 1 measurement in gap-30: "));
+    for each in &mut results.measurements {
+        if each.mode == "mps" {
+            each.status = Status::Skipped { reason: "MPS is not installed".to_owned() };
+        }
+    }
+    results.summarise();
+    let page = rendered(&results);
+    assert_eq!(page.matches("class=\"reason\">skipped: MPS is not installed<").count(), 3);
+    assert!(!page.contains("Measurements failed in: mps"));
+}
+
+#[test]
+fn ratios_have_intervals_and_a_single_run_has_none() {
+    let mut results = sample::results();
+    // Between the two ends of an interval.
+    let dash = "\u{a0}– ";
+    assert!(rendered(&results).contains(dash));
+    results.measurements.retain(|each| each.repetition == 0);
+    results.repetitions = 1;
+    results.summarise();
+    let page = rendered(&results);
+    assert!(!page.contains(dash));
+    assert!(!page.contains("with a probability of"));
+    assert!(page.contains("each once"));
+}
+
+#[test]
+fn an_interrupted_run_says_so_and_shows_what_is_missing() {
+    let mut results = sample::results();
+    results.finished = None;
+    results.measurements.truncate(3);
+    results.summarise();
+    let page = rendered(&results);
+    assert!(page.contains("The run was interrupted"));
+    assert!(page.contains("not measured before the interruption"));
+    assert!(page.contains("<td>interrupted</td>"));
+    results.measurements.clear();
+    results.summarise();
+    rendered(&results);
+    results.cases.clear();
+    results.modes.clear();
+    results.checks.clear();
+    rendered(&results);
+}
+
+#[test]
+fn pictures_are_drawn_for_every_case_and_can_be_read_aloud() {
+    let results = sample::results();
+    let page = rendered(&results);
+    // Time lines of three modes and a spread in each of three cases; p50, p99 and kept.
+    assert_eq!(page.matches("role=\"img\"").count(), 3 * 3 + 3 + 3);
+    assert_eq!(page.matches("<desc id=").count(), 15);
+    for word in ["request", "answer", "preempt", "back"] {
+        assert!(page.contains(&format!(">{word}</text>")), "{word}");
+    }
+    let ids = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let mut ids = ids.collect::<Vec<_>>();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "every name is there once");
+    assert!(page.contains(">10%</text>") && page.contains(">60%</text>"), "the axis");
+}
+
+#[test]
+fn names_from_files_stay_text_everywhere() {
+    let evil = "</title><script>alert('x')</script>&\"\u{1}";
+    let text = || evil.to_owned();
+    let mut results = sample::results();
+    results.suite.title = text();
+    results.suite.name = text();
+    results.backend = text();
+    results.command = text();
+    results.commit = Some(text());
+    results.started = text();
+    results.environment.devices = vec![text()];
+    results.environment.driver = Some(text());
+    results.environment.kernel = text();
+    results.environment.processor = text();
+    for version in &mut results.environment.versions {
+        (version.program, version.version) = (text(), text());
+    }
+    for mode in &mut results.modes {
+        mode.title = text();
+    }
+    for case in &mut results.cases {
+        case.title = text();
+        case.loads = vec![text()];
+        let point = case.point.as_mut().unwrap();
+        (point.curve, point.axis, point.unit) = (text(), text(), text());
+    }
+    for each in &mut results.measurements {
+        each.numbers.iter_mut().for_each(|number| {
+            (number.title, number.unit) = (text(), text());
+        });
+        each.loads.iter_mut().for_each(|load| load.name = text());
+        if let Status::Failed { reason } | Status::Skipped { reason } = &mut each.status {
+            *reason = text();
+        }
+        let Some(line) = &mut each.time_line else { continue };
+        line.rows.iter_mut().for_each(|row| *row = text());
+        line.marks.iter_mut().for_each(|mark| mark.name = text());
+    }
+    for check in &mut results.checks {
+        (check.name, check.text, check.case) = (text(), text(), Some(text()));
+    }
+    results.summarise();
+    let page = rendered(&results);
+    assert!(!page.contains("<script") && !page.contains('\u{1}'));
+    assert!(page.matches("&lt;script&gt;").count() > 30);
+}
+
+#[test]
+fn numbers_that_make_no_sense_do_no_harm() {
+    let mut results = sample::results();
+    for (each, value) in results.measurements.iter_mut().zip([-1e300, 0.0, 1e300].iter().cycle()) {
+        each.numbers.iter_mut().for_each(|number| number.value = *value);
+        if let Some(be) = &mut each.be {
+            (be.kept, be.per_second) = (Some(*value), *value);
+        }
+        if let Some(line) = &mut each.time_line {
+            line.length_ns = u64::MAX;
+            line.spans.iter_mut().for_each(|span| (span.row, span.to_ns) = (7, u64::MAX));
+        }
+        if let Some(lc) = &mut each.lc {
+            lc.latency.p50_ns = 0;
+            lc.latency.p99_ns = u64::MAX;
+            lc.latency.cdf.iter_mut().for_each(|point| point.share = 7.5);
+        }
+    }
+    for case in &mut results.cases {
+        case.point.as_mut().unwrap().value *= -1e12;
+    }
+    results.summarise();
+    check_well_formed(&page(&results, "result.json"));
+}
+
+/// Writes the sample where `GPREEMPT_SAMPLE_REPORT` says, for a look at it.
+#[test]
+#[ignore = "writes a file to look at; needs GPREEMPT_SAMPLE_REPORT"]
+fn write_the_sample() {
+    let path = std::env::var_os("GPREEMPT_SAMPLE_REPORT").expect("where to write it");
+    std::fs::write(path, page(&sample::results(), "result.json")).unwrap();
+}
