@@ -52,7 +52,7 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
             Role::Lc => {
                 let lc = lc(load, task, outcome);
                 latencies.extend(task.latencies().iter().map(|latency| latency.as_nanos()));
-                services.extend(task.served.iter().map(service_ns));
+                services.extend(service_times(task, outcome));
                 if let Some(lc) = &lc {
                     unfinished += lc.unfinished;
                     missed = lc.missed.map(|late| late + missed.unwrap_or(0)).or(missed);
@@ -76,8 +76,12 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
     Measured { lc, be, loads: results, numbers: Vec::new(), time_line: None }
 }
 
-fn service_ns(served: &gpreempt_sim::outcome::Served) -> u64 {
-    served.ended.since(served.began).as_nanos()
+/// From the beginning of requests to their ends. What the simulator begins to serve after the end
+/// has nobody beside it, and does not count.
+fn service_times(task: &TaskOutcome, outcome: &Outcome) -> Vec<u64> {
+    let end = Instant::ZERO + outcome.duration;
+    let served = task.served.iter().filter(|served| served.began < end);
+    served.map(|served| served.ended.since(served.began).as_nanos()).collect()
 }
 
 fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
@@ -86,7 +90,7 @@ fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
     let late = task.served.iter().filter(|served| served.ended > end);
     Some(LcResult {
         latency,
-        service: Distribution::of(task.served.iter().map(service_ns).collect()),
+        service: Distribution::of(service_times(task, outcome)),
         // The simulator serves everything in the end; by then, these were under way.
         unfinished: late.count() as u64,
         missed: load.deadline.map(|_| task.deadline_misses),

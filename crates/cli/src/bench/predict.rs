@@ -34,13 +34,14 @@ pub(super) fn main(args: &BenchPredictArgs) -> Result<(), Failure> {
 }
 
 fn table(predictions: &[Prediction]) -> Vec<Vec<String>> {
-    let heads = ["case, mode", "measured us", "predicted us", "off", ""];
+    let heads = ["case, mode", "measured us", "predicted us", "of it host", "off", ""];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(predictions.iter().map(|prediction| {
         vec![
             format!("{}, {}", prediction.case, prediction.mode),
             format!("{:.1}", prediction.measured_ns / 1e3),
             format!("{:.1}", prediction.predicted_ns / 1e3),
+            format!("{:.1}", prediction.host_ns / 1e3),
             format!("{:+.1} %", prediction.off * 100.0),
             if prediction.is_close { "" } else { "too far" }.to_owned(),
         ]
