@@ -19,21 +19,22 @@ import sys
 import time
 
 from harness import Bench, kernel_log
-from holds import (test_hints, test_hold_cycles, test_hold_ends, test_hold_resets, test_holds,
-                   test_launch_path, test_two_held)
-from library import test_library
+from holds import (test_hints, test_hold_cycles, test_hold_ends, test_holds, test_launch_path,
+                   test_two_held)
+from library import test_library, test_python_package
 from peers import test_peers, test_starving
 from priorities import test_kill, test_priority
+from programs import test_hold_resets, test_programs, test_static_runtime
 from service import soak, test_service
 from shares import test_idle_neighbour, test_single_kernels, test_three_classes, test_turns
 from surroundings import (test_containers, test_later_contexts, test_listing, test_memory,
                           test_mps, test_observe, test_refusals, test_users)
 
-TESTS = (test_priority, test_holds, test_hints, test_hold_ends, test_hold_resets, test_two_held,
-         test_launch_path, test_hold_cycles, test_kill, test_turns, test_single_kernels,
-         test_idle_neighbour, test_three_classes, test_listing, test_observe, test_later_contexts,
-         test_containers, test_users, test_refusals, test_memory, test_service, test_peers,
-         test_starving, test_mps, test_library)
+TESTS = (test_priority, test_holds, test_hints, test_hold_ends, test_hold_resets, test_programs,
+         test_static_runtime, test_two_held, test_launch_path, test_hold_cycles, test_kill,
+         test_turns, test_single_kernels, test_idle_neighbour, test_three_classes, test_listing,
+         test_observe, test_later_contexts, test_containers, test_users, test_refusals, test_memory,
+         test_service, test_peers, test_starving, test_mps, test_library, test_python_package)
 
 
 def selected(arguments):

@@ -1,4 +1,4 @@
-"""The C library on real hardware: queues, interrupts, hints, submission with a priority.
+"""The C library and the Python package on real hardware: queues, interrupts, hints, submission.
 
 Needs libgpreempt.so and the programs of crates/agent/examples/c beside the other binaries; without
 them it says SKIPPED.
@@ -7,6 +7,7 @@ them it says SKIPPED.
 import json
 import os
 import subprocess
+import sys
 import time
 
 from harness import lines, measured_rate
@@ -74,3 +75,56 @@ def test_library(bench):
     bench.check("submission with a priority, level 1: exact", found.get("exact") is True,
                 (submitted.stdout + submitted.stderr).strip()[-700:])
     bench.rows.append({"name": "cuda_priority", **found})
+
+
+PACKAGE = """
+import json, sys, time
+import gpreempt
+queues = gpreempt.queues(pid=int(sys.argv[1]))
+found = {"queues": len(queues), "level": int(gpreempt.level(queues[0].id))}
+with gpreempt.suspended(queues):
+    print("suspended", flush=True)
+    time.sleep(1.6)
+begin = time.perf_counter()
+for _ in range(10000):
+    with gpreempt.critical(deadline_us=1000):
+        pass
+found["critical_us"] = (time.perf_counter() - begin) * 100
+gpreempt.set_priority(3, pid=int(sys.argv[1]))
+found["priority"] = gpreempt.priority_of(int(sys.argv[1]))
+print(json.dumps(found), flush=True)
+"""
+
+
+def test_python_package(bench):
+    """The Python package: queues, suspension, hints and priorities of a CUDA program."""
+    sources = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../python/src")
+    library = os.path.join(os.path.dirname(bench.cli), "libgpreempt.so")
+    if not os.path.exists(library):
+        print("SKIPPED  Python package: libgpreempt.so is not there")
+        return
+    be = bench.start("be", "--seconds", "40", "--kernel-us", "8000", "--report-ms", "50",
+                     "--kind", "counter")
+    alone = measured_rate(be, 1)
+    daemon = Service(bench, "package")
+    time.sleep(2)
+    environment = {**daemon.environment, "PYTHONPATH": sources, "GPREEMPT_LIBRARY": library}
+    script = subprocess.Popen([sys.executable, "-c", PACKAGE, str(be.pid)], env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    bench.children.append(script)
+    begun = script.stdout.readline().strip()
+    time.sleep(0.1)
+    during = measured_rate(be, 1)
+    out, problem = script.communicate(timeout=60)
+    found = json.loads(out) if script.returncode == 0 else {}
+    after = measured_rate(be, 1)
+    bench.check("the Python package suspends and resumes a CUDA program",
+                begun == "suspended" and during == 0 and after >= 0.95 * alone,
+                f"{during:.0f}/s, then {after:.0f}/s of {alone:.0f} {problem.strip()[-200:]}")
+    bench.check("and lists queues, gives hints and sets priorities",
+                found.get("queues") == 1 and found.get("level") == 3 and found.get("priority") == 3,
+                json.dumps(found))
+    daemon.stop()
+    bench.end(be)
+    exact = lines(be.log, "final")[0]["exactness"]
+    bench.check("memory is exact after that", exact["result"] == "pass", json.dumps(exact))

@@ -19,7 +19,8 @@ from harness import Bench, kernel_log, lines, measured_rate, rate
 
 KINDS = ("resnet", "resnet-graph", "decode", "decode-graph")
 MODES = ("alone", "defaults", "MPS", "MPS with priority", "slices", "held")
-LOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_load.py")
+LOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "bench", "torch",
+                    "load.py")
 
 
 class Mps:
@@ -62,7 +63,8 @@ def start(bench, *arguments, environment=None):
 
 def one(bench, mode, kind, seconds, training, alone, environment=None):
     """One inference program in one mode. Returns its latencies."""
-    load = start(bench, "lc", "--kind", kind, "--seconds", str(seconds), environment=environment)
+    load = start(bench, "lc", "--kind", kind, "--seconds", str(seconds), "--warmup-ms", "1500",
+                 environment=environment)
     attach = None
     if mode in ("slices", "held"):
         processes = [f"{load.pid}:12", *(f"{be.pid}:2" for be in training)]

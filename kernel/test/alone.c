@@ -2,7 +2,8 @@
 /*
  * amdkfd as a module without the rest of amdgpu, for tests on machines without a
  * device: it has /dev/kfd and everything behind it, and whatever it would ask
- * amdgpu about a device says that somebody called it, which is a failure.
+ * amdgpu about a device says that somebody called it, which is a failure. With
+ * node=1 there is a node without hardware (node.c).
  */
 
 #include <linux/bug.h>
@@ -20,10 +21,14 @@
 /* Settings that are 0 by default, and tables of functions. */
 #define VARIABLE(name)	long name[64]
 
+int node_init(void);
+void node_exit(void);
+
 int kgd2kfd_init(void);
 void kgd2kfd_exit(void);
 int amdgpu_pasid_alloc(unsigned int bits);
 void amdgpu_pasid_free(u32 pasid);
+void amdgpu_bo_free_kernel(void **bo, u64 *gpu_address, void **cpu_address);
 
 int max_num_of_queues_per_device = 4096;
 int queue_preemption_timeout_ms = 9000;
@@ -99,7 +104,6 @@ FUNCTION(amdgpu_amdkfd_submit_ib)
 FUNCTION(amdgpu_amdkfd_unmap_hiq)
 FUNCTION(amdgpu_amdkfd_xcp_memory_size)
 FUNCTION(amdgpu_bo_create_kernel)
-FUNCTION(amdgpu_bo_free_kernel)
 FUNCTION(amdgpu_bo_gpu_offset)
 FUNCTION(amdgpu_bo_ref)
 FUNCTION(amdgpu_bo_unref)
@@ -142,13 +146,32 @@ void amdgpu_pasid_free(u32 pasid)
 {
 }
 
+/* Every process on a node gives its doorbells back, also if it never had any. */
+void amdgpu_bo_free_kernel(void **bo, u64 *gpu_address, void **cpu_address)
+{
+	WARN(bo && *bo, "a buffer that nobody made is given back");
+}
+
+static bool node;
+module_param(node, bool, 0444);
+MODULE_PARM_DESC(node, "have a node without hardware (default: none)");
+
 static int __init alone_init(void)
 {
-	return kgd2kfd_init();
+	int r = kgd2kfd_init();
+
+	if (r || !node)
+		return r;
+	r = node_init();
+	if (r)
+		kgd2kfd_exit();
+	return r;
 }
 
 static void __exit alone_exit(void)
 {
+	if (node)
+		node_exit();
 	kgd2kfd_exit();
 }
 

@@ -292,6 +292,19 @@ static void check_scheduler(void)
 	expect("disable", write_parameter("kfd_preempt_enable", "0"), 0);
 }
 
+/* Without a device there are no queues to show, but there is the file. */
+static void check_queues(void)
+{
+	int file = open("/sys/kernel/debug/kfd/queues", O_RDONLY);
+	char text[64];
+
+	expect("queues", file >= 0, 1);
+	if (file < 0)
+		return;
+	expect("no queues", read(file, text, sizeof(text)), 0);
+	close(file);
+}
+
 int main(int argc, char **argv)
 {
 	int is_stock = argc > 1 && !strcmp(argv[1], "stock");
@@ -305,6 +318,7 @@ int main(int argc, char **argv)
 		check_unknown(kfd);
 		check_priorities(kfd);
 		check_scheduler();
+		check_queues();
 		inherited = kfd;
 		in_child(check_inherited);
 		in_child(check_user);

@@ -31,10 +31,15 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
 
 /// Makes and tries both, as a step of the tests.
 pub(crate) fn make_and_check() -> anyhow::Result<()> {
-    make(true)
+    make(true).map(|_| ())
 }
 
-fn make(is_checked: bool) -> anyhow::Result<()> {
+/// The Debian package, where one can be made.
+pub(crate) fn debian_package() -> anyhow::Result<Option<PathBuf>> {
+    make(false)
+}
+
+fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
     let programs = build()?;
     // Where cargo builds is where people look; the target folder can be set in four places.
     let out = programs.parent().unwrap_or(&programs).join("dist");
@@ -56,11 +61,12 @@ fn make(is_checked: bool) -> anyhow::Result<()> {
     };
     if is_checked {
         check::tarball(&tarball, &work.join("check-tarball"))?;
-        if let Some(deb) = deb {
-            check::deb(&deb, &work.join("check-deb"))?;
+        if let Some(deb) = &deb {
+            check::deb(deb, &work.join("check-deb"))?;
         }
     }
-    remove(&work)
+    remove(&work)?;
+    Ok(deb)
 }
 
 /// Builds the programs; they end up in one folder, which is the answer.

@@ -24,8 +24,8 @@ use crate::process::{build_static, find_program, repository_root};
 use crate::step::Outcome;
 use archive::Archive;
 use findings::Findings;
-pub(crate) use guest::Guest;
 use guest::Programs;
+pub(crate) use guest::{Guest, boot};
 use kernel::{Kernel, Kind};
 pub(crate) use unpack::Unpacked;
 

@@ -25,6 +25,7 @@ mod service_numbers;
 mod shell;
 mod slurm;
 mod step;
+mod systemd;
 mod test;
 mod tidy;
 
@@ -101,6 +102,12 @@ const COMMANDS: &[Command] = &[
         arguments: "[--json]",
         about: "the code for AMD devices against the KFD of real kernels, in virtual machines",
         run: kfd_vm::main,
+    },
+    Command {
+        name: "systemd",
+        arguments: "",
+        about: "the Debian package under a real systemd, in a virtual machine",
+        run: systemd::main,
     },
     Command {
         name: "kernel",

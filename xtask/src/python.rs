@@ -85,6 +85,7 @@ fn test_package() -> anyhow::Result<bool> {
     }
     environment.install_package()?;
     environment.check_types()?;
+    environment.check_manifest()?;
     environment.run_tests(folder)?;
     Ok(true)
 }
@@ -104,7 +105,7 @@ impl Environment {
 
     /// Whether the tools of the tests could be installed; a machine without a network has none.
     fn install_tools(&self) -> anyhow::Result<bool> {
-        let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools"]);
+        let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools", VALIDATOR]);
         Ok(run(&mut pip)?.success())
     }
 
@@ -121,6 +122,13 @@ impl Environment {
         let mut mypy = self.module("mypy");
         mypy.args(["--strict", "--no-incremental"]);
         run_to_success(mypy.args(["--config-file", "python/pyproject.toml"]).args(TYPED))
+    }
+
+    /// Compares the example for Kubernetes with the schema of its API. The tool for it is a Python
+    /// package, so it is done here.
+    fn check_manifest(&self) -> anyhow::Result<()> {
+        let mut validate = Command::new(self.folder.join("bin").join(VALIDATOR));
+        run_to_success(validate.args(["--strict", "deploy/kubernetes/daemonset.yaml"]))
     }
 
     /// Runs the tests against what is in `programs`.
@@ -149,6 +157,9 @@ impl Environment {
         self.folder.join("bin").join("python")
     }
 }
+
+/// Knows the schemas of Kubernetes.
+const VALIDATOR: &str = "kubernetes-validate";
 
 /// What mypy reads.
 const TYPED: &[&str] = &["python/src", "python/tests", "python/examples"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Sleeping is only good to within this; the rest of a wait is spent looking at the clock.
-const SPIN: Duration = Duration::from_micros(200);
+const SPIN: Duration = Duration::from_micros(1_000);
 
 /// Tells the time, and lets it pass.
 pub(crate) trait Clock {

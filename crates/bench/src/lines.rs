@@ -41,8 +41,8 @@ pub(crate) enum Line {
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Shape {
-    /// How much it does.
-    pub(crate) iterations: u64,
+    /// How much it does; an emulated one has no such number.
+    pub(crate) iterations: Option<u64>,
 }
 
 /// The last line of a load: requests have some of it, best-effort work the rest.
@@ -57,8 +57,20 @@ pub(crate) struct Final {
     pub(crate) unit: String,
     /// Whether everything happened exactly once, where that was looked at.
     pub(crate) exactness: Option<Exactness>,
-    /// Results that were wrong.
-    pub(crate) wrong: Option<u64>,
+    /// What requests met with, counted from when they were due.
+    pub(crate) latency_us: Option<Quantiles>,
+}
+
+/// Some percentiles, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Quantiles {
+    /// The middle one.
+    pub(crate) p50: f64,
+    /// 99 of 100 are shorter.
+    pub(crate) p99: f64,
+    /// The longest.
+    pub(crate) max: f64,
 }
 
 /// Whether everything happened exactly once.
@@ -120,7 +132,10 @@ some words
     #[test]
     fn lines_are_what_loads_write() {
         let first = of(LOG).next().unwrap();
-        assert_eq!(first, Line::Ready { kernel: Some(Shape { iterations: 500 }) });
+        assert_eq!(first, Line::Ready { kernel: Some(Shape { iterations: Some(500) }) });
+        let emulated = "{\"line\":\"ready\",\"kernel\":{\"kernel\":\"mix\",\"groups\":8}}";
+        let shape = Some(Shape { iterations: None });
+        assert_eq!(of(emulated).next(), Some(Line::Ready { kernel: shape }));
         let last = last(LOG).unwrap();
         assert_eq!((last.until_ns, last.unit.as_str()), (2000, "kernels"));
         assert_eq!(last.exactness.unwrap().result, "pass");

@@ -21,6 +21,9 @@ use usage::Usage;
 const ROUND: Duration = Duration::from_secs(1);
 /// How often a visitor is exchanged for the next one: in rounds.
 const VISIT: u64 = 5;
+/// Levels of a class: online work stays in the high one and offline work in the low one, because
+/// offline work of the high class never ends and would leave nothing to the low one.
+const CLASS: u64 = 8;
 /// The seed of all changes: a run of the same length makes the same.
 const SEED: u64 = 7;
 
@@ -101,8 +104,7 @@ impl Stability {
                 visitor = Some(cast.visitor(account.visits)?);
                 account.visits += 1;
             }
-            let level = chance.below(16);
-            let changed = cast.change(chance.below(3), level);
+            let changed = cast.change(chance.below(3), chance.below(CLASS));
             account.changes += 1;
             account.refused.extend(changed.err());
             account.daemon.extend(Usage::of(cast.daemon_pid()));

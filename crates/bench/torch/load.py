@@ -169,9 +169,20 @@ def online(arguments):
         with open(arguments.raw, "w") as out:
             out.write("due_ns,begin_ns,end_ns,served\n")
             out.writelines(",".join(map(str, row)) + "\n" for row in rows)
-    say({"line": "final", "from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong})
+    say({"line": "final", "from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong,
+         "service_us": quantiles([(ended - began) / 1e3 for _, began, ended, served in rows
+                                  if served])})
     if wrong:
         sys.exit(f"{wrong} results are not those of the first request")
+
+
+def quantiles(lengths):
+    """What a reader wants to know about them."""
+    if not lengths:
+        return None
+    lengths = sorted(lengths)
+    at = lambda part: lengths[min(len(lengths) - 1, int(len(lengths) * part))]
+    return {"count": len(lengths), "p50": at(0.5), "p99": at(0.99), "max": lengths[-1]}
 
 
 def offline(arguments):

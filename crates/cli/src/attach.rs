@@ -228,6 +228,7 @@ impl Attach {
             self.tell_scheduler(Event::TaskVanished { task })?;
             return Err(Failure::input(problem));
         }
+        self.backend.set_priority(task, traits.priority);
         self.tasks.insert(task, Attached { pid: process.info().key.pid, traits });
         let contexts = match process {
             Seen::Nvidia(_) => Some(self.backend.queues_of(task).len()),
@@ -352,6 +353,7 @@ impl Attach {
                     let Some(attached) = self.tasks.get_mut(&task) else { continue };
                     attached.traits.priority = priority;
                     let traits = attached.traits;
+                    self.backend.set_priority(task, priority);
                     self.tell_scheduler(Event::TaskChanged { task, traits })?;
                     self.judge_others();
                 }

@@ -18,6 +18,14 @@ struct Findings {
     emulated: &'static str,
     nvidia: Vec<Finding>,
     amd: Vec<Finding>,
+    amd_way: Option<AmdWay>,
+}
+
+/// In which way queues of AMD devices are stopped, and why not in a better one.
+#[derive(Serialize)]
+struct AmdWay {
+    way: &'static str,
+    why_not_better: Option<String>,
 }
 
 /// One thing that is so, and what follows.
@@ -28,8 +36,12 @@ struct Finding {
 }
 
 pub(crate) fn main(args: &DoctorArgs) -> Result<(), Failure> {
-    let findings =
-        Findings { emulated: "works everywhere: gpreempt demo", nvidia: nvidia(), amd: amd() };
+    let findings = Findings {
+        emulated: "works everywhere: gpreempt demo",
+        nvidia: nvidia(),
+        amd: amd(),
+        amd_way: amd_way(),
+    };
     if args.json {
         return output::print_json(&findings);
     }
@@ -91,6 +103,11 @@ fn nvidia() -> Vec<Finding> {
 fn amd() -> Vec<Finding> {
     let found = probe::look(&SiteName::from_environment()).into_iter();
     found.map(|seen| finding(seen.ok, seen.what)).collect()
+}
+
+fn amd_way() -> Option<AmdWay> {
+    let in_use = SiteName::from_environment().open().ok()?.way();
+    Some(AmdWay { way: in_use.way.name(), why_not_better: in_use.why_not_better })
 }
 
 fn rustix_is_root() -> bool {

@@ -54,6 +54,7 @@ fn say(args: &PreemptArgs, groups: u32, waited: bool, took: Duration) -> Result<
         let result = json!({ "pid": pid, "groups": groups, "took_us": took_us, "waited": waited });
         return output::print_json(&result);
     }
+    let noun = if groups == 1 { "group" } else { "groups" };
     let how = if waited { "was taken off" } else { "was told to leave" };
-    output::print(&format!("{pid} {how} its GPUs: {groups} groups in {took_us} us\n"))
+    output::print(&format!("{pid} {how} its GPUs: {groups} {noun} in {took_us} us\n"))
 }

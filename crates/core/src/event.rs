@@ -58,6 +58,14 @@ pub enum Event {
         /// From the resume command to the queue running again.
         resume_cost: Duration,
     },
+    /// Somebody else decides who runs on a device, or no longer does. As long as it is so, queues
+    /// are taken off only because somebody suspended them, and all others are let on.
+    DeviceYielded {
+        /// Its name.
+        device: DeviceId,
+        /// Whether it is so from now on.
+        yielded: bool,
+    },
     /// A device is gone, with every queue on it.
     DeviceVanished {
         /// Its name.

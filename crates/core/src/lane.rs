@@ -145,6 +145,11 @@ impl Lane {
         self.on.first().copied()
     }
 
+    /// The most important of those that are off.
+    pub(crate) fn highest_off(&self) -> Option<Place> {
+        self.off.last().copied()
+    }
+
     /// The least important of those that run, if it has to make way for the top.
     pub(crate) fn loser(&self) -> Option<(Place, Place)> {
         let top = self.top()?;

@@ -117,6 +117,7 @@ impl Scheduler {
             Event::DeviceCost { device, preempt_cost, resume_cost } => {
                 self.set_cost(device, preempt_cost, resume_cost)
             }
+            Event::DeviceYielded { device, yielded } => self.set_yielded(device, yielded),
             Event::DeviceVanished { device } => self.remove_device(device),
             Event::TaskAppeared { task, traits } => self.add_task(task, traits),
             Event::TaskChanged { task, traits } => self.change_task(task, traits),

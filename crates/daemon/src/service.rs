@@ -235,7 +235,7 @@ impl Service {
 
     /// Says that something did not work; the same thing once.
     fn problem(&mut self, problem: &str) {
-        if self.problems.add(problem) {
+        if self.problems.add(problem, instant(monotonic_ns())) {
             self.log.warn(problem);
         }
     }

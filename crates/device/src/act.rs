@@ -89,9 +89,10 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         Act::EmulatedStop { .. } | Act::EmulatedPark { .. } | Act::EmulatedSlice { .. } => {
             emulated::act::perform(process, act, undo)
         }
-        Act::AmdPause { .. } | Act::AmdSuspend { .. } | Act::AmdSession { .. } => {
-            amd::act::perform(process, act, undo)
-        }
+        Act::AmdPause { .. }
+        | Act::AmdSuspend { .. }
+        | Act::AmdSession { .. }
+        | Act::AmdPriority { .. } => amd::act::perform(process, act, undo),
     }
 }
 

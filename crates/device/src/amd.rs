@@ -1,4 +1,5 @@
-//! AMD devices on an unpatched kernel: queues of other processes, listed, suspended and resumed.
+//! AMD devices, on an unpatched kernel or a patched one: queues of other processes, listed,
+//! suspended and resumed.
 //!
 //! From the bottom up: [`abi`] is what the kernel's header says; a [`door`] carries calls to the
 //! kernel or to something with the same rules ([`fake`]); a [`session`] is what a debugger has with
@@ -13,8 +14,10 @@ mod backend;
 mod destroyer;
 pub mod door;
 pub mod fake;
+mod kernel_scheduler;
+mod lookout;
 pub mod node;
-mod own_calls;
+pub mod own_calls;
 pub mod pause;
 pub mod probe;
 mod ptrace;
@@ -24,6 +27,7 @@ pub mod site;
 pub mod suspension;
 pub mod topology;
 mod tracer;
+pub mod way;
 
 pub use backend::AmdBackend;
 pub use gpreempt_kfd::abi;

@@ -9,7 +9,7 @@ mod reporter;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
@@ -74,6 +74,22 @@ pub trait Controller: Backend + Debug {
         None
     }
 
+    /// A task has this priority now, for devices that are scheduled by somebody who has to be told.
+    fn set_priority(&mut self, _task: TaskId, _priority: Priority) {}
+
+    /// The same for a queue, or it has its task's again.
+    fn set_queue_priority(&mut self, _queue: QueueId, _priority: Option<Priority>) {}
+
+    /// In which way queues are stopped here, where there are several.
+    fn way(&self) -> Option<WayInUse> {
+        None
+    }
+
+    /// The same for a task, which may have less than others.
+    fn way_of(&self, _task: TaskId) -> Option<WayInUse> {
+        None
+    }
+
     /// Stands for everybody on these devices who was not adopted, or no longer does: whom the
     /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
     fn set_others(&mut self, _priority: Option<Priority>) {}
@@ -84,6 +100,10 @@ pub trait Controller: Backend + Debug {
     /// A task says that a request is coming, or is done. The scheduler hears of it as well; this is
     /// for whoever can do something before it decides.
     fn hint(&mut self, _task: TaskId, _begins: bool) {}
+
+    /// Where a task says the same, for whoever looks there more often than it is told. What it
+    /// says is not in force any more once nobody else has it.
+    fn watch_hints(&mut self, _task: TaskId, _sight: Weak<dyn HintSight>) {}
 
     /// How it stands with the hold of a queue, where there are holds.
     fn hold_of(&self, _queue: QueueId) -> Option<HoldStatus> {
@@ -100,6 +120,21 @@ pub trait Controller: Backend + Debug {
     fn release_all(&mut self) -> Result<(), String>;
 }
 
+/// A place where a process says that requests are coming, to be read at any time by any thread.
+pub trait HintSight: Debug + Send + Sync {
+    /// What it says now.
+    fn look(&self) -> HintView;
+}
+
+/// What a process says of its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HintView {
+    /// How many it announced so far, whatever number that began with.
+    pub begun: u64,
+    /// Whether one is on its way.
+    pub is_active: bool,
+}
+
 /// How it stands with the hold of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldStatus {
@@ -107,6 +142,17 @@ pub enum HoldStatus {
     Ready(HoldFigures),
     /// That cannot be done, in a sentence.
     Impossible(String),
+}
+
+/// In which way queues are stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WayInUse {
+    /// A short name.
+    pub name: &'static str,
+    /// What it is, in a sentence without an end.
+    pub what: String,
+    /// Why it is not a better one.
+    pub why_not_better: Option<String>,
 }
 
 /// What a process cannot have of what others can.

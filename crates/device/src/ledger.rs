@@ -1,6 +1,7 @@
 //! Acts with their journal: written down before they are done, forgotten when they are undone.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::act::{self, ActError};
 use crate::hold_pages::HoldPages;
@@ -8,6 +9,10 @@ use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
 
 /// What is in force in which process. Shared by the workers of all devices.
+///
+/// Whoever acts on a process has its turn there: calls to the driver may take long, or for ever,
+/// and only those wait who want the same process. What is written down is nobody's for longer than
+/// it takes to write a file.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
@@ -20,19 +25,16 @@ struct Inner {
     entries: Vec<Entry>,
     /// Processes of which something is written down even while nothing is done to them.
     claimed: Vec<ProcessKey>,
+    /// Held by whoever acts on a process.
+    turns: BTreeMap<ProcessKey, Arc<Mutex<()>>>,
 }
 
 impl Ledger {
     /// A ledger that writes into a session.
     pub fn new(session: Session) -> Self {
-        Self {
-            inner: Arc::new(Mutex::new(Inner {
-                session,
-                entries: Vec::new(),
-                claimed: Vec::new(),
-            })),
-            holds: None,
-        }
+        let (entries, claimed, turns) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let inner = Inner { session, entries, claimed, turns };
+        Self { inner: Arc::new(Mutex::new(inner)), holds: None }
     }
 
     /// The same, with memory for holds that its keeper shares.
@@ -52,8 +54,7 @@ impl Ledger {
     /// # Errors
     /// If it cannot be written; then it must not be done.
     pub fn write(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.write_down(process, act).map(|_| ())
+        self.inner().write_down(process, act).map(|_| ())
     }
 
     /// Does or undoes an act, and keeps the journal in step.
@@ -62,23 +63,24 @@ impl Ledger {
     /// If it is not done. What may have been done in part is taken back, and stays in the journal
     /// if that does not work.
     pub fn perform(&self, process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn_of(process);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         if undo {
             // What is written down is what was done, and it may be more.
-            let recorded = inner.recorded(process, act).unwrap_or_else(|| act.clone());
+            let recorded = self.inner().recorded(process, act).unwrap_or_else(|| act.clone());
             return match act::perform(process, &recorded, true) {
                 Err(error) if !error.is_gone() => Err(error),
                 // What is not there any more needs nothing; whoever asked is told that.
-                result => inner.cross_out(process, act).and(result),
+                result => self.inner().cross_out(process, act).and(result),
             };
         }
-        let replaced = inner.write_down(process, act)?;
+        let replaced = self.inner().write_down(process, act)?;
         let result = act::perform(process, act, false);
         // What was in force before still is, and undoing what is written down undoes both.
         if result.is_err() && !replaced {
             match act::perform(process, act, true) {
                 Err(error) if !error.is_gone() => {}
-                Ok(()) | Err(_) => inner.cross_out(process, act)?,
+                Ok(()) | Err(_) => self.inner().cross_out(process, act)?,
             }
         }
         result
@@ -89,16 +91,13 @@ impl Ledger {
     /// # Errors
     /// If it is and that does not work.
     pub fn extend(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_in_force = inner.recorded(process, act).is_some();
-        drop(inner);
+        let is_in_force = self.has(process, act);
         if is_in_force { self.perform(process, act, false) } else { Ok(()) }
     }
 
     /// Whether an act is written down.
     pub fn has(&self, process: ProcessKey, act: &Act) -> bool {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.recorded(process, act).is_some()
+        self.inner().recorded(process, act).is_some()
     }
 
     /// Writes down that a process is ours, before anything is done to it.
@@ -106,46 +105,68 @@ impl Ledger {
     /// # Errors
     /// If it cannot be written.
     pub fn claim(&self, process: ProcessKey) -> Result<(), ActError> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         let at = inner.entry_of(process);
-        let Inner { session, entries, claimed } = &mut *inner;
+        let Inner { session, entries, claimed, .. } = &mut *inner;
         if !claimed.contains(&process) {
             claimed.push(process);
         }
         session.write(&entries[at]).map_err(|error| ActError::Journal(error.to_string()))
     }
 
-    /// Puts one process back as it was.
+    /// Puts one process back as it was. If nothing was done to it, that waits for nobody.
     ///
     /// # Errors
     /// If it is there and cannot be put back; then the journal still says what was done.
     pub fn undo_process(&self, process: ProcessKey) -> Result<(), String> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = inner.entries.iter().position(|entry| entry.process == process) else {
-            return Ok(());
-        };
-        act::undo(&inner.entries[at])?;
-        inner.entries.swap_remove(at);
-        inner.claimed.retain(|claimed| *claimed != process);
-        inner.session.forget(process).map_err(|error| error.to_string())
+        self.undo_some(process, |_| true)
     }
 
-    /// Puts every process back as it was.
+    /// Takes acts of one kind back in every process. One to which nothing else was done is
+    /// forgotten.
     ///
     /// # Errors
-    /// The first that could not be put back; the others are.
-    pub fn undo_all(&self) -> Result<(), String> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The first that could not be taken back; the others are.
+    pub fn undo_all(&self, is_meant: impl Fn(&Act) -> bool) -> Result<(), String> {
+        let processes: Vec<ProcessKey> =
+            self.inner().entries.iter().map(|entry| entry.process).collect();
         let mut problem = Ok(());
-        for entry in std::mem::take(&mut inner.entries) {
-            match act::undo(&entry) {
-                Ok(()) => {
-                    let _ = inner.session.forget(entry.process);
-                }
-                Err(error) => problem = problem.and(Err(error)),
-            }
+        for process in processes {
+            let undone = self.undo_some(process, &is_meant);
+            problem = problem.and(undone);
         }
         problem
+    }
+
+    fn undo_some(
+        &self,
+        process: ProcessKey,
+        is_meant: impl Fn(&Act) -> bool,
+    ) -> Result<(), String> {
+        let meant = || self.inner().acts_of(process).into_iter().filter(&is_meant);
+        let turn = self.turn_of(process);
+        // Where there is nothing to do, nobody has to be waited for.
+        let is_any = meant().next().is_some();
+        let _turn = is_any.then(|| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let acts: Vec<Act> = if is_any { meant().collect() } else { Vec::new() };
+        act::undo(&Entry { process, acts: acts.clone(), until_ns: None })?;
+        let mut inner = self.inner();
+        for act in &acts {
+            inner.cross_out(process, act).map_err(|error| error.to_string())?;
+        }
+        inner.forget_untouched(process)
+    }
+
+    /// Never held while a driver is called.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is held by whoever acts on a process.
+    fn turn_of(&self, process: ProcessKey) -> Arc<Mutex<()>> {
+        let mut inner = self.inner();
+        inner.turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(inner.turns.entry(process).or_default())
     }
 }
 
@@ -156,6 +177,20 @@ impl Inner {
         }
         self.entries.push(Entry { process, acts: Vec::new(), until_ns: None });
         self.entries.len() - 1
+    }
+
+    fn acts_of(&self, process: ProcessKey) -> Vec<Act> {
+        let entry = self.entries.iter().find(|entry| entry.process == process);
+        entry.map(|entry| entry.acts.clone()).unwrap_or_default()
+    }
+
+    /// Forgets a process, and that it is ours, if nothing is done to it.
+    fn forget_untouched(&mut self, process: ProcessKey) -> Result<(), String> {
+        let is_it = |entry: &Entry| entry.process == process && entry.acts.is_empty();
+        let Some(at) = self.entries.iter().position(is_it) else { return Ok(()) };
+        self.entries.swap_remove(at);
+        self.claimed.retain(|claimed| *claimed != process);
+        self.session.forget(process).map_err(|error| error.to_string())
     }
 
     fn recorded(&self, process: ProcessKey, act: &Act) -> Option<Act> {
@@ -200,7 +235,11 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amd::SiteName;
+    use crate::amd::fake::{FakeClient, FakeKfd};
+    use crate::amd::site::fakes;
     use crate::journal::Journal;
+    use crate::process::ProcessInfo;
 
     #[test]
     fn what_could_not_be_done_is_not_in_the_journal() {
@@ -214,7 +253,67 @@ mod tests {
         let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
         assert!(ledger.perform(process, &act, false).is_err());
         assert_eq!(Session::at(folder).entries().unwrap(), []);
-        assert_eq!(ledger.undo_all(), Ok(()));
+        assert_eq!(ledger.undo_all(|_| true), Ok(()));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    /// A process that is there and uses a KFD.
+    struct Paused {
+        child: std::process::Child,
+        key: ProcessKey,
+        _client: FakeClient,
+    }
+
+    impl Paused {
+        fn new(kfd: &FakeKfd) -> Self {
+            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let key = ProcessInfo::read(child.id()).unwrap().key;
+            let client = kfd.client(key.pid);
+            client.open_queue(1).unwrap();
+            Self { child, key, _client: client }
+        }
+    }
+
+    impl Drop for Paused {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn a_call_that_never_returns_keeps_nobody_from_other_processes() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-turns", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let ledger = Ledger::new(Journal::at(root.clone()).unwrap().begin().unwrap());
+        let kfd = FakeKfd::new();
+        fakes::put(&root, &kfd, true);
+        let (hung, other) = (Paused::new(&kfd), Paused::new(&kfd));
+        let act = Act::AmdPause { site: SiteName::emulated(&root) };
+        kfd.hang(hung.key.pid, true);
+        let (own, hung_key, hung_act) = (ledger.clone(), hung.key, act.clone());
+        let pausing = std::thread::spawn(move || own.perform(hung_key, &hung_act, false));
+        let since = std::time::Instant::now();
+        while !ledger.has(hung.key, &act) {
+            assert!(since.elapsed().as_secs() < 20, "it is never written down");
+            std::thread::yield_now();
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        let (own, other_key) = (ledger.clone(), other.key);
+        std::thread::spawn(move || {
+            own.claim(other_key).unwrap();
+            own.claim(hung_key).unwrap();
+            own.perform(other_key, &act, false).unwrap();
+            own.undo_all(|act| !matches!(act, Act::AmdPause { .. })).unwrap();
+            own.undo_process(other_key).unwrap();
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("nobody waits");
+        kfd.hang(hung.key.pid, false);
+        pausing.join().unwrap().unwrap();
+        assert_eq!(kfd.is_running(hung.key.pid, 0), Some(false));
+        ledger.undo_all(|_| true).unwrap();
+        assert_eq!(kfd.is_running(hung.key.pid, 0), Some(true));
         std::fs::remove_dir_all(root).unwrap();
     }
 }

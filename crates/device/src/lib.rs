@@ -17,3 +17,4 @@ pub mod keeper;
 pub mod ledger;
 pub mod nvidia;
 pub mod process;
+pub mod urgency;

@@ -86,6 +86,12 @@ pub(crate) struct KfdArgs {
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     xccs: u32,
+    /// With --kfd: have the calls of gpreempt's kernel patches, and their files: FOLDER/parameters
+    #[arg(long, requires = "kfd")]
+    patched: bool,
+    /// With --patched: the scheduler of the patches is on from the beginning
+    #[arg(long, requires = "patched")]
+    scheduler: bool,
 }
 
 /// What all loads have.
@@ -209,8 +215,9 @@ impl ServeArgs {
 impl ServeArgs {
     /// The KFD they ask for, if any.
     pub(crate) fn kfd(&self) -> Option<KfdOptions> {
-        let KfdArgs { kfd, kernel, gfx, xccs } = self.kfd.clone();
-        Some(KfdOptions { folder: kfd?, rules: Rules::of(&kernel, gfx)?, gfx, xccs })
+        let KfdArgs { kfd, kernel, gfx, xccs, patched, scheduler } = self.kfd.clone();
+        let rules = Rules { own_calls: patched, ..Rules::of(&kernel, gfx)? };
+        Some(KfdOptions { folder: kfd?, rules, gfx, xccs, scheduler })
     }
 }
 

@@ -8,6 +8,7 @@
 //! FOLDER/gpu     the emulator's own socket: memory, doorbells, results
 //! FOLDER/sys     what /sys/class/kfd/kfd is, as files
 //! FOLDER/debug   what /sys/kernel/debug/kfd is, as files
+//! FOLDER/parameters   of a patched one: what /sys/module/amdgpu/parameters is, as files
 //! ```
 
 mod client;
@@ -16,6 +17,8 @@ pub mod driver;
 #[cfg(feature = "server")]
 pub mod local;
 pub mod message;
+#[cfg(feature = "server")]
+pub mod parameters;
 #[cfg(feature = "server")]
 pub(crate) mod procfs;
 #[cfg(feature = "server")]
@@ -43,6 +46,8 @@ pub const SOCKET: &str = "kfd";
 pub const GPU_SOCKET: &str = "gpu";
 /// The files that are sysfs's elsewhere.
 pub const SYSFS: &str = "sys";
+/// The settings of a patched one: its module's parameters elsewhere.
+pub const PARAMETERS: &str = "parameters";
 /// The files that are debugfs's elsewhere.
 pub const DEBUGFS: &str = "debug";
 

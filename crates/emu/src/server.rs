@@ -221,6 +221,7 @@ impl Server {
                 }
             }
             self.report_events();
+            self.act_by_itself();
             self.show_files();
         }
     }

@@ -4,6 +4,7 @@
 
 pub mod block;
 pub mod exception;
+pub mod own;
 pub mod table;
 pub mod trap;
 pub mod version;

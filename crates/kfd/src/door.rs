@@ -6,6 +6,7 @@
 
 mod client;
 mod debugger;
+mod own;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -16,9 +17,10 @@ use crate::abi::block::{CreateQueue, CriuOperation, UpdateQueue};
 use crate::abi::exception::Exceptions;
 use crate::abi::trap::{DebugEvent, DeviceEntry, QueueEntry, RuntimeInfo};
 use crate::abi::version::Version;
+pub use own::OwnDoor;
 
 /// What a debugger needs. The processes it names are others.
-pub trait Door: Debug + Send + Sync {
+pub trait Door: OwnDoor {
     /// Which interface there is.
     ///
     /// # Errors

@@ -67,6 +67,11 @@ pub struct DeviceSnapshot {
     pub preempt_us_p50: u64,
     /// How long they took, all but one in a hundred at the most.
     pub preempt_us_p99: u64,
+    /// In which way its queues are stopped, where there are several: kernel-scheduler, own-calls,
+    /// debug-trap, whole-process or nothing.
+    pub way: Option<String>,
+    /// Why that is not a better one.
+    pub no_better_way: Option<String>,
 }
 
 /// One process.
@@ -113,6 +118,10 @@ pub struct TaskSnapshot {
     pub lease_ms: Option<u64>,
     /// Commands for it that failed so far.
     pub faults: u64,
+    /// In which way its queues are stopped, as for a device.
+    pub way: Option<String>,
+    /// Why that is not a better one.
+    pub no_better_way: Option<String>,
     /// Its queues.
     pub queues: Vec<QueueSnapshot>,
 }

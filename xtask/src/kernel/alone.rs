@@ -11,6 +11,21 @@ use anyhow::{Context, ensure};
 use super::{build, folder, objects, tree};
 use crate::process::{repository_root, run_to_success};
 
+/// Where the headers are that a made-up node needs.
+const HEADERS: [&str; 11] = [
+    "include/asic_reg",
+    "include",
+    "amdgpu",
+    "pm/inc",
+    "acp/include",
+    "display",
+    "display/include",
+    "display/modules/inc",
+    "display/dc",
+    "display/amdgpu_dm",
+    "amdkfd",
+];
+
 /// The module, and the release of the kernel it is for. It has amdgpu's name, so that everything
 /// is where it would be.
 pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
@@ -20,7 +35,7 @@ pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
     let debian = build::as_debian(&source, &tree)?;
     let alone = folder().join("alone");
     fs::create_dir_all(&alone).with_context(|| alone.display().to_string())?;
-    let mut names = vec!["alone.o".to_owned()];
+    let mut names = vec!["alone.o".to_owned(), "node.o".to_owned()];
     for object in &compiled {
         let name = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // What is compiled elsewhere comes by this name, with a note of how it was made.
@@ -29,10 +44,17 @@ pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
         fs::write(alone.join(format!(".{name}.cmd")), "savedcmd_elsewhere := true\n")?;
         names.push(name);
     }
-    let makefile = format!("obj-m := amdgpu.o\namdgpu-y := {}\n", names.join(" "));
+    let headers = HEADERS.map(|part| format!("-I$(srctree)/drivers/gpu/drm/amd/{part}"));
+    let makefile = format!(
+        "obj-m := amdgpu.o\namdgpu-y := {}\nCFLAGS_node.o := {}\n",
+        names.join(" "),
+        headers.join(" ")
+    );
     fs::write(alone.join("Makefile"), makefile)?;
-    let stubs = repository_root().join("kernel/test/alone.c");
-    fs::copy(&stubs, alone.join("alone.c")).with_context(|| stubs.display().to_string())?;
+    for name in ["alone.c", "node.c"] {
+        let stubs = repository_root().join("kernel/test").join(name);
+        fs::copy(&stubs, alone.join(name)).with_context(|| stubs.display().to_string())?;
+    }
     let mut make = objects::make(&source, &tree);
     make.arg(format!("M={}", alone.display()));
     run_to_success(make.args([debian.local.as_str(), build::AS_DEBIAN, "modules"]))?;

@@ -1,7 +1,7 @@
 //! What runs inside of a virtual machine: a file system in memory, and a machine around it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,19 +88,9 @@ impl Guest<'_> {
     pub(crate) fn run(&self) -> anyhow::Result<String> {
         let files = self.folder.join("initramfs.cpio");
         fs::write(&files, self.file_system()?)?;
-        let (console, results) = (self.folder.join("console.log"), self.folder.join("results.log"));
-        let mut machine = start(&self.unpacked.image, &files, &console, &results)?;
-        let ended = wait(&mut machine);
+        let said = boot(&self.unpacked.image, &files, self.folder);
         fs::remove_file(files)?;
-        let said = fs::read_to_string(&results).unwrap_or_default().replace('\r', "");
-        let tail = || tail_of(&String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()));
-        if let Err(error) = ended {
-            bail!("{error:#}; it said:\n{said}\nits console:\n{}", tail());
-        }
-        if !said.lines().any(|line| line.starts_with("exit ")) {
-            bail!("the machine ended before the checks did; it said:\n{said}\n{}", tail());
-        }
-        Ok(said)
+        said
     }
 
     fn file_system(&self) -> anyhow::Result<Vec<u8>> {
@@ -121,7 +111,27 @@ impl Guest<'_> {
     }
 }
 
-fn start(image: &Path, files: &PathBuf, console: &Path, results: &Path) -> anyhow::Result<Child> {
+/// Starts a kernel with a file system in memory, waits for its end, and returns what it wrote on
+/// the second wire. Its console is kept in a folder.
+///
+/// # Errors
+/// If it does not end by itself, or before a line that begins with `exit `.
+pub(crate) fn boot(image: &Path, files: &Path, folder: &Path) -> anyhow::Result<String> {
+    let (console, results) = (folder.join("console.log"), folder.join("results.log"));
+    let mut machine = start(image, files, &console, &results)?;
+    let ended = wait(&mut machine);
+    let said = fs::read_to_string(&results).unwrap_or_default().replace('\r', "");
+    let tail = || tail_of(&String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()));
+    if let Err(error) = ended {
+        bail!("{error:#}; it said:\n{said}\nits console:\n{}", tail());
+    }
+    if !said.lines().any(|line| line.starts_with("exit ")) {
+        bail!("the machine ended before the checks did; it said:\n{said}\n{}", tail());
+    }
+    Ok(said)
+}
+
+fn start(image: &Path, files: &Path, console: &Path, results: &Path) -> anyhow::Result<Child> {
     let wire = |file: &Path| format!("file:{}", file.display());
     let mut command = Command::new("qemu-system-x86_64");
     // Emulated: whether the processor helps depends on the host, and it is fast enough.

@@ -61,6 +61,8 @@ pub(super) struct Outcome {
     pub(super) missed: u64,
     /// Requests that could not begin before the end.
     pub(super) unserved: u64,
+    /// Requests that were expected later than they should have been.
+    pub(super) expected_late: u64,
 }
 
 impl OpenLoop {
@@ -84,11 +86,14 @@ impl OpenLoop {
             service: service_time,
             missed: 0,
             unserved: 0,
+            expected_late: 0,
         };
         for offset in schedule {
             let due_ns = begin.saturating_add(offset);
             let expected_ns = due_ns.saturating_sub(self.ahead_ns).min(end);
             if self.ahead_ns > 0 && wait(expected_ns, clock, stop) == Waited::Enough {
+                let late_ns = clock.now_ns() - expected_ns;
+                outcome.expected_late += u64::from(due_ns >= from_ns && late_ns > LATE_NS);
                 service.expect();
             }
             if wait(due_ns.min(end), clock, stop) == Waited::Asked {

@@ -20,6 +20,8 @@ pub(super) struct Final {
     missed: u64,
     /// Requests that could not begin before the end; they count in the latency.
     unserved: u64,
+    /// Hints that were given late; what they were for may have waited for that.
+    hints_late: u64,
     /// From due to done.
     latency_us: Option<Quantiles>,
     /// From begun to done.
@@ -35,6 +37,7 @@ impl Final {
             n: outcome.latency.count(),
             missed: outcome.missed,
             unserved: outcome.unserved,
+            hints_late: outcome.expected_late,
             latency_us: outcome.latency.quantiles(),
             service_us: outcome.service.quantiles(),
         }
@@ -45,6 +48,9 @@ impl fmt::Display for Final {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { n, missed, unserved, .. } = self;
         write!(f, "lc n {n}, missed {missed}, unserved {unserved}")?;
+        if self.hints_late > 0 {
+            write!(f, ", hints late {}", self.hints_late)?;
+        }
         for (name, quantiles) in [("latency", &self.latency_us), ("service", &self.service_us)] {
             if let Some(Quantiles { min, p50, p90, p99, p999, max }) = quantiles {
                 write!(
@@ -68,7 +74,15 @@ mod tests {
         let mut latency = Latency::new();
         latency.record(1_000);
         let service = Latency::new();
-        let outcome = Outcome { from_ns: 1, until_ns: 2, latency, service, missed: 0, unserved: 1 };
+        let outcome = Outcome {
+            from_ns: 1,
+            until_ns: 2,
+            latency,
+            service,
+            missed: 0,
+            unserved: 1,
+            expected_late: 0,
+        };
         let line = Final::new(&outcome);
         assert_eq!(
             line.to_string(),
@@ -78,8 +92,8 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&line).unwrap(),
             "{\"line\":\"final\",\"from_ns\":1,\"until_ns\":2,\"n\":1,\"missed\":0,\
-             \"unserved\":1,\"latency_us\":{\"min\":1.0,\"p50\":1.0,\"p90\":1.0,\"p99\":1.0,\
-             \"p99.9\":1.0,\"max\":1.0},\"service_us\":null}"
+             \"unserved\":1,\"hints_late\":0,\"latency_us\":{\"min\":1.0,\"p50\":1.0,\
+             \"p90\":1.0,\"p99\":1.0,\"p99.9\":1.0,\"max\":1.0},\"service_us\":null}"
         );
     }
 }

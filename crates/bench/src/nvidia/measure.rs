@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::control;
 use super::mode::Mode;
-use super::moments;
+use super::moments::Moments;
 use super::samples::{self, Sample};
 use super::scene::{Actor, Scene};
 use super::steer::Steer;
@@ -98,7 +98,9 @@ fn together(
         measured.numbers.push(busy(&samples, window));
     }
     if step.case.probed && mode != Mode::Alone {
-        measured.numbers.extend(moments::numbers(&scene.actors));
+        let moments = Moments::read(&scene.actors);
+        measured.numbers.extend(moments.numbers());
+        measured.time_line = moments.time_line();
     }
     Ok(measured)
 }

@@ -2,7 +2,7 @@
 //! by the clock of the device, written down inside the kernels.
 
 use super::scene::Actor;
-use crate::results::{Distribution, Number, Role};
+use crate::results::{Distribution, Mark, Number, Role, Span, TimeLine};
 
 /// A request as its kernel saw it. All times are of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,25 +22,86 @@ struct Gap {
     back_ns: u64,
 }
 
-/// The percentiles of all moments, as far as they were written down.
-pub(super) fn numbers(actors: &[Actor<'_>]) -> Vec<Number> {
-    let read = |role: Role| {
-        let mut texts = String::new();
-        for actor in actors.iter().filter(|actor| actor.load.role == role) {
-            texts.push_str(&std::fs::read_to_string(&actor.beats).unwrap_or_default());
+/// Everything that the kernels of a measurement wrote down.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moments {
+    probes: Vec<Probe>,
+    gaps: Vec<Gap>,
+    /// The names of the two loads that a picture shows.
+    rows: [String; 2],
+}
+
+/// What is shown before a request and after the other one is back.
+const AROUND_NS: u64 = 100_000;
+
+impl Moments {
+    /// Reads what was written.
+    pub(super) fn read(actors: &[Actor<'_>]) -> Self {
+        let of = |role: Role| actors.iter().filter(move |actor| actor.load.role == role);
+        let text = |role: Role| {
+            let texts = of(role).map(|actor| std::fs::read_to_string(&actor.beats));
+            texts.map(Result::unwrap_or_default).collect::<String>()
+        };
+        let name =
+            |role: Role| of(role).next().map(|actor| actor.load.name.clone()).unwrap_or_default();
+        Self {
+            probes: probes(&text(Role::Lc)),
+            gaps: gaps(&text(Role::Be)),
+            rows: [name(Role::Lc), name(Role::Be)],
         }
-        texts
-    };
-    let (probes, gaps) = (probes(&read(Role::Lc)), gaps(&read(Role::Be)));
-    [
-        ("be_off", "from a request to best-effort work being off", be_off(&probes, &gaps)),
-        ("first_instruction", "from a request to its first instruction", first(&probes)),
-        ("resume", "from a request's end to best-effort work running", resume(&probes, &gaps)),
-    ]
-    .into_iter()
-    .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)))
-    .flat_map(|(name, title, spread)| Number::percentiles(name, title, &spread))
-    .collect()
+    }
+
+    /// The percentiles of all moments, as far as they were written down.
+    pub(super) fn numbers(&self) -> Vec<Number> {
+        let Self { probes, gaps, .. } = self;
+        [
+            ("be_off", "from a request to best-effort work being off", be_off(probes, gaps)),
+            ("first_instruction", "from a request to its first instruction", first(probes)),
+            ("resume", "from a request's end to best-effort work running", resume(probes, gaps)),
+        ]
+        .into_iter()
+        .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)))
+        .flat_map(|(name, title, spread)| Number::percentiles(name, title, &spread))
+        .collect()
+    }
+
+    /// The request whose first instruction came after the usual time, and what stood still for it.
+    pub(super) fn time_line(&self) -> Option<TimeLine> {
+        let mut met: Vec<(Probe, Gap)> = self
+            .probes
+            .iter()
+            .filter_map(|probe| Some((*probe, around(probe, &self.gaps)?)))
+            .filter(|(probe, gap)| gap.off_ns >= probe.begin_ns && gap.back_ns >= probe.last_ns)
+            .collect();
+        met.sort_unstable_by_key(|(probe, _)| probe.first_ns.saturating_sub(probe.begin_ns));
+        let (probe, gap) = *met.get(met.len() / 2)?;
+        let begin = probe.begin_ns.saturating_sub(AROUND_NS);
+        let offset = |ns: u64| ns.saturating_sub(begin);
+        let length_ns = offset(gap.back_ns + AROUND_NS);
+        let span = |row: u32, what: &str, from_ns: u64, to_ns: u64| Span {
+            row,
+            what: what.to_owned(),
+            from_ns,
+            to_ns,
+        };
+        let mark = |name: &str, at: u64| Mark { name: name.to_owned(), at_ns: offset(at) };
+        Some(TimeLine {
+            rows: self.rows.to_vec(),
+            spans: vec![
+                span(0, "wait", offset(probe.begin_ns), offset(probe.first_ns)),
+                span(0, "run", offset(probe.first_ns), offset(probe.last_ns)),
+                span(1, "run", 0, offset(gap.off_ns)),
+                span(1, "wait", offset(gap.off_ns), offset(gap.back_ns)),
+                span(1, "run", offset(gap.back_ns), length_ns),
+            ],
+            marks: vec![
+                mark("request", probe.begin_ns),
+                mark("first instruction", probe.first_ns),
+                mark("back", gap.back_ns),
+            ],
+            length_ns,
+        })
+    }
 }
 
 fn numbers_of(line: &str) -> Vec<u64> {
@@ -100,6 +161,20 @@ mod tests {
         assert_eq!(first(&probes), [185, 20]);
         assert_eq!(be_off(&probes, &gaps), [134]);
         assert_eq!(resume(&probes, &gaps), [146]);
+    }
+
+    #[test]
+    fn one_preemption_is_drawn() {
+        let rows = ["lc".to_owned(), "be".to_owned()];
+        let probes = probes("1000000,1185000,1205000\n5000000,5020000,5040000\n");
+        let gaps = gaps("1134000,1351000\n");
+        let line = Moments { probes, gaps, rows }.time_line().unwrap();
+        assert_eq!(line.length_ns, 551_000);
+        let be: Vec<(u64, u64)> =
+            line.spans.iter().filter(|s| s.row == 1).map(|s| (s.from_ns, s.to_ns)).collect();
+        assert_eq!(be, [(0, 234_000), (234_000, 451_000), (451_000, 551_000)]);
+        assert_eq!(line.marks[1].at_ns, 285_000);
+        assert_eq!(Moments::default().time_line(), None);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Nvidia {
             let mut child = Child::start("a calibration", &mut command, log)?;
             child.wait_for("ready", is_ready, READY, &self.stop)?;
             let found = lines::of(&child.said()).find_map(|line| match line {
-                Line::Ready { kernel } => kernel.map(|kernel| kernel.iterations),
+                Line::Ready { kernel } => kernel.and_then(|kernel| kernel.iterations),
                 Line::Rate { .. } | Line::Final(_) | Line::Holds { .. } | Line::Attached { .. } => {
                     None
                 }

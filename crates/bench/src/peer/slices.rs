@@ -117,7 +117,7 @@ pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     let output = Output { json: args.json };
     let ended = hold(args, output, &targets, &ledger, &mut keeper, &stop);
     // In any case, and before the keeper goes.
-    let undone = ledger.undo_all();
+    let undone = ledger.undo_all(|_| true);
     drop(keeper);
     let ended = ended?;
     output.line(&Final { until_ns: Monotonic.now_ns(), ended, undone: undone.is_ok() })?;

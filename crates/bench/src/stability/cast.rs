@@ -12,10 +12,16 @@ use crate::child::Child;
 use crate::lines::{self, Final, Line};
 use crate::nvidia::{Programs, there};
 
+/// Whoever is kept off gets a turn now and then: priorities change without end, and somebody who
+/// never runs could not even leave.
+const CONFIG: &str = "[scheduler]\ndefault_priority = 2\n\
+                      aging = { after_ms = 950, grant_ms = 50 }\n";
 const LIMIT: Duration = Duration::from_secs(60);
 /// A small device: loads of few work-groups fill it, and emulating it costs little.
 const UNITS: &str = "4";
 const GROUPS: &str = "8";
+/// The load whose latency matters.
+const ONLINE: &str = "online";
 /// Loads run a little longer than the run, and are asked to end.
 const MARGIN: u64 = 120;
 
@@ -66,7 +72,7 @@ impl Cast {
             ("GPREEMPT_SOCKET".to_owned(), socket.display().to_string()),
         ];
         let config = folder.join("config.toml");
-        std::fs::write(&config, "[scheduler]\ndefault_priority = 2\n")
+        std::fs::write(&config, CONFIG)
             .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
         let mut command = Command::new(there(&programs.daemon, "gpreemptd")?);
         command.args(["--no-nvidia", "--no-amd", "--config"]).arg(&config);
@@ -88,7 +94,7 @@ impl Cast {
         let online = ["lc", "--kernels", "10", "--kernel-us", "100", "--gap-us", "0", "--every-us"];
         let online = [&online[..], &["20000"]].concat();
         let offline = ["be", "--kernel-us", "4000", "--depth", "2", "--report-ms", "500"];
-        for (name, words) in [("online", &online[..]), ("first", &offline), ("second", &offline)] {
+        for (name, words) in [(ONLINE, &online[..]), ("first", &offline), ("second", &offline)] {
             let child = cast.load(name, words, &seconds)?;
             cast.loads.push((name, child));
         }
@@ -112,10 +118,11 @@ impl Cast {
         Ok(Visitor { child: self.load("visitor", &words, "600")? })
     }
 
-    /// Gives one of those who stay another priority.
+    /// Gives one of those who stay another priority, a level of its class.
     pub(super) fn change(&self, who: u64, level: u64) -> Result<(), String> {
         let index = usize::try_from(who).unwrap_or(0) % self.loads.len();
         let (name, child) = &self.loads[index];
+        let level = if *name == ONLINE { super::CLASS + level } else { level };
         let output = Command::new(there(&self.programs.gpreempt, "gpreempt")?)
             .args(["set", &child.pid().to_string(), "-p", &level.to_string()])
             .envs(self.environment.iter().cloned())

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::cast::End;
 use super::usage::{Usage, early_and_late};
 use super::{Account, Outcome, empty};
+use crate::lines::Quantiles;
 use crate::results::{Check, Number};
 
 /// Memory may grow by so much: caches fill slowly.
@@ -34,6 +35,8 @@ pub(super) fn outcome(account: &Account, ends: &[End], took: Duration) -> Outcom
         checks.extend(flat(name, usage));
         measurement.numbers.extend(last_usage(name, usage));
     }
+    let online = ends.iter().find_map(|end| end.last.as_ref()?.latency_us.clone());
+    measurement.numbers.extend(online.iter().flat_map(latency));
     // CAST: small numbers.
     let count = |name: &str, title: &str, value: u64| Number::new(name, title, "1", value as f64);
     measurement.numbers.extend([
@@ -89,15 +92,28 @@ fn progress(ends: &[End]) -> Check {
 fn flat(name: &str, usage: &[Usage]) -> Vec<Check> {
     let memory: Vec<u64> = usage.iter().map(|usage| usage.resident_kib).collect();
     let descriptors: Vec<u64> = usage.iter().map(|usage| usage.descriptors).collect();
-    [("memory", "KiB", memory, GROWTH_KIB), ("descriptors", "", descriptors, GROWTH_DESCRIPTORS)]
-        .into_iter()
+    let rows = [
+        ("memory stays the same", "KiB", memory, GROWTH_KIB),
+        ("descriptors stay the same", "", descriptors, GROWTH_DESCRIPTORS),
+    ];
+    rows.into_iter()
         .filter_map(|(what, unit, readings, allowed)| {
             let (early, late) = early_and_late(&readings)?;
-            let title = format!("{name}: {what} stays the same");
+            let title = format!("{name}: {what}");
             let text = format!("{early} {unit} early, {late} {unit} late").replace("  ", " ");
             Some(check(&title, late.saturating_sub(early) <= allowed, text))
         })
         .collect()
+}
+
+/// What online requests met with, whatever their priority was.
+fn latency(found: &Quantiles) -> Vec<Number> {
+    [("p50", found.p50), ("p99", found.p99), ("max", found.max)]
+        .map(|(name, us)| {
+            let (name, title) = (format!("online_{name}"), format!("online latency: {name}"));
+            Number::new(&name, &title, "ns", us * 1e3)
+        })
+        .to_vec()
 }
 
 fn last_usage(name: &str, usage: &[Usage]) -> Vec<Number> {

@@ -130,6 +130,10 @@ impl Devices {
         self.all().find_map(|devices| devices.hold_of(queue))
     }
 
+    pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        self.all_mut().for_each(|devices| devices.set_priority(task, priority));
+    }
+
     pub(super) fn set_others(&mut self, priority: Option<Priority>) {
         self.all_mut().for_each(|devices| devices.set_others(priority));
     }

@@ -1,5 +1,7 @@
 //! Who uses the GPUs, as the daemon knows it.
 
+mod ways;
+
 use gpreempt_core::time::Duration;
 use gpreempt_wire::client::Client;
 use gpreempt_wire::state::{Snapshot, TaskSnapshot, TaskState};
@@ -74,7 +76,9 @@ fn text(snapshot: &Snapshot) -> String {
         ];
         let mut table = vec![heads.map(str::to_owned).to_vec()];
         table.extend(snapshot.tasks.iter().map(row));
+        ways::add(&mut table, &snapshot.tasks);
         text.push_str(&text_table::render(&table));
+        text.push_str(&ways::reasons(&snapshot.tasks));
     }
     for problem in &snapshot.problems {
         text.push_str(&format!("{}\n", shown(problem)));

@@ -2,7 +2,7 @@
 
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
-use gpreempt_wire::state::{TaskSnapshot, TaskState};
+use gpreempt_wire::state::{DeviceSnapshot, TaskSnapshot, TaskState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -97,7 +97,7 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
         .iter()
         .map(|device| {
             let cells = vec![
-                format!("{} {} {}", device.id, device.kind, device.uuid),
+                device_name(device),
                 percent(history.busy(device)),
                 format!("{:.1}", history.preempts_per_s(device)),
                 micros(device.preempt_us_p50, device.preempts),
@@ -112,6 +112,15 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
     let height = wanted.min(area.height.saturating_sub(tasks).max(area.height / 3).max(2));
     table::draw(&DEVICES, &rows, split(area, height).0, buffer);
     height
+}
+
+/// Who decides there is said if that is not us.
+fn device_name(device: &DeviceSnapshot) -> String {
+    let name = format!("{} {} {}", device.id, device.kind, device.uuid);
+    match device.way.as_deref() {
+        Some("kernel-scheduler") => format!("{name}, scheduled by the kernel"),
+        Some(_) | None => name,
+    }
 }
 
 fn task_row(task: &TaskSnapshot, panel: &Panel) -> Row {
@@ -137,7 +146,8 @@ fn task_row(task: &TaskSnapshot, panel: &Panel) -> Row {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.0}%", 100.0 * share)
+    // A share of minus nothing is nothing.
+    format!("{:.0}%", (100.0 * share).max(0.0))
 }
 
 /// What nothing was measured of is a dash.

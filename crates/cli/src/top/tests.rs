@@ -51,6 +51,7 @@ fn snapshot(turn: u64) -> Snapshot {
             preempts: turn,
             preempt_us_p50: 812,
             preempt_us_p99: 1_930,
+            ..DeviceSnapshot::default()
         }],
         tasks: vec![idle, train, serve],
         ..Snapshot::default()

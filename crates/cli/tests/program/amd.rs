@@ -79,8 +79,12 @@ fn plays_a_role() {
     let model = DeviceModel::built_in("mi300x").unwrap();
     let (socket, machine) = (folder.join(GPU_SOCKET), MachineKind::Cwsr);
     let options = Options { socket, model, machine, devices: 1 };
-    let rules = Rules::of(role, GFX).unwrap();
-    let kfd = KfdOptions { folder, rules, gfx: GFX, xccs: 1 };
+    let (kernel, own_calls) = match role.strip_suffix("+patched") {
+        Some(kernel) => (kernel, true),
+        None => (role, false),
+    };
+    let rules = Rules { own_calls, ..Rules::of(kernel, GFX).unwrap() };
+    let kfd = KfdOptions { folder, rules, gfx: GFX, xccs: 1, scheduler: false };
     let mut server = Server::bind_kfd(options, kfd).unwrap();
     let (stop, _signal) = UnixStream::pair().unwrap();
     server.run(stop.as_fd()).unwrap();
@@ -198,6 +202,32 @@ fn what_cannot_be_done_is_said() {
     }
     let line = scene.complaint(&["suspend", "--gpu", "7", "--everything"]);
     assert!(line.contains("there is no AMD GPU 7"), "{line}");
-    assert!(scene.text(&["doctor"]).contains("KFD 1.17 can suspend single queues"));
+    let doctor = scene.text(&["doctor"]);
+    assert!(doctor.contains("KFD 1.17 can suspend single queues"), "{doctor}");
+    assert!(doctor.contains("(debug-trap)") && doctor.contains("not patched"), "{doctor}");
+    scene.load.finish();
+}
+
+#[test]
+fn the_way_in_use_is_said_and_why_it_is_no_better_one() {
+    let scene = Scene::new("amd-way", "6.12.103+patched");
+    let doctor = scene.text(&["doctor"]);
+    assert!(doctor.contains("ok  way: queues of all processes"), "{doctor}");
+    let way = |scene: &Scene| -> serde_json::Value {
+        let json: serde_json::Value =
+            serde_json::from_str(&scene.text(&["doctor", "--json"])).unwrap();
+        json["amd_way"].clone()
+    };
+    assert_eq!(way(&scene)["way"], "own-calls");
+    assert_eq!(way(&scene)["why_not_better"], serde_json::Value::Null);
+    let enable = scene.folder.0.join("kfd/parameters/kfd_preempt_enable");
+    std::fs::write(enable, "Y").unwrap();
+    assert_eq!(way(&scene)["way"], "kernel-scheduler");
+    let doctor = scene.text(&["doctor"]);
+    assert!(doctor.contains("the kernel schedules queues itself"), "{doctor}");
+    // Without a daemon a process can still be suspended, whoever schedules.
+    let pid = scene.load.pid();
+    let short = scene.text(&["suspend", &pid, "--for", "100ms"]);
+    assert!(short.contains("runs again"), "{short}");
     scene.load.finish();
 }

@@ -106,6 +106,23 @@ fn the_list_names_suites_and_modes() {
     assert!(plan.contains("gap30, hold, repetition 3") && plan.contains("measurements, about"));
 }
 
+/// Real processes: they are beside the program where the whole workspace was built.
+#[test]
+fn a_short_stability_run_holds() {
+    let folder = Folder::new("bench-long");
+    let out = ["bench", "online-offline", "--duration", "12s", "--json"];
+    let output = folder.run(&out);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("missing: ") {
+        println!("SKIPPED: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stdout));
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["measurements"][0]["case"], "stability");
+    assert!(printed["checks"].as_array().unwrap().len() >= 6);
+}
+
 #[test]
 fn a_page_lies_beside_the_results_and_can_be_made_again() {
     let folder = Folder::new("bench-page");

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 
 use super::Scheduler;
 use super::state::Device;
-use crate::capability::Mechanism;
 use crate::id::{DeviceId, GangId, QueueId};
 use crate::lane::{Place, Position, SeatKey};
 use crate::policy::Rank;
@@ -61,7 +60,7 @@ impl Scheduler {
             let Some(device) = self.devices.get(&queue.device) else {
                 continue;
             };
-            if device.capabilities.mechanism != Mechanism::Watch {
+            if device.is_ordered() {
                 let place = self.place_of(id, queue, device, queue.lane);
                 let first = places.entry((queue.device, queue.lane)).or_insert(place);
                 *first = place.max(*first);
@@ -137,7 +136,7 @@ impl Scheduler {
         }
         let with_turn = |(lane, places): ((DeviceId, Class), Vec<Place>)| {
             let device = self.devices.get(&lane.0)?;
-            if device.capabilities.mechanism == Mechanism::Watch {
+            if !device.is_ordered() {
                 return None;
             }
             let first = places.iter().max()?.queue.0;

@@ -44,6 +44,14 @@ impl Scheduler {
         Ok(())
     }
 
+    pub(super) fn set_yielded(&mut self, id: DeviceId, yielded: bool) -> Result<(), EventError> {
+        let device = self.devices.get_mut(&id).ok_or(EventError::UnknownDevice(id))?;
+        device.yielded = yielded;
+        // A gang that could not run because of this device may be able to now.
+        self.unsettled.extend(self.devices.keys());
+        Ok(())
+    }
+
     pub(super) fn remove_device(&mut self, id: DeviceId) -> Result<(), EventError> {
         if !self.devices.contains_key(&id) {
             return Err(EventError::UnknownDevice(id));

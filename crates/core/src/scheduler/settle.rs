@@ -24,6 +24,10 @@ impl Scheduler {
         if self.devices.get(&id)?.capabilities.mechanism == Mechanism::Watch {
             return None;
         }
+        if self.devices.get(&id)?.yielded {
+            let classes = [Class::High, Class::Low];
+            return classes.into_iter().find_map(|class| self.settle_yielded(id, class));
+        }
         for class in [Class::High, Class::Low] {
             self.elect(id, class);
             if let Some(command) = self.settle_lane(id, class) {
@@ -33,6 +37,27 @@ impl Scheduler {
         self.tune_hold(id)
     }
 
+    /// Where somebody else decides: who is suspended goes, everybody else is let on.
+    fn settle_yielded(&mut self, id: DeviceId, class: Class) -> Option<Command> {
+        let lane = self.devices.get(&id)?.lane(class);
+        if let Some(queue) = lane.doubtful() {
+            return self.resume(queue);
+        }
+        if let Some(queue) = lane.evicted() {
+            return self.preempt(queue, self.reason_to_evict(queue)?);
+        }
+        let back = lane.parked().or_else(|| Some(lane.highest_off()?.queue.0))?;
+        self.resume(back)
+    }
+
+    fn reason_to_evict(&self, queue: QueueId) -> Option<Reason> {
+        let evicted = self.queues.get(&queue)?;
+        Some(match evicted.gang {
+            Some(gang) if !evicted.suspended => Reason::GangBlocked { gang },
+            Some(_) | None => Reason::Suspended,
+        })
+    }
+
     fn settle_lane(&mut self, id: DeviceId, class: Class) -> Option<Command> {
         let device = self.devices.get(&id)?;
         let lane = device.lane(class);
@@ -40,12 +65,7 @@ impl Scheduler {
             return self.resume(queue);
         }
         if let Some(queue) = lane.evicted() {
-            let evicted = self.queues.get(&queue)?;
-            let reason = match evicted.gang {
-                Some(gang) if !evicted.suspended => Reason::GangBlocked { gang },
-                Some(_) | None => Reason::Suspended,
-            };
-            return self.preempt(queue, reason);
+            return self.preempt(queue, self.reason_to_evict(queue)?);
         }
         if let Some(queue) = lane.parked() {
             return self.resume(queue);

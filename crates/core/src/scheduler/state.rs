@@ -37,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) waiting: BTreeSet<(Instant, QueueId)>,
     /// Who runs out of order because it starved.
     pub(crate) grant: Option<Grant>,
+    /// Somebody else decides who runs here.
+    pub(crate) yielded: bool,
     /// How long preempts took.
     pub(crate) preempt_latency: Histogram,
 }
@@ -55,6 +57,7 @@ impl Device {
             worked: None,
             waiting: BTreeSet::new(),
             grant: None,
+            yielded: false,
             preempt_latency: Histogram::default(),
         }
     }
@@ -65,6 +68,11 @@ impl Device {
             Mechanism::Slice => priority.class(),
             Mechanism::Stop | Mechanism::Watch => Class::Low,
         }
+    }
+
+    /// Whether we decide who comes first here.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.capabilities.mechanism != Mechanism::Watch && !self.yielded
     }
 
     pub(crate) fn lane(&self, class: Class) -> &Lane {

@@ -12,3 +12,4 @@ mod suspension;
 mod turn;
 mod vanish;
 mod world;
+mod yielded;

@@ -94,9 +94,9 @@ impl World {
             Event::DeviceAppeared { device: id, .. } => {
                 known(device(id).is_err(), EventError::DuplicateDevice(id))
             }
-            Event::DeviceCost { device: id, .. } | Event::DeviceVanished { device: id } => {
-                device(id)
-            }
+            Event::DeviceCost { device: id, .. }
+            | Event::DeviceYielded { device: id, .. }
+            | Event::DeviceVanished { device: id } => device(id),
             Event::TaskAppeared { task: id, traits } => {
                 known(traits.weight > 0, EventError::ZeroWeight(id))?;
                 known(task(id).is_err(), EventError::DuplicateTask(id))
@@ -190,6 +190,7 @@ impl World {
             | Event::RingObserved { .. }
             | Event::HintBegin { .. }
             | Event::HintEnd { .. }
+            | Event::DeviceYielded { .. }
             | Event::DeviceCost { .. } => {}
         }
         self.doubtful.retain(|queue| self.queues.contains_key(queue));

@@ -1,6 +1,7 @@
 //! Several kinds of devices as one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::command::Command;
@@ -9,7 +10,9 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
-use gpreempt_device::controller::{Controller, DeviceName, HoldStatus, Limit, Note};
+use gpreempt_device::controller::{
+    Controller, DeviceName, HintSight, HoldStatus, Limit, Note, WayInUse,
+};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
@@ -83,6 +86,13 @@ impl Backends {
         }
     }
 
+    /// Shows everybody who can act at once where a task gives its hints.
+    pub(super) fn watch_hints(&mut self, task: TaskId, sight: &Weak<dyn HintSight>) {
+        for controller in &mut self.controllers {
+            controller.watch_hints(task, Weak::clone(sight));
+        }
+    }
+
     /// Looks at least so often for what nobody announces.
     pub(super) fn set_rescan(&mut self, every: Duration) {
         let every = std::time::Duration::from_nanos(every.as_nanos());
@@ -131,6 +141,31 @@ impl Backends {
     /// What a task's process cannot have of what others can, if so.
     pub(super) fn limit_of(&self, task: TaskId) -> Option<Limit> {
         self.controllers.iter().find_map(|controller| controller.limit_of(task))
+    }
+
+    /// A task has this priority now.
+    pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        for controller in &mut self.controllers {
+            controller.set_priority(task, priority);
+        }
+    }
+
+    /// A queue has this priority now, or its task's again.
+    pub(super) fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        if let Some(controller) = self.owner(queue) {
+            controller.set_queue_priority(queue, priority);
+        }
+    }
+
+    /// In which way queues of a task are stopped.
+    pub(super) fn way_of(&self, task: TaskId) -> Option<WayInUse> {
+        self.controllers.iter().find_map(|controller| controller.way_of(task))
+    }
+
+    /// In which way queues on a device are stopped.
+    pub(super) fn way(&self, device: DeviceId) -> Option<WayInUse> {
+        let is_here = |name: &DeviceName| name.id == device;
+        self.controllers.iter().find(|controller| controller.devices().iter().any(is_here))?.way()
     }
 
     /// Every device, with its kind.
@@ -214,6 +249,7 @@ impl Backends {
             Event::Preempted { .. } | Event::Resumed { .. } => {}
             Event::DeviceAppeared { .. }
             | Event::DeviceCost { .. }
+            | Event::DeviceYielded { .. }
             | Event::DeviceVanished { .. }
             | Event::TaskAppeared { .. }
             | Event::TaskChanged { .. }

@@ -51,7 +51,7 @@ impl Service {
             Err(problem) => {
                 let problem = format!("the configuration stays as it was: {problem}");
                 // It is said every time somebody tries.
-                self.problems.add(&problem);
+                self.problems.add(&problem, instant(now_ns));
                 self.log.error(&problem);
             }
         }
@@ -150,12 +150,17 @@ impl Service {
         let mut hints = Vec::new();
         for session in self.sessions.pages() {
             let Some(page) = &mut session.page else { continue };
-            let Some(change) = page.look(now) else { continue };
             let member = session.process.and_then(|key| self.roster.get(key));
-            let Some(member) = member else { continue };
-            let Some(in_force) = member.in_force else { continue };
-            session.hinted = (change != HintChange::Ended).then_some(in_force.task);
-            hints.push((member.key, in_force.task, change));
+            let in_force = member.and_then(|member| Some((member.key, member.in_force?.task)));
+            if let Some((_, task)) = in_force
+                && let Some(sight) = page.show_for(task)
+            {
+                self.backends.watch_hints(task, &sight);
+            }
+            let Some(change) = page.look(now) else { continue };
+            let Some((key, task)) = in_force else { continue };
+            session.hinted = (change != HintChange::Ended).then_some(task);
+            hints.push((key, task, change));
         }
         for (key, task, change) in hints {
             match change {

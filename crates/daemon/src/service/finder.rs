@@ -212,6 +212,7 @@ impl Service {
         member.in_force = Some(InForce { task, traits, is_suspended });
         if in_force.traits != traits {
             self.tell(Event::TaskChanged { task, traits });
+            self.backends.set_priority(task, traits.priority);
             self.tell_of(key, EventKind::Changed, 0);
         }
         if in_force.is_suspended != is_suspended {
@@ -225,6 +226,7 @@ impl Service {
         for controller in member.homes.difference(&member.adopted).copied().collect::<Vec<_>>() {
             match self.backends.adopt(controller, in_force.task, key) {
                 Ok(()) => {
+                    self.backends.set_priority(in_force.task, in_force.traits.priority);
                     let Some(member) = self.roster.get_mut(key) else { return };
                     member.adopted.insert(controller);
                 }

@@ -1,8 +1,11 @@
 //! Hints without messages: a page that a process writes and the loop reads.
 
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
+use gpreempt_core::id::TaskId;
 use gpreempt_core::time::Instant;
+use gpreempt_device::controller::{HintSight, HintView};
 use gpreempt_wire::hint_reader::{HintChange, HintReader};
 use gpreempt_wire::mapping::{Mapping, MappingError};
 use gpreempt_wire::token_bucket::TokenBucket;
@@ -16,10 +19,28 @@ const WAKES_PER_SECOND: u32 = 1_000;
 /// One process's page.
 #[derive(Debug)]
 pub(super) struct Page {
-    mapping: Mapping,
+    shared: Arc<SharedPage>,
     reader: HintReader,
     wakes: TokenBucket,
     is_armed: bool,
+    /// The task whose devices know where the page is.
+    shown_for: Option<TaskId>,
+}
+
+/// What devices see of a page, while its session lasts.
+#[derive(Debug)]
+struct SharedPage(Mapping);
+
+impl HintSight for SharedPage {
+    fn look(&self) -> HintView {
+        let mut seen = HintView::default();
+        for view in self.0.page().views() {
+            // Anything may be in a page. What matters is whether the sum is another one.
+            seen.begun = seen.begun.wrapping_add(view.begun);
+            seen.is_active |= view.is_active();
+        }
+        seen
+    }
 }
 
 impl Page {
@@ -28,7 +49,17 @@ impl Page {
         let (mapping, file) = Mapping::create()?;
         let wakes = TokenBucket::new(WAKES_BURST, WAKES_PER_SECOND, now);
         let reader = HintReader::default();
-        Ok((Self { mapping, reader, wakes, is_armed: false }, file))
+        let shared = Arc::new(SharedPage(mapping));
+        Ok((Self { shared, reader, wakes, is_armed: false, shown_for: None }, file))
+    }
+
+    /// The page for the devices of a task, unless they have it.
+    pub(super) fn show_for(&mut self, task: TaskId) -> Option<Weak<dyn HintSight>> {
+        if self.shown_for.replace(task) == Some(task) {
+            return None;
+        }
+        let shared: Arc<dyn HintSight> = Arc::<SharedPage>::clone(&self.shared);
+        Some(Arc::downgrade(&shared))
     }
 
     /// The process says that something changed; it does so only once.
@@ -42,7 +73,7 @@ impl Page {
         if self.is_armed {
             return None;
         }
-        let page = self.mapping.page();
+        let page = self.shared.0.page();
         self.is_armed = self.wakes.take(now);
         if self.is_armed { self.reader.arm_and_look(page) } else { self.reader.look(page) }
     }
@@ -56,6 +87,24 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_see_the_page_once_for_each_task_and_while_the_session_lasts() {
+        let (mut page, file) = Page::new(Instant::ZERO).unwrap();
+        let process = Mapping::open(&file).unwrap();
+        let slot = process.page().claim().unwrap();
+        let sight = page.show_for(TaskId(1)).unwrap();
+        assert!(page.show_for(TaskId(1)).is_none());
+        assert!(page.show_for(TaskId(2)).is_some());
+        let look = || sight.upgrade().map(|page| page.look());
+        assert_eq!(look(), Some(HintView::default()));
+        process.page().begin(slot, 0);
+        assert_eq!(look(), Some(HintView { begun: 1, is_active: true }));
+        process.page().end(slot);
+        assert_eq!(look(), Some(HintView { begun: 1, is_active: false }));
+        drop(page);
+        assert_eq!(look(), None);
+    }
 
     #[test]
     fn a_page_that_sleeps_is_woken_and_one_that_never_rests_is_looked_at() {

@@ -55,6 +55,7 @@ impl Service {
                 }
                 Event::DeviceAppeared { .. }
                 | Event::DeviceCost { .. }
+                | Event::DeviceYielded { .. }
                 | Event::DeviceVanished { .. }
                 | Event::TaskAppeared { .. }
                 | Event::TaskChanged { .. }

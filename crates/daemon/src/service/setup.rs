@@ -10,6 +10,7 @@ use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::backend::NvidiaBackend;
 use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
 use gpreempt_device::nvidia::hold::GripSettings;
+use gpreempt_device::urgency;
 use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -76,6 +77,7 @@ impl Service {
         let accounts = Accounts::load().map_err(text)?;
         let mut log = Log::new(config.service.log);
         raise_file_limit();
+        urgency::come_first();
         // Before anything else happens: from here on a signal ends us in good order.
         let signals = Signals::take_over().map_err(text)?;
         let poller = Poller::new().map_err(text)?;

@@ -42,6 +42,10 @@ impl Service {
             if let Some(limit) = task.and_then(|task| self.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
             }
+            if let Some(way) = task.and_then(|task| self.backends.way_of(task)) {
+                snapshot.way = Some(way.name.to_owned());
+                snapshot.no_better_way = way.why_not_better;
+            }
             for queue in &mut snapshot.queues {
                 queue.hold = self.backends.hold_of(QueueId(queue.id)).map(hold_snapshot);
             }
@@ -54,7 +58,7 @@ impl Service {
             interval_us: scheduler.config().interval.as_micros(),
             devices: self.device_snapshots(),
             tasks: self.roster.members().map(task).collect(),
-            problems: self.problems.sentences(),
+            problems: self.problems.sentences(instant(now_ns)),
         }
     }
 
@@ -82,7 +86,10 @@ impl Service {
                 let time = latency.and_then(|latency| latency.percentile(percent));
                 time.map_or(0, Duration::as_micros)
             };
+            let way = self.backends.way(name.id);
             DeviceSnapshot {
+                way: way.as_ref().map(|way| way.name.to_owned()),
+                no_better_way: way.and_then(|way| way.why_not_better),
                 id: name.id.0,
                 uuid: name.uuid,
                 kind: kind.to_owned(),
@@ -135,6 +142,8 @@ fn task_snapshot(
         waiting_ms: waiting.as_micros() / 1_000,
         lease_ms: member.suspended_until_ns.map(left_ms),
         faults: sum(|view| view.account.faults),
+        way: None,
+        no_better_way: None,
         queues: queues.iter().map(queue_snapshot).collect(),
     }
 }

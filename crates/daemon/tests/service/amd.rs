@@ -18,16 +18,16 @@ const NAVI31: u32 = 110_000;
 const NAVI21: u32 = 100_300;
 
 /// A daemon, an emulated KFD, and two loads without end: one less important than the other.
-struct Scene {
-    low: Load,
-    high: Load,
-    daemon: Daemon,
-    emulator: Emulator,
-    folder: Folder,
+pub(super) struct Scene {
+    pub(super) low: Load,
+    pub(super) high: Load,
+    pub(super) daemon: Daemon,
+    pub(super) emulator: Emulator,
+    pub(super) folder: Folder,
 }
 
 impl Scene {
-    fn new(kernel: &str, gfx: u32) -> Self {
+    pub(super) fn new(kernel: &str, gfx: u32) -> Self {
         let folder = Folder::new();
         let emulator = Emulator::start_kfd(&folder, kernel, gfx);
         let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
@@ -37,7 +37,7 @@ impl Scene {
         Self { low, high, daemon, emulator, folder }
     }
 
-    fn until_low_waits(&self) {
+    pub(super) fn until_low_waits(&self) {
         until("the low one was preempted", || {
             state(&self.daemon, &self.low) == Some(TaskState::Preempted)
                 && state(&self.daemon, &self.high) == Some(TaskState::Running)
@@ -46,16 +46,16 @@ impl Scene {
         });
     }
 
-    fn until_low_runs(&self) {
+    pub(super) fn until_low_runs(&self) {
         until("the low one runs", || !self.emulator.is_stopped(self.low.pid()));
     }
 }
 
-fn start(folder: &Folder) -> Daemon {
+pub(super) fn start(folder: &Folder) -> Daemon {
     Daemon::start(folder, &["--emulated-kfd", folder.path("kfd").to_str().unwrap()])
 }
 
-fn state(daemon: &Daemon, load: &Load) -> Option<TaskState> {
+pub(super) fn state(daemon: &Daemon, load: &Load) -> Option<TaskState> {
     daemon.task(load.pid()).map(|task| task.state)
 }
 

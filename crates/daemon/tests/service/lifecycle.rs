@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpreempt_device::journal::Journal;
+use gpreempt_device::urgency;
 use gpreempt_wire::client::ClientError;
 use gpreempt_wire::request::Request;
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,6 +30,28 @@ fn it_ends_in_good_order_when_told_to() {
         until("the keeper ends as well", || sessions(&folder) == 0);
         daemon.until_logged("everything is as it was");
     }
+}
+
+/// What it takes to be urgent.
+const CAP_SYS_NICE: u32 = 23;
+
+#[test]
+fn it_and_its_keeper_come_before_what_only_computes() {
+    let niceness = |pid: u32| -> i32 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        fields.collect::<Vec<_>>()[16].parse().unwrap()
+    };
+    let own = niceness(std::process::id());
+    let folder = Folder::new();
+    let daemon = Daemon::start(&folder, &[]);
+    // Where it may not it runs all the same.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let powers = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let may = u64::from_str_radix(powers, 16).unwrap() & (1 << CAP_SYS_NICE) != 0;
+    let expected = if may { own.min(urgency::NICENESS) } else { own };
+    assert_eq!(niceness(daemon.pid()), expected);
+    assert_eq!(niceness(daemon.keeper()), expected);
 }
 
 fn sessions(folder: &Folder) -> usize {

@@ -8,6 +8,7 @@ mod emulated;
 mod gpus;
 mod lifecycle;
 mod offences;
+mod patched;
 mod requests;
 mod scene;
 mod systemd;

@@ -135,8 +135,15 @@ fn emulate(socket: PathBuf, machine: MachineKind) {
 
 fn emulate_kfd(folder: PathBuf, kernel: &str, gfx: u32) {
     let options = small(folder.join(GPU_SOCKET), MachineKind::Cwsr);
-    let rules = Rules::of(kernel, gfx).unwrap();
-    serve(Server::bind_kfd(options, KfdOptions { folder, rules, gfx, xccs: 2 }).unwrap());
+    let (kernel, own_calls) = match kernel.strip_suffix("+patched") {
+        Some(kernel) => (kernel, true),
+        None => (kernel, false),
+    };
+    let rules = Rules { own_calls, ..Rules::of(kernel, gfx).unwrap() };
+    serve(
+        Server::bind_kfd(options, KfdOptions { folder, rules, gfx, xccs: 2, scheduler: false })
+            .unwrap(),
+    );
 }
 
 /// One small device, which a single kernel fills.

@@ -7,6 +7,7 @@ use std::io;
 
 use rustix::io::Errno;
 
+use super::abi::own::{ALL_QUEUES, PRIORITY_DEFAULT};
 use super::door::Door;
 use super::node;
 use super::pause::{PauseError, pause, unpause};
@@ -24,8 +25,13 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
     let pid = process.pid;
     let name = match act {
         // Done by whoever has the session.
-        Act::AmdSuspend { .. } | Act::AmdSession { .. } if !undo => return Ok(()),
-        Act::AmdPause { site } | Act::AmdSuspend { site } | Act::AmdSession { site } => site,
+        Act::AmdSuspend { .. } | Act::AmdSession { .. } | Act::AmdPriority { .. } if !undo => {
+            return Ok(());
+        }
+        Act::AmdPause { site }
+        | Act::AmdSuspend { site }
+        | Act::AmdSession { site }
+        | Act::AmdPriority { site } => site,
         // Somebody else's to do.
         Act::NvidiaSlice { .. }
         | Act::NvidiaStop { .. }
@@ -39,6 +45,9 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
     process.check()?;
     let site = name.open().map_err(|error| explain_open(pid, name, &error))?;
     let door = &*site.door;
+    if matches!(act, Act::AmdPriority { .. }) {
+        return forget_priority(door, pid);
+    }
     if !matches!(act, Act::AmdPause { .. }) {
         return end_session(door, pid);
     }
@@ -58,6 +67,15 @@ fn end_session(door: &dyn Door, pid: u32) -> Result<(), ActError> {
         | Err(TraceError::Seize(_)) => Ok(()),
         Ok(Err(errno)) => Err(refused(errno)),
         Err(TraceError::Thread(_)) => Err(refused(Errno::AGAIN)),
+    }
+}
+
+/// A process has the priority again that everybody begins with, to the kernel's scheduler. A KFD
+/// without one, and a process that is gone, need nothing.
+fn forget_priority(door: &dyn Door, pid: u32) -> Result<(), ActError> {
+    match door.set_preempt_priority(pid, ALL_QUEUES, PRIORITY_DEFAULT) {
+        Ok(_) | Err(Errno::SRCH | Errno::NOENT | Errno::NOTTY) => Ok(()),
+        Err(errno) => Err(ActError::Amd(pid, PauseError::Refused(pid, errno))),
     }
 }
 

@@ -31,6 +31,8 @@ const VALUE: u64 = 8;
 #[derive(Debug)]
 pub struct Memory {
     file: File,
+    #[cfg(test)]
+    pid: u32,
 }
 
 impl Memory {
@@ -40,7 +42,11 @@ impl Memory {
     /// # Errors
     /// If there is none, or we may not read it (the rules are those of tracing).
     pub fn open(pid: u32) -> io::Result<Self> {
-        Ok(Self { file: File::open(format!("/proc/{pid}/mem"))? })
+        Ok(Self {
+            file: File::open(format!("/proc/{pid}/mem"))?,
+            #[cfg(test)]
+            pid,
+        })
     }
 
     /// What the ring of a queue shows. None if it could not be read: an unread ring is not an empty
@@ -81,9 +87,40 @@ impl Memory {
         if address == 0 {
             return None;
         }
+        #[cfg(test)]
+        slow::pass(self.pid);
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, address).ok()?;
         Some(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Processes whose memory does not answer, as if it lay in a file system of their own.
+#[cfg(test)]
+pub(crate) mod slow {
+    use std::collections::BTreeSet;
+    use std::sync::{Condvar, Mutex, PoisonError};
+    use std::time::Duration;
+
+    static SLOW: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    static CHANGED: Condvar = Condvar::new();
+    /// A test that waits for it fails then, instead of never ending.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// From now on, or no longer.
+    pub(crate) fn set(pid: u32, is_slow: bool) {
+        let mut slow = SLOW.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_slow {
+            slow.insert(pid);
+        } else {
+            slow.remove(&pid);
+        }
+        CHANGED.notify_all();
+    }
+
+    pub(super) fn pass(pid: u32) {
+        let slow = SLOW.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(CHANGED.wait_timeout_while(slow, LIMIT, |slow| slow.contains(&pid)));
     }
 }
 

@@ -1,15 +1,19 @@
 //! AMD devices as the scheduler's loop sees them.
 //!
 //! A queue is a queue for kernels of an adopted process; those for copies are left alone. Each
-//! process has a worker thread with its session. Nothing is written in the journal for that but
+//! process has a worker thread with its session, or a patched KFD has one thread for all of them
+//! (`fleet`). Nothing is written in the journal for that but
 //! whose process it is: when we die, the kernel resumes what we suspended. Where a process cannot
 //! be had in this way it is paused as a whole, which is written down.
 
 mod adoption;
 mod backoff;
+mod fleet;
 mod hold_session;
 mod report;
+mod rings;
 mod scout;
+mod step_back;
 mod whole;
 mod worker;
 
@@ -22,17 +26,21 @@ use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 
 use super::abi::version::Version;
-use super::activity::Memory;
+use super::own_calls::OwnCalls;
 use super::site::Site;
 use super::topology::{Gfx, Topology};
+use super::way::InUse;
 use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
+use fleet::{Fleet, Order};
 use report::{Listed, Report};
+use rings::RingReader;
 use scout::Scout;
 use worker::{Job, Worker};
 
@@ -44,6 +52,8 @@ pub struct AmdBackend {
     devices: Vec<Device>,
     tasks: BTreeMap<TaskId, Adopted>,
     queues: BTreeMap<QueueId, Target>,
+    /// Who reads the rings of which process.
+    readers: BTreeMap<ProcessKey, RingReader>,
     users: Vec<ProcessKey>,
     /// Workers of tasks that were released, until they have ended.
     leaving: Vec<(ProcessKey, Worker)>,
@@ -53,6 +63,12 @@ pub struct AmdBackend {
     reports: Reporter<Report>,
     numbering: Numbering,
     scout: Scout,
+    /// All processes at once, on a patched KFD.
+    fleet: Option<Fleet>,
+    /// Whether the kernel schedules, and we do not.
+    is_yielded: bool,
+    /// In which way queues are stopped, if the kernel does not schedule and if it does.
+    ways: [InUse; 2],
 }
 
 #[derive(Debug)]
@@ -70,8 +86,10 @@ struct Device {
 struct Adopted {
     process: ProcessKey,
     worker: Option<Worker>,
-    memory: Option<Memory>,
     limit: Option<Limit>,
+    /// Whether it is controlled together with the others.
+    in_fleet: bool,
+    priority: Option<Priority>,
 }
 
 /// A queue, or all that a process has on a device.
@@ -99,12 +117,22 @@ impl AmdBackend {
         }
         let (reports, incoming) = Reporter::new(waker);
         let scout = Scout::start(site.places.sysfs.clone(), reports.clone())?;
-        Ok(Self {
+        let is_yielded = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
+        let fleet = match site.own_calls {
+            OwnCalls::Absent => None,
+            OwnCalls::Denied | OwnCalls::Usable => {
+                let (site, ledger, reports) = (site.clone(), ledger.clone(), reports.clone());
+                Some(Fleet::start(site, ledger, reports, is_yielded)?)
+            }
+        };
+        let ways = [false, true].map(|schedules| site.way_if(schedules));
+        let mut new = Self {
             site,
             ledger,
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
+            readers: BTreeMap::new(),
             users: Vec::new(),
             leaving: Vec::new(),
             events,
@@ -113,7 +141,14 @@ impl AmdBackend {
             reports,
             numbering,
             scout,
-        })
+            fleet,
+            is_yielded: false,
+            ways,
+        };
+        if is_yielded {
+            new.set_yielded(true);
+        }
+        Ok(new)
     }
 
     /// The process that a queue belongs to.
@@ -140,6 +175,8 @@ impl AmdBackend {
                         adopted.limit = limit;
                     }
                 }
+                Report::KernelSchedules(schedules) => self.set_yielded(schedules),
+                Report::Rings(process) => self.take_readings(process),
                 Report::Over(task) => self.take_end(task),
             }
         }
@@ -193,6 +230,7 @@ impl AmdBackend {
             self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
             appeared += 1;
         }
+        self.aim_reader(task);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
             self.judge_costs();
@@ -208,6 +246,8 @@ impl AmdBackend {
             let tasks: BTreeSet<TaskId> =
                 self.queues.values().filter(here).map(|target| target.task).collect();
             let calls = u64::try_from(tasks.len().saturating_sub(1)).unwrap_or(u64::MAX).max(1);
+            // A patched one stops all of them in one call.
+            let calls = if self.site.own_calls == OwnCalls::Usable { 1 } else { calls };
             if device.calls == calls {
                 continue;
             }
@@ -238,6 +278,7 @@ impl AmdBackend {
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
         let gone: Vec<QueueId> = own.map(|(queue, _)| *queue).collect();
         self.forget(&gone);
+        self.aim_reader(task);
         self.judge_costs();
         self.leaving.retain(|(_, worker)| !worker.has_ended());
     }
@@ -249,9 +290,14 @@ impl AmdBackend {
     /// Passes a command on, if there is anybody to carry it out.
     fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
-        let worker = self.tasks.get(&target.task).and_then(|adopted| adopted.worker.as_ref());
-        let entry = &target.listed.entry;
-        let job = Job { queue: entry.queue_id, gpu_id: entry.gpu_id, awaited };
+        let adopted = self.tasks.get(&target.task);
+        let listed = &target.listed;
+        let job = Job { name: listed.name(), gpu_id: listed.entry.gpu_id, awaited };
+        if adopted.is_some_and(|adopted| adopted.in_fleet) {
+            let order = Order::Do(target.task, job);
+            return self.fleet.as_ref().is_some_and(|fleet| fleet.tell(order));
+        }
+        let worker = adopted.and_then(|adopted| adopted.worker.as_ref());
         worker.is_some_and(|worker| worker.give(job))
     }
 }
@@ -277,7 +323,8 @@ fn mechanism(site: &Site, gfx: Gfx) -> Mechanism {
     let abilities = site.door.version().map(Version::abilities);
     let can_suspend = abilities.is_ok_and(|can| can.suspend) && gfx.knows_debuggers();
     let can_pause = abilities.is_ok_and(|can| can.pause) && site.powers.may_checkpoint();
-    if can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
+    let can_call = site.own_calls == OwnCalls::Usable;
+    if can_call || can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
 }
 
 /// What is shown of a ring that cannot be read: it is taken to be busy all the time.
@@ -301,17 +348,13 @@ impl Backend for AmdBackend {
     }
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        let target = self.queues.get(&queue)?;
-        let memory = self.tasks.get(&target.task)?.memory.as_ref();
-        let rings = &target.listed.rings;
-        let are_shown = !rings.is_empty() && rings.iter().all(|ring| ring.write_pointer != 0);
-        match memory.filter(|_| are_shown) {
-            Some(memory) => memory.observe_all(rings),
-            None => Some(BUSY),
-        }
+        self.look_at(queue)
     }
 
     fn poll_event(&mut self) -> Option<Event> {
+        if let Some(fleet) = &self.fleet {
+            fleet.beat();
+        }
         self.take_reports();
         self.events.pop_front()
     }

@@ -6,30 +6,70 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use super::abi::block::DESTROY_QUEUE;
 use super::activity::Memory;
-use super::session::{Outcome, Session};
+use super::lookout::Lookout;
+use super::session::{Outcome, QueueName, Session};
 use super::site::{Site, SiteName};
 
 /// More threads than a process has, unless something is wrong with it.
 const THREADS_MAX: usize = 4096;
 
-/// The suspended queues that somebody waits to destroy, as far as that shows.
-pub(super) fn awaited(
-    site: &Site,
-    session: &mut Session,
-    memory: Option<&Memory>,
-    suspended: &BTreeSet<u32>,
-) -> Vec<u32> {
-    if site.name == SiteName::Kernel {
-        let waiting = memory.map(|memory| awaited_in(session.pid(), memory)).unwrap_or_default();
-        return waiting.into_iter().filter(|name| suspended.contains(name)).collect();
+/// How long a look at the threads of a process may take before it is done without. What the calls
+/// of a process point at may be memory that never answers.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// Who waits to destroy queues in one process.
+#[derive(Debug)]
+pub(super) struct Destroyers {
+    pid: u32,
+    is_emulated: bool,
+    /// Where the threads of the process show what they do. Started when it is needed.
+    lookout: Option<Lookout<(), Vec<u32>>>,
+}
+
+impl Destroyers {
+    /// Those of a process.
+    pub(super) fn of(site: &Site, pid: u32) -> Self {
+        Self { pid, is_emulated: site.name != SiteName::Kernel, lookout: None }
     }
-    // Calls of an emulated process are not in /proc. But there a queue that is about to be
-    // destroyed cannot be suspended once more.
-    let names: Vec<u32> = suspended.iter().copied().collect();
-    let outcomes = session.suspend(&names, 0).unwrap_or_default();
+
+    /// The suspended queues that somebody waits to destroy, as far as that shows.
+    pub(super) fn awaited(
+        &mut self,
+        session: &mut Session,
+        suspended: &BTreeSet<QueueName>,
+    ) -> Vec<QueueName> {
+        if self.is_emulated {
+            return leaving(session, suspended);
+        }
+        let waiting = self.look();
+        suspended.iter().copied().filter(|name| waiting.contains(&name.id)).collect()
+    }
+
+    /// The queues that threads of the process wait to destroy. None while that cannot be seen.
+    fn look(&mut self) -> Vec<u32> {
+        if self.lookout.is_none() {
+            let (pid, mut memory) = (self.pid, None);
+            let look = move |()| {
+                memory = memory.take().or_else(|| Memory::open(pid).ok());
+                memory.as_ref().map(|memory| awaited_in(pid, memory)).unwrap_or_default()
+            };
+            // Where there are no threads it is tried again.
+            self.lookout = Lookout::start(look, |_| {}).ok();
+        }
+        let lookout = self.lookout.as_ref();
+        lookout.and_then(|lookout| lookout.ask_within((), LOOK_MAX)).unwrap_or_default()
+    }
+}
+
+/// Calls of an emulated process are not in `/proc`. But there a queue that is about to be destroyed
+/// cannot be suspended once more.
+fn leaving(session: &mut Session, suspended: &BTreeSet<QueueName>) -> Vec<QueueName> {
+    let names: Vec<QueueName> = suspended.iter().copied().collect();
+    let outcomes = session.suspend_named(&names, 0).unwrap_or_default();
     let leaving = names.into_iter().zip(outcomes).filter(|(_, is)| *is == Outcome::Gone);
     leaving.map(|(name, _)| name).collect()
 }

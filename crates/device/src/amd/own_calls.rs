@@ -1,39 +1,50 @@
-//! Whether a KFD has calls of our own: a patched one, which moves queues of several processes at
-//! once.
+//! Whether a KFD has calls of our own and we may use them: a patched one, which moves queues of
+//! several processes at once.
 //!
 //! Version numbers do not tell, because they are counted by others. But a KFD answers a number that
 //! it does not know in one way only.
-#![expect(unsafe_code, reason = "an ioctl reads and writes memory as its number says")]
-
-use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, opcode};
 
-use crate::ioctl::exchange;
+use super::abi::own::PreemptEntry;
+use super::door::Door;
 
-/// More than any block of these calls has; KFD takes what it needs, and zeros mean nobody.
-type Block = [u64; 8];
+/// How it stands with the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnCalls {
+    /// This KFD is not patched.
+    Absent,
+    /// It is, but we may not preempt queues of others.
+    Denied,
+    /// They can be used.
+    Usable,
+}
 
-/// The first of them. The second is the next number.
-const PREEMPT: Opcode = opcode::read_write::<Block>(b'K', 0x40);
+/// A process that there cannot be: more than the kernel counts to.
+const NOBODY: u32 = i32::MAX.unsigned_abs();
 
-/// Asks for nothing, of nobody, and looks at how that is refused.
-pub(super) fn are_in(kfd: impl AsFd) -> bool {
-    let mut nobody: Block = [0; 8];
-    // SAFETY: the kernel reads and writes no more than the size in the number, which is the
-    // block's, and there is no address in it.
-    let answer = unsafe { exchange(kfd, PREEMPT, &mut nobody) };
-    !matches!(answer, Err(Errno::NOTTY | Errno::BADF))
+impl OwnCalls {
+    /// Asks to let on a queue of a process that there cannot be, and looks at how that is answered.
+    pub fn probe(door: &dyn Door) -> Self {
+        let nobody = PreemptEntry { pid: NOBODY, ..PreemptEntry::default() };
+        match door.unpreempt_queues(&mut [nobody], false) {
+            Ok(()) => Self::Usable,
+            Err(Errno::PERM) => Self::Denied,
+            Err(_) => Self::Absent,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amd::fake::{FakeKfd, Rules};
 
     #[test]
-    fn whoever_does_not_know_the_number_has_none() {
-        let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(!are_in(&null));
+    fn a_patched_one_answers_and_others_do_not_know_the_number() {
+        assert_eq!(OwnCalls::probe(&FakeKfd::new().door(1)), OwnCalls::Absent);
+        let kfd = FakeKfd::with(Rules { own_calls: true, ..Rules::default() });
+        assert_eq!(OwnCalls::probe(&kfd.door(1)), OwnCalls::Usable);
+        assert_eq!(OwnCalls::probe(&kfd.door(1).without_capability()), OwnCalls::Denied);
     }
 }

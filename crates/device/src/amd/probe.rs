@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::door::Door;
 use super::node;
-use super::site::SiteName;
+use super::own_calls::OwnCalls;
+use super::site::{Site, SiteName};
 use super::topology::{Gfx, Topology};
+use super::way::Way;
 pub use powers::Powers;
 
 /// One thing that is so, and what follows.
@@ -28,12 +30,18 @@ pub struct Places {
     pub sysfs: PathBuf,
     /// KFD's folder in debugfs.
     pub debugfs: PathBuf,
+    /// The parameters of its module.
+    pub parameters: PathBuf,
 }
 
 impl Places {
     /// Those of an emulated KFD in that folder.
     pub fn emulated(folder: &Path) -> Self {
-        Self { sysfs: folder.join("sys"), debugfs: folder.join("debug") }
+        Self {
+            sysfs: folder.join("sys"),
+            debugfs: folder.join("debug"),
+            parameters: folder.join("parameters"),
+        }
     }
 }
 
@@ -42,6 +50,7 @@ impl Default for Places {
         Self {
             sysfs: PathBuf::from("/sys/class/kfd/kfd"),
             debugfs: PathBuf::from("/sys/kernel/debug/kfd"),
+            parameters: PathBuf::from("/sys/module/amdgpu/parameters"),
         }
     }
 }
@@ -51,9 +60,7 @@ pub fn look(name: &SiteName) -> Vec<Finding> {
     match name.open() {
         Ok(site) => {
             let mut findings = report(&*site.door, site.powers, &site.places);
-            if site.has_own_calls {
-                findings.push(yes("this KFD is patched for gpreempt; nothing uses that yet"));
-            }
+            findings.extend(way(&site));
             findings
         }
         Err(error) => vec![no(explain_site(name, &error))],
@@ -107,6 +114,28 @@ fn explain_open(error: &io::Error) -> String {
         );
     }
     format!("{path} cannot be opened: {error}")
+}
+
+/// In which way queues are stopped, and why not in a better one.
+fn way(site: &Site) -> Vec<Finding> {
+    let in_use = site.way();
+    let mut findings = vec![Finding {
+        ok: in_use.way != Way::Nothing,
+        what: format!("way: {} ({})", in_use.way, in_use.way.name()),
+    }];
+    // A stock kernel is nothing to complain about.
+    let ok = site.own_calls == OwnCalls::Absent && in_use.way == Way::DebugTrap;
+    let why = in_use.why_not_better;
+    findings.extend(why.map(|why| Finding { ok, what: format!("no better way: {why}") }));
+    let is_listed = site.places.debugfs.join("queues").exists();
+    if in_use.way == Way::OwnCalls && !is_listed {
+        findings.push(no(format!(
+            "{} cannot be read: queues count as busy all the time; mount debugfs with: mount -t \
+             debugfs debugfs /sys/kernel/debug",
+            site.places.debugfs.join("queues").display()
+        )));
+    }
+    findings
 }
 
 fn tracing(powers: Powers) -> Finding {

@@ -4,11 +4,13 @@
 //! devices for everybody. debugfs has the rest for root, but no names: a queue is found there by
 //! its ring.
 
+mod listing;
 mod mqd;
 mod sysfs;
 
 use super::abi::block::QueueType;
 use super::abi::trap::QueueEntry;
+pub use listing::{Line, listing};
 pub use mqd::{Dump, Hardware, MqdProcess, MqdQueue};
 pub use sysfs::{ListedQueue, queues_of, users};
 

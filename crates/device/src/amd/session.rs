@@ -15,7 +15,9 @@
 //! Kernels before 6.12.103 let only a tracer talk to a session. Whether this is one is tried out
 //! after attaching; if so, every call is an errand of its own (`tracer`).
 
+mod epochs;
 mod error;
+mod moving;
 mod outcome;
 
 use std::fmt;
@@ -26,9 +28,11 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::abi::exception::Exceptions;
-use super::abi::trap::{DeviceEntry, QueueEntry, RuntimeState};
+use super::abi::trap::{DeviceEntry, RuntimeState};
 use super::door::Door;
 use super::tracer::{TraceError, as_tracer};
+use epochs::Epochs;
+pub use epochs::{Epoch, QueueName};
 pub use error::{AttachError, SessionError};
 pub use outcome::{Happened, Outcome};
 
@@ -36,9 +40,6 @@ pub use outcome::{Happened, Outcome};
 const ROOM: u32 = 64;
 /// How often a list may grow while it is being read before we give up.
 const GROWTHS_MAX: u32 = 8;
-/// How often a queue is tried that was made this moment, which the kernel refuses until somebody
-/// has looked at it.
-const NEW_TRIES: u32 = 3;
 /// How many events are taken in one go: more than a process can have queues.
 const EVENTS_MAX: u32 = 4096;
 
@@ -57,6 +58,7 @@ pub struct Session {
     runtime: RuntimeState,
     /// A byte for every event, and its end when the session ends.
     events: OwnedFd,
+    epochs: Epochs,
     is_over: bool,
 }
 
@@ -105,7 +107,8 @@ impl Session {
             Ok(_) | Err(_) => Rights::Owner,
         };
         let runtime = info.runtime();
-        let session = Self { door, pid, rights, runtime, events, is_over: false };
+        let session =
+            Self { door, pid, rights, runtime, events, epochs: Epochs::new(), is_over: false };
         match runtime {
             RuntimeState::Enabled | RuntimeState::Disabled => Ok(session),
             // What is dropped is detached.
@@ -139,20 +142,15 @@ impl Session {
             self.is_over = true;
             return Ok(happened);
         }
-        let runtime = self.call(|door, pid| take_events(door, pid, &mut happened))?;
+        let mut epochs = self.epochs.clone();
+        let runtime = self.call(|door, pid| take_events(door, pid, &mut happened, &mut epochs));
+        self.epochs = epochs;
+        let runtime = runtime?;
         if let Some(runtime) = runtime {
             self.runtime = runtime;
         }
         happened.runtime = runtime;
         Ok(happened)
-    }
-
-    /// The queues of the process. New ones can be suspended from now on.
-    ///
-    /// # Errors
-    /// If the session is over, or the kernel refuses.
-    pub fn queues(&mut self) -> Result<Vec<QueueEntry>, SessionError> {
-        self.call(|door, pid| all(|room| door.queues(pid, Exceptions::QUEUE_NEW, room)))
     }
 
     /// The devices the process uses.
@@ -161,57 +159,6 @@ impl Session {
     /// If the session is over, or the kernel refuses.
     pub fn devices(&mut self) -> Result<Vec<DeviceEntry>, SessionError> {
         self.call(|door, pid| all(|room| door.devices(pid, room)))
-    }
-
-    /// Takes queues off their devices in one call, which on devices with a hardware scheduler costs
-    /// every queue of the device a switch, however many there are. Says for each what became of it.
-    ///
-    /// # Errors
-    /// If the runtime is not there or the session is over. Nothing is suspended then.
-    pub fn suspend(&mut self, queues: &[u32], grace: u32) -> Result<Vec<Outcome>, SessionError> {
-        if queues.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.call(|door, pid| {
-            let mut outcomes = vec![Outcome::Gone; queues.len()];
-            for attempt in 0..NEW_TRIES {
-                // What is new is refused until somebody has looked at it. Looking is cheap.
-                let listed = all(|room| door.queues(pid, Exceptions::QUEUE_NEW, room))?;
-                let is_there = |name: u32| listed.iter().any(|entry| entry.queue_id == name);
-                let is_tried = |name: u32| attempt == 0 || is_there(name);
-                let is_open = |at: &usize| outcomes[*at] == Outcome::Gone && is_tried(queues[*at]);
-                let open: Vec<usize> = (0..queues.len()).filter(is_open).collect();
-                if open.is_empty() {
-                    break;
-                }
-                let names: Vec<u32> = open.iter().map(|at| queues[*at]).collect();
-                let mut marked = names.clone();
-                match door.suspend_queues(pid, &mut marked, grace) {
-                    // What was suspended before stays so.
-                    Err(_) if attempt > 0 => break,
-                    result => result?,
-                }
-                for (at, outcome) in open.into_iter().zip(Outcome::of(&names, &marked)) {
-                    outcomes[at] = outcome;
-                }
-            }
-            Ok(outcomes)
-        })
-    }
-
-    /// Lets queues on again in one call.
-    ///
-    /// # Errors
-    /// If the runtime is not there, which resumes everything too, or the session is over, likewise.
-    pub fn resume(&mut self, queues: &[u32]) -> Result<Vec<Outcome>, SessionError> {
-        if queues.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.call(|door, pid| {
-            let mut marked = queues.to_vec();
-            door.resume_queues(pid, &mut marked)?;
-            Ok(Outcome::of(queues, &marked))
-        })
     }
 
     /// Ends the session. The kernel resumes what is suspended.
@@ -230,7 +177,7 @@ impl Session {
         let mut ignored = Happened::default();
         let ended = self.call(|door, pid| {
             // Whoever waits is answered first; if that does not work it still has some in advance.
-            let _ = take_events(door, pid, &mut ignored);
+            let _ = take_events(door, pid, &mut ignored, &mut Epochs::new());
             door.disable(pid)
         });
         let ended = match ended {
@@ -294,13 +241,17 @@ fn take_events(
     door: &dyn Door,
     pid: u32,
     happened: &mut Happened,
+    epochs: &mut Epochs,
 ) -> Result<Option<RuntimeState>, Errno> {
     let mut runtime = None;
     for _ in 0..EVENTS_MAX {
         // The runtime's event is taken note of when it is looked into, after this.
         let noted = Exceptions::WANTED.without(Exceptions::RUNTIME);
         let event = match door.next_event(pid, noted) {
-            Ok(event) => event.exceptions,
+            Ok(event) => {
+                epochs.note_mark(event.queue_id, event.exceptions);
+                event.exceptions
+            }
             Err(Errno::AGAIN) => break,
             Err(errno) => return Err(errno),
         };
@@ -316,7 +267,7 @@ fn take_events(
 }
 
 /// A whole list, whose length is known only afterwards.
-fn all<E>(read: impl Fn(u32) -> Result<(Vec<E>, u32), Errno>) -> Result<Vec<E>, Errno> {
+fn all<E>(mut read: impl FnMut(u32) -> Result<(Vec<E>, u32), Errno>) -> Result<Vec<E>, Errno> {
     let mut room = ROOM;
     for _ in 0..GROWTHS_MAX {
         let (entries, count) = read(room)?;

@@ -3,7 +3,6 @@
 //! Everything else asks a [`Site`] and never the machine, so that one option or variable moves a
 //! whole program to an emulated device. What outlives us is written down with the name of its site.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::door::{Door, EmulatedDoor, KernelDoor};
+use super::own_calls::OwnCalls;
 use super::probe::{Places, Powers};
-use super::{node, own_calls};
 
 /// The variable that names the folder of an emulated KFD, for commands without an option for it.
 pub const EMULATED_VARIABLE: &str = "GPREEMPT_EMULATED_KFD";
@@ -39,8 +38,8 @@ pub struct Site {
     pub places: Places,
     /// What we may do there.
     pub powers: Powers,
-    /// Whether it is patched and has calls of our own. Nothing uses them yet.
-    pub has_own_calls: bool,
+    /// Whether it is patched and has calls of our own that we may use.
+    pub own_calls: OwnCalls,
 }
 
 impl SiteName {
@@ -85,8 +84,8 @@ impl Site {
     pub fn kernel() -> io::Result<Self> {
         let door = Arc::new(KernelDoor::open()?);
         let (name, powers) = (SiteName::Kernel, Powers::read());
-        let has_own_calls = File::open(node::PATH).is_ok_and(own_calls::are_in);
-        Ok(Self { places: name.places(), name, door, powers, has_own_calls })
+        let own_calls = OwnCalls::probe(&*door);
+        Ok(Self { places: name.places(), name, door, powers, own_calls })
     }
 
     /// An emulated one, by its folder: a socket `kfd`, and the folders `sys` and `debug`.
@@ -97,7 +96,8 @@ impl Site {
         let name = SiteName::emulated(folder);
         let door = emulated_door(folder)?;
         let powers = Powers::read();
-        Ok(Self { places: name.places(), name, door, powers, has_own_calls: false })
+        let own_calls = OwnCalls::probe(&*door);
+        Ok(Self { places: name.places(), name, door, powers, own_calls })
     }
 }
 

@@ -7,19 +7,17 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::abi::trap::{QueueEntry, RuntimeState};
-use super::activity::Memory;
-use super::destroyer;
+use super::destroyer::Destroyers;
 use super::queue::Kind;
-use super::session::{AttachError, Outcome, Session, SessionError};
+use super::session::{AttachError, Outcome, QueueName, Session, SessionError};
 use super::site::Site;
 
 /// A process whose queues for kernels are off, those it makes later included.
 #[derive(Debug)]
 pub struct Suspension {
-    site: Site,
     session: Session,
-    memory: Option<Memory>,
-    suspended: BTreeSet<u32>,
+    destroyers: Destroyers,
+    suspended: BTreeSet<QueueName>,
 }
 
 /// Why a process is not suspended.
@@ -54,8 +52,8 @@ impl Suspension {
     /// Likewise.
     pub fn begin_on(site: &Site, pid: u32, gpu_id: Option<u32>) -> Result<Self, SuspensionError> {
         let session = Session::attach(site.door.clone(), pid)?;
-        let memory = Memory::open(pid).ok();
-        let mut new = Self { site: site.clone(), session, memory, suspended: BTreeSet::new() };
+        let destroyers = Destroyers::of(site, pid);
+        let mut new = Self { session, destroyers, suspended: BTreeSet::new() };
         new.suspend_new(gpu_id)?;
         if new.suspended.is_empty() {
             return Err(SuspensionError::NoQueues(pid));
@@ -93,10 +91,10 @@ impl Suspension {
                 result => result?,
             }
         }
-        let Self { site, session, memory, suspended } = self;
-        let awaited = destroyer::awaited(site, session, memory.as_ref(), suspended);
+        let Self { session, destroyers, suspended } = self;
+        let awaited = destroyers.awaited(session, suspended);
         if !awaited.is_empty() {
-            session.resume(&awaited)?;
+            session.resume_named(&awaited)?;
             suspended.retain(|name| !awaited.contains(name));
         }
         Ok(true)
@@ -116,12 +114,12 @@ impl Suspension {
             Kind::of_snapshot(entry.queue_type) == Kind::Compute
                 && gpu_id.is_none_or(|gpu_id| entry.gpu_id == gpu_id)
         };
-        let names: Vec<u32> =
-            entries.iter().filter(is_wanted).map(|entry| entry.queue_id).collect();
+        let ids = entries.iter().filter(is_wanted).map(|entry| entry.queue_id);
+        let names: Vec<QueueName> = ids.map(|id| self.session.name(id)).collect();
         self.suspended.retain(|name| names.contains(name));
-        let new: Vec<u32> =
+        let new: Vec<QueueName> =
             names.into_iter().filter(|name| !self.suspended.contains(name)).collect();
-        let outcomes = self.session.suspend(&new, 0)?;
+        let outcomes = self.session.suspend_named(&new, 0)?;
         for (name, outcome) in new.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Done => self.suspended.insert(name),

@@ -41,7 +41,8 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         | Act::NvidiaHold(_)
         | Act::AmdPause { .. }
         | Act::AmdSuspend { .. }
-        | Act::AmdSession { .. } => return Err(ActError::Changed(pid)),
+        | Act::AmdSession { .. }
+        | Act::AmdPriority { .. } => return Err(ActError::Changed(pid)),
     };
     match result {
         Err(CallError::Gone | CallError::Emu(EmuError::Refused(Refusal::NoSuchQueue))) if undo => {

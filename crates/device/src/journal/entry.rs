@@ -110,6 +110,12 @@ pub enum Act {
         #[serde(default)]
         site: SiteName,
     },
+    /// The priority of a process to the scheduler inside of a patched KFD.
+    AmdPriority {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
     /// How often an NVIDIA group's turn comes.
     NvidiaInterleave {
         /// The RM client.
@@ -167,6 +173,11 @@ impl Act {
         )
     }
 
+    /// Whether it is on AMD devices, where a call about a process may take as long as it likes.
+    pub const fn is_amd(&self) -> bool {
+        matches!(self, Self::AmdPause { .. } | Self::AmdSuspend { .. } | Self::AmdSession { .. })
+    }
+
     /// The kind of thing that is changed, and which one.
     fn subject(&self) -> (u8, u64, u32, u64) {
         match *self {
@@ -183,6 +194,7 @@ impl Act {
             Self::AmdPause { .. } => (7, 0, 0, 0),
             // Both are ended by ending the session.
             Self::AmdSuspend { .. } | Self::AmdSession { .. } => (8, 0, 0, 0),
+            Self::AmdPriority { .. } => (10, 0, 0, 0),
             Self::EmulatedPark { instance, queue, .. } => (9, instance, 0, queue),
             // Where a context is watched anew, the old channel and the new one are there together.
             Self::NvidiaHold(site) => {

@@ -93,7 +93,8 @@ pub fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActErro
         | Act::EmulatedSlice { .. }
         | Act::AmdPause { .. }
         | Act::AmdSuspend { .. }
-        | Act::AmdSession { .. } => Err(ActError::Changed(process.pid)),
+        | Act::AmdSession { .. }
+        | Act::AmdPriority { .. } => Err(ActError::Changed(process.pid)),
     }
 }
 

@@ -9,13 +9,16 @@ mod debug;
 mod frame;
 mod hardware;
 mod own;
+mod preempt;
 mod process;
 mod queue;
+mod scheduler;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpreempt_kfd::abi::block::{self, CriuOperation, GetVersion};
+use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
 use gpreempt_kfd::abi::trap::{DBG_TRAP, RuntimeState};
 use gpreempt_sim::live::CallId;
 use rustix::io::Errno;
@@ -24,6 +27,7 @@ use super::rules::Rules;
 use super::world::World;
 pub use frame::{Answer, Asked, Caller, Ticket};
 use process::Process;
+use scheduler::Schedulers;
 pub use view::{ProcessView, QueueView};
 
 /// The driver.
@@ -35,6 +39,7 @@ pub struct Driver {
     answers: VecDeque<(Ticket, Answer)>,
     /// How often the queues of each device were all taken off and put on again.
     remaps: BTreeMap<u32, u64>,
+    schedulers: Schedulers,
     last_call: u64,
     last_pasid: u32,
     /// Grows with every change that somebody could see.
@@ -82,6 +87,7 @@ impl Driver {
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
             remaps: BTreeMap::new(),
+            schedulers: Schedulers::default(),
             last_call: FIRST_CALL,
             last_pasid: FIRST_PASID,
             changes: 0,
@@ -126,7 +132,8 @@ impl Driver {
         self.settle(world);
     }
 
-    /// A process ends as a debugger: its sessions end, and everything they did.
+    /// A process ends as a debugger: its sessions end, and everything they did, and what it
+    /// preempted goes on.
     pub fn end_debugger(&mut self, world: &mut World<'_>, pid: u32) {
         let is_theirs = |process: &Process| process.debugger == Some(pid);
         let processes = self.processes.iter().filter(|(_, process)| is_theirs(process));
@@ -134,6 +141,7 @@ impl Driver {
         for target in targets {
             self.end_session(world, target);
         }
+        self.release_owner(world, pid);
         self.settle(world);
     }
 
@@ -212,6 +220,9 @@ impl Driver {
         const CRIU: u32 = block::CRIU & 0xff;
         const RUNTIME: u32 = block::RUNTIME_ENABLE & 0xff;
         const TRAP: u32 = DBG_TRAP & 0xff;
+        const PREEMPT: u32 = PREEMPT_QUEUE & 0xff;
+        const RESUME: u32 = RESUME_QUEUE & 0xff;
+        const SET_PRIORITY: u32 = SET_PREEMPT_PRIORITY & 0xff;
         if asked.opcode >> 8 & 0xff != u32::from(b'K') {
             return Err(Errno::NOTTY);
         }
@@ -234,6 +245,9 @@ impl Driver {
             CRIU => self.criu(world, caller, asked),
             RUNTIME => self.runtime_enable(world, caller, asked),
             TRAP => self.trap(world, caller, asked),
+            PREEMPT if self.rules.own_calls => self.preempt_queue(world, caller, asked),
+            RESUME if self.rules.own_calls => self.resume_queue(world, caller, asked),
+            SET_PRIORITY if self.rules.own_calls => self.set_preempt_priority(caller, asked),
             _ => Err(Errno::NOTTY),
         }
     }

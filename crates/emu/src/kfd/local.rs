@@ -13,12 +13,14 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::Call;
 use gpreempt_kfd::abi::trap::RuntimeState;
 use gpreempt_sim::live::CallId;
 use rustix::io::Errno;
 
 use super::driver::{Answer, Asked, Caller, Driver, Ticket};
+use super::parameters::Parameters;
 use super::rules::Rules;
 use super::world::{Devices, Obedient, World};
 pub use client::FakeClient;
@@ -52,8 +54,11 @@ struct State {
     devices: Box<dyn LocalDevices>,
     tracers: BTreeMap<u32, Tracer>,
     untraceable: BTreeSet<u32>,
+    /// Processes of which the kernel does not let go whoever asks about them.
+    silent: BTreeSet<u32>,
     answers: BTreeMap<Ticket, Answer>,
     last_ticket: u64,
+    now: Instant,
 }
 
 /// Who traces a process.
@@ -82,7 +87,8 @@ impl State {
     fn act<T>(&mut self, what: impl FnOnce(&mut Driver, &mut World<'_>) -> T) -> T {
         let tracers = &self.tracers;
         let tracer_of = |pid: u32| tracers.get(&pid).and_then(|tracer| tracer.living());
-        let mut world = World { devices: &mut *self.devices, tracer_of: &tracer_of };
+        let now = self.now;
+        let mut world = World { devices: &mut *self.devices, tracer_of: &tracer_of, now };
         let result = what(&mut self.driver, &mut world);
         while let Some((ticket, answer)) = self.driver.poll_answer() {
             self.answers.insert(ticket, answer);
@@ -122,8 +128,10 @@ impl FakeKfd {
             devices: Box::new(devices),
             tracers: BTreeMap::new(),
             untraceable: BTreeSet::new(),
+            silent: BTreeSet::new(),
             answers: BTreeMap::new(),
             last_ticket: 0,
+            now: Instant::ZERO,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
     }
@@ -170,6 +178,11 @@ impl FakeKfd {
         self.state().driver.runtime(pid)
     }
 
+    /// How important a process's queues are to the scheduler of a patched one, if somebody said so.
+    pub fn logical_priority(&self, pid: u32) -> Option<u8> {
+        self.state().driver.logical_priority(pid)
+    }
+
     /// A debugger's process is killed: the kernel ends its sessions.
     pub fn kill_debugger(&self, pid: u32) {
         self.act(|driver, world| driver.end_debugger(world, pid));
@@ -185,9 +198,42 @@ impl FakeKfd {
         self.state().untraceable.insert(pid);
     }
 
+    /// Whoever traces or debugs a process waits in the kernel from now on, or no longer does.
+    pub fn hang(&self, pid: u32, hangs: bool) {
+        let mut state = self.state();
+        if hangs {
+            state.silent.insert(pid);
+        } else {
+            state.silent.remove(&pid);
+        }
+        drop(state);
+        self.wake_all();
+    }
+
+    /// Returns when the kernel lets whoever asks about a process go on.
+    fn wait_to_speak(&self, pid: u32) {
+        let waits = |state: &mut State| state.silent.contains(&pid);
+        drop(self.shared.changed.wait_while(self.state(), waits));
+    }
+
     /// The hardware no longer does what it is told about a queue.
     pub fn break_queue(&self, pid: u32, queue: u32) {
         self.state().driver.break_queue(pid, queue);
+    }
+
+    /// Lets time pass for whatever was preempted for a time, and for the scheduler. Devices have a
+    /// time of their own.
+    pub fn pass(&self, time: Duration) {
+        self.state().now += time;
+        self.act(|driver, world| {
+            driver.expire(world);
+            driver.schedule(world);
+        });
+    }
+
+    /// Sets the scheduler inside of a patched one.
+    pub fn set_parameters(&self, parameters: Parameters) {
+        self.act(|driver, world| driver.set_parameters(world, parameters));
     }
 
     /// Begins a call without waiting for its answer.

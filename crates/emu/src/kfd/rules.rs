@@ -15,6 +15,8 @@ pub struct Rules {
     pub devices_know_debuggers: bool,
     /// Whether single queues are taken off (gfx11 and later), or all of the device are remapped.
     pub by_queue: bool,
+    /// Whether it has the calls of our own patches.
+    pub own_calls: bool,
 }
 
 impl Default for Rules {
@@ -25,6 +27,7 @@ impl Default for Rules {
             one_debugged: false,
             devices_know_debuggers: true,
             by_queue: false,
+            own_calls: false,
         }
     }
 }
@@ -45,6 +48,7 @@ impl Rules {
             one_debugged: !matches!(gfx, 90_010 | 90_400..100_000 | 110_000..),
             devices_know_debuggers: gfx >= 90_000,
             by_queue: gfx >= 110_000,
+            own_calls: false,
         })
     }
 

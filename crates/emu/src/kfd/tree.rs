@@ -3,6 +3,7 @@
 //! Everything appears and vanishes whole: it is made beside its place and moved there.
 
 mod mqds;
+mod own;
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::driver::ProcessView;
-use super::{DEBUGFS, SYSFS, gpu_id};
+use super::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
 pub(crate) use mqds::mqds;
 
 /// Says that a folder is ours, so that what is in it may be replaced.
@@ -49,7 +50,7 @@ impl Tree {
     pub(crate) fn create(folder: &Path, shape: Shape) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mark = folder.join(MARK);
-        let parts = [SYSFS, DEBUGFS, WORKSHOP].map(|part| folder.join(part));
+        let parts = [SYSFS, DEBUGFS, PARAMETERS, WORKSHOP].map(|part| folder.join(part));
         if !mark.exists() && parts.iter().any(|part| part.exists()) {
             let what = format!("{} has files that are not an emulator's", folder.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
@@ -168,7 +169,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        for part in [SYSFS, DEBUGFS, WORKSHOP] {
+        for part in [SYSFS, DEBUGFS, PARAMETERS, WORKSHOP] {
             let _ = fs::remove_dir_all(self.folder.join(part));
         }
         let _ = fs::remove_file(self.folder.join(MARK));

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::ring::RingView;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_sim::live::{Call, CallId, LiveEvent, LiveGpu, MemoryId, Progress};
@@ -189,6 +190,10 @@ impl Devices for VirtualDevices {
         inner.begun.insert(call);
         inner.gpu.remap(call, device, runlist);
         false
+    }
+
+    fn ring(&self, queue: QueueId) -> Option<RingView> {
+        Some(self.inner().queues.get(&queue)?.page.read().view(false))
     }
 
     fn move_queue(&mut self, call: CallId, queue: QueueId, on: bool) -> bool {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::ring::RingView;
+use gpreempt_core::time::Instant;
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::trap::DeviceEntry;
 use gpreempt_sim::live::CallId;
@@ -16,6 +18,8 @@ pub struct World<'a> {
     pub devices: &'a mut dyn Devices,
     /// The thread that traces a process.
     pub tracer_of: &'a dyn Fn(u32) -> Option<u32>,
+    /// What time it is.
+    pub now: Instant,
 }
 
 /// Devices that a driver controls. Calls may take their time: whoever has the driver tells it when
@@ -40,6 +44,11 @@ pub trait Devices {
 
     /// Takes one queue off, or lets it on. True if that is done.
     fn move_queue(&mut self, call: CallId, queue: QueueId, on: bool) -> bool;
+
+    /// What the ring of a queue shows, if it can be read.
+    fn ring(&self, _queue: QueueId) -> Option<RingView> {
+        None
+    }
 
     /// What a debugger is told of a device.
     fn describe(&self, gpu_id: u32) -> DeviceEntry {

@@ -1,6 +1,7 @@
 //! The emulator as a KFD: connections that are open files of it, and the files that show it.
 
 mod devices;
+mod own;
 mod show;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,11 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::{Listening, ServeError, Server};
+use crate::clock::monotonic;
 use crate::kfd::Rules;
 use crate::kfd::driver::{Asked, Caller, Driver, Ticket};
 use crate::kfd::message::{MESSAGE_BYTES_MAX, Question, Reply};
+use crate::kfd::parameters::Parameters;
 use crate::kfd::tree::{Shape, Tree};
 use crate::kfd::world::World;
 use crate::page::QueueState;
@@ -33,6 +36,8 @@ pub struct KfdOptions {
     pub gfx: u32,
     /// Dies with compute units of each device.
     pub xccs: u32,
+    /// Whether the scheduler of a patched one is on from the beginning.
+    pub scheduler: bool,
 }
 
 /// The KFD of an emulator.
@@ -49,6 +54,7 @@ pub(super) struct KfdSide {
     replies: BTreeMap<Ticket, OwnedFd>,
     last_ticket: u64,
     shown: show::Shown,
+    own: own::OwnSide,
 }
 
 /// Most open files at a time.
@@ -66,13 +72,17 @@ impl KfdSide {
         devices: usize,
         compute_units: u32,
     ) -> Result<Self, ServeError> {
-        let KfdOptions { folder, gfx, xccs, rules } = &options;
+        let KfdOptions { folder, gfx, xccs, rules, scheduler } = &options;
         let shape = Shape { devices, gfx: *gfx, xccs: *xccs, compute_units };
         let complain = |error| ServeError::Files { path: folder.clone(), error };
         std::fs::create_dir_all(folder).map_err(complain)?;
         // Before anything is written: another emulator may have the folder.
         let listening = Listening::new(folder.join(crate::kfd::SOCKET))?;
-        let tree = Tree::create(folder, shape).map_err(complain)?;
+        let mut tree = Tree::create(folder, shape).map_err(complain)?;
+        if rules.own_calls {
+            let parameters = Parameters { enable: *scheduler, ..Parameters::default() };
+            tree.show_parameters(parameters).map_err(complain)?;
+        }
         Ok(Self {
             driver: Driver::new(*rules),
             listening,
@@ -83,12 +93,13 @@ impl KfdSide {
             replies: BTreeMap::new(),
             last_ticket: 0,
             shown: show::Shown::default(),
+            own: own::OwnSide::default(),
         })
     }
 
     /// When the files are to be written, if nothing else happens before.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.shown.due()
+        self.shown.due().into_iter().chain(self.own_due()).min()
     }
 }
 
@@ -158,7 +169,8 @@ impl Server {
         }
         kfd.replies.insert(ticket, reply);
         let may_checkpoint = through.is_some() && crate::kfd::procfs::may_checkpoint(pid);
-        let caller = Caller { pid, thread, may_checkpoint };
+        let is_admin = own::is_ours(opcode) && crate::kfd::procfs::is_admin(pid);
+        let caller = Caller { pid, thread, may_checkpoint, is_admin };
         let file = file.filter(|_| has_file);
         let asked = Asked { opcode, block, array, file, through };
         self.act(|driver, world| driver.call(world, ticket, caller, asked));
@@ -172,7 +184,10 @@ impl Server {
 
     /// The devices have done what the driver told them.
     pub(super) fn driver_call_done(&mut self, call: CallId) {
-        self.act(|driver, _| driver.handle_done(call));
+        self.act(|driver, world| {
+            driver.note_update(call, world.now);
+            driver.handle_done(call);
+        });
     }
 
     /// Does something with the driver, and passes on what comes of it.
@@ -186,7 +201,7 @@ impl Server {
             options: &kfd.options,
         };
         let tracer_of = crate::kfd::procfs::tracer_of;
-        let mut world = World { devices: &mut devices, tracer_of: &tracer_of };
+        let mut world = World { devices: &mut devices, tracer_of: &tracer_of, now: monotonic() };
         what(&mut kfd.driver, &mut world);
         // First, so that nobody hears that a queue is gone and still sees it.
         for queue in devices.closed {

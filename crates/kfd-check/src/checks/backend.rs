@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gpreempt_core::backend::Backend;
 use gpreempt_core::id::TaskId;
 use gpreempt_device::amd::AmdBackend;
+use gpreempt_device::amd::own_calls::OwnCalls;
 use gpreempt_device::amd::session::Session;
 use gpreempt_device::amd::site::Site;
 use gpreempt_device::controller::{Controller, Note, Numbering, Waker};
@@ -83,7 +84,9 @@ fn adopted(machine: &Machine, target: &Actor) -> Verdict<(AmdBackend, ProcessKey
     let folder = Folder(folder);
     let session = Journal::at(folder.0.clone())?.begin()?;
     let site = Site::kernel()?;
-    same("calls of our own", machine.expected.is_some() && site.has_own_calls, false)?;
+    if machine.expected.is_some() {
+        same("calls of our own", site.own_calls, OwnCalls::Absent)?;
+    }
     let (ledger, waker) = (Ledger::new(session), Waker::new()?);
     let mut backend = AmdBackend::new(site, ledger, Numbering::of(1), waker)?;
     backend.set_rescan(Duration::from_millis(10));

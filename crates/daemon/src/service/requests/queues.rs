@@ -197,6 +197,7 @@ impl Service {
         let event = Event::QueueChanged { queue: view.queue, priority };
         let told = self.driver.tell(self.driver.now(), event);
         told.map_err(|error| Refused::new(RefusalCode::NoSuchQueue, error.to_string()))?;
+        self.backends.set_queue_priority(view.queue, priority);
         self.is_changed = true;
         Ok(())
     }

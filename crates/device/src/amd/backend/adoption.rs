@@ -1,24 +1,32 @@
 //! Taking processes in and letting go of them.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::priority::Priority;
 
 use super::worker::Worker;
 use super::{Adopted, AmdBackend, Device};
-use crate::amd::activity::Memory;
+use crate::amd::own_calls::OwnCalls;
 use crate::amd::queue::queues_of;
-use crate::controller::{Controller, DeviceName, Limit, Note};
+use crate::controller::{Controller, DeviceName, Limit, Note, WayInUse};
 use crate::process::ProcessKey;
+
+/// How long workers may take to put everything back as it was. Less than a keeper waits for us.
+const RELEASE_MAX: Duration = Duration::from_secs(3);
 
 impl AmdBackend {
     /// Takes the process of a task under control.
     pub(super) fn begin(&mut self, task: TaskId) {
-        let Some(adopted) = self.tasks.get_mut(&task) else { return };
+        let Some(adopted) = self.tasks.get(&task) else { return };
         let process = adopted.process;
-        adopted.memory = Memory::open(process.pid).ok();
-        // Opened before it was made sure: from here on it leads to nobody else.
         if process.check().is_err() {
+            return;
+        }
+        self.begin_reading(process);
+        if self.site.own_calls == OwnCalls::Usable {
+            self.begin_in_fleet(task);
             return;
         }
         // Whoever had it before us has to let go of it first.
@@ -26,7 +34,11 @@ impl AmdBackend {
         let before = before.map(|at| self.leaving.swap_remove(at).1);
         let (site, ledger) = (self.site.clone(), self.ledger.clone());
         match Worker::start(site, ledger, (task, process), before, self.reports.clone()) {
-            Ok(worker) => adopted.worker = Some(worker),
+            Ok(worker) => {
+                if let Some(adopted) = self.tasks.get_mut(&task) {
+                    adopted.worker = Some(worker);
+                }
+            }
             Err(error) => {
                 let problem = format!("process {process} cannot be controlled: {error}");
                 self.notes.push_back(Note::Problem(problem));
@@ -38,7 +50,12 @@ impl AmdBackend {
     pub(super) fn let_go(&mut self, task: TaskId) {
         let Some(mut adopted) = self.tasks.remove(&task) else { return };
         self.queues.retain(|_, target| target.task != task);
+        self.end_readings();
         self.judge_costs();
+        if adopted.in_fleet {
+            self.leave_fleet(task);
+            return;
+        }
         match adopted.worker.take() {
             Some(mut worker) => {
                 worker.end();
@@ -63,7 +80,8 @@ impl Controller for AmdBackend {
         }
         process.check().map_err(|error| error.to_string())?;
         self.ledger.claim(process).map_err(|error| error.to_string())?;
-        let adopted = Adopted { process, worker: None, memory: None, limit: None };
+        let adopted =
+            Adopted { process, worker: None, limit: None, in_fleet: false, priority: None };
         self.tasks.insert(task, adopted);
         self.notes.retain(|note| *note != Note::Appeared(process));
         // A session with a process that does not use KFD would make it use KFD.
@@ -111,10 +129,28 @@ impl Controller for AmdBackend {
     }
 
     fn limit_of(&self, task: TaskId) -> Option<Limit> {
-        self.tasks.get(&task)?.limit.clone()
+        let adopted = self.tasks.get(&task)?;
+        let read = || self.reading_limit(adopted.process);
+        adopted.limit.clone().or_else(read).or_else(|| self.yielded_limit(adopted))
     }
 
-    fn set_rescan(&mut self, every: std::time::Duration) {
+    fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        self.hand_over(task, priority);
+    }
+
+    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        self.hand_queue_over(queue, priority);
+    }
+
+    fn way(&self) -> Option<WayInUse> {
+        Some(self.way_in_use())
+    }
+
+    fn way_of(&self, task: TaskId) -> Option<WayInUse> {
+        self.way_in_use_of(task)
+    }
+
+    fn set_rescan(&mut self, every: Duration) {
         self.scout.set_every(every);
     }
 
@@ -127,11 +163,20 @@ impl Controller for AmdBackend {
         self.scout.stop();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         tasks.into_iter().for_each(|task| self.let_go(task));
-        self.leaving.iter_mut().for_each(|(_, worker)| worker.join());
-        // Whatever a worker could not put back.
+        if let Some(fleet) = &mut self.fleet {
+            fleet.stop();
+        }
+        let end = Instant::now() + RELEASE_MAX;
         let mut result = Ok(());
-        for (process, _) in self.leaving.drain(..) {
-            let undone = self.ledger.undo_process(process);
+        for (process, mut worker) in self.leaving.drain(..) {
+            let undone = if worker.has_ended_by(end) {
+                // Whatever the worker could not put back.
+                self.ledger.undo_process(process)
+            } else {
+                // It would not answer us either. The kernel ends its session when we end, and the
+                // keeper undoes what is written down.
+                Err(format!("process {process} does not answer; it is left to the keeper"))
+            };
             result = result.and(undone);
         }
         result

@@ -14,10 +14,9 @@ use rustix::io::Errno;
 use super::report::{Listed, Report};
 use super::worker::{Hands, Job, Next, timespec};
 use crate::amd::abi::trap::{QueueEntry, RuntimeState};
-use crate::amd::activity::Memory;
-use crate::amd::destroyer;
+use crate::amd::destroyer::Destroyers;
 use crate::amd::queue::Kind;
-use crate::amd::session::{Outcome, Session, SessionError};
+use crate::amd::session::{Outcome, QueueName, Session, SessionError};
 use crate::controller::{Alone, Awaited};
 use crate::journal::Act;
 
@@ -30,9 +29,9 @@ const RUNTIME_WAIT: Duration = Duration::from_secs(10);
 struct Use<'a> {
     hands: &'a Hands,
     session: Session,
-    memory: Option<Memory>,
-    /// What we suspended, by name.
-    suspended: BTreeSet<u32>,
+    destroyers: Destroyers,
+    /// What we suspended.
+    suspended: BTreeSet<QueueName>,
     /// Whether there are queues that could be suspended if there were a runtime.
     has_queues: bool,
     /// Since when there are such queues and no runtime.
@@ -50,12 +49,12 @@ impl Hands {
             let sentence = format!("process {} is left alone: {error}", self.process);
             return Ok(Next::Wait(sentence));
         }
-        let memory = Memory::open(self.process.pid).ok();
+        let destroyers = Destroyers::of(&self.site, self.process.pid);
         let suspended = BTreeSet::new();
         let mut held = Use {
             hands: self,
             session,
-            memory,
+            destroyers,
             suspended,
             has_queues: false,
             lacks_runtime_since: None,
@@ -143,12 +142,12 @@ impl Use<'_> {
     fn take_jobs(&mut self) -> Result<bool, Alone> {
         let Some(jobs) = self.hands.gather() else { return Ok(false) };
         if !jobs.stops.is_empty() {
-            let outcomes = self.session.suspend(&names(&jobs.stops), 0);
+            let outcomes = self.session.suspend_named(&names(&jobs.stops), 0);
             self.note(&jobs.stops, &outcomes, true);
             self.tell(&jobs.stops, &outcomes)?;
         }
         if !jobs.resumes.is_empty() {
-            let outcomes = self.session.resume(&names(&jobs.resumes));
+            let outcomes = self.session.resume_named(&names(&jobs.resumes));
             self.note(&jobs.resumes, &outcomes, false);
             self.tell(&jobs.resumes, &outcomes)?;
         }
@@ -165,9 +164,9 @@ impl Use<'_> {
         let Ok(outcomes) = outcomes else { return };
         for (job, outcome) in jobs.iter().zip(outcomes) {
             if are_stops && *outcome == Outcome::Done {
-                self.suspended.insert(job.queue);
+                self.suspended.insert(job.name);
             } else if *outcome != Outcome::Failed {
-                self.suspended.remove(&job.queue);
+                self.suspended.remove(&job.name);
             }
         }
     }
@@ -175,12 +174,12 @@ impl Use<'_> {
     /// Whoever waits in the kernel to destroy a queue that is suspended does not have to: it is
     /// resumed, and gone the moment after.
     fn free_awaited(&mut self) -> Result<(), Alone> {
-        let Self { hands, session, memory, suspended, .. } = self;
-        let awaited = destroyer::awaited(&hands.site, session, memory.as_ref(), suspended);
+        let Self { session, destroyers, suspended, .. } = self;
+        let awaited = destroyers.awaited(session, suspended);
         if awaited.is_empty() {
             return Ok(());
         }
-        match self.session.resume(&awaited) {
+        match self.session.resume_named(&awaited) {
             Ok(_) => self.suspended.retain(|name| !awaited.contains(name)),
             Err(error) if error.is_over() => {}
             Err(error) => self.hands.reports.send(Report::Problem(error.to_string()))?,
@@ -228,12 +227,17 @@ impl Use<'_> {
         let hands = self.hands;
         match self.session.queues() {
             Ok(entries) => {
-                let is_there = |name: &u32| entries.iter().any(|entry| entry.queue_id == *name);
+                let session = &self.session;
+                let is_there = |name: &QueueName| {
+                    let mut names = entries.iter().map(|entry| session.name(entry.queue_id));
+                    names.any(|other| other == *name)
+                };
                 self.suspended.retain(|name| !fresh && is_there(name));
                 let is_ours =
                     |entry: &QueueEntry| Kind::of_snapshot(entry.queue_type) == Kind::Compute;
-                let queues: Vec<Listed> =
-                    entries.into_iter().filter(is_ours).map(Listed::queue).collect();
+                let listed =
+                    |entry: QueueEntry| Listed::queue(session.name(entry.queue_id).epoch, entry);
+                let queues: Vec<Listed> = entries.into_iter().filter(is_ours).map(listed).collect();
                 self.has_queues = !queues.is_empty();
                 hands.reports.send(Report::Queues { task: hands.task, queues, fresh })
             }
@@ -244,6 +248,6 @@ impl Use<'_> {
     }
 }
 
-fn names(jobs: &[Job]) -> Vec<u32> {
-    jobs.iter().map(|job| job.queue).collect()
+fn names(jobs: &[Job]) -> Vec<QueueName> {
+    jobs.iter().map(|job| job.name).collect()
 }

@@ -4,6 +4,7 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
 
 use crate::amd::abi::trap::QueueEntry;
+use crate::amd::session::{Epoch, QueueName};
 use crate::controller::Limit;
 use crate::process::ProcessKey;
 
@@ -22,6 +23,10 @@ pub(super) enum Report {
     Queues { task: TaskId, queues: Vec<Listed>, fresh: bool },
     /// What a task's process cannot have of what others can, and why; or nothing.
     Limit(TaskId, Option<Limit>),
+    /// The kernel schedules from now on, or no longer does.
+    KernelSchedules(bool),
+    /// The rings of a process show something else than before.
+    Rings(ProcessKey),
     /// The worker of a task has ended.
     Over(TaskId),
 }
@@ -31,29 +36,37 @@ pub(super) enum Report {
 pub(super) struct Listed {
     /// Which one.
     pub(super) entry: QueueEntry,
+    /// Since when: numbers are given again.
+    epoch: Epoch,
     /// Where its work comes from. Nothing if that is not shown.
     pub(super) rings: Vec<QueueEntry>,
 }
 
 impl Listed {
     /// A queue.
-    pub(super) fn queue(entry: QueueEntry) -> Self {
-        Self { entry, rings: vec![entry] }
+    pub(super) fn queue(epoch: Epoch, entry: QueueEntry) -> Self {
+        Self { entry, epoch, rings: vec![entry] }
+    }
+
+    /// A queue of which nobody knows where its ring is.
+    pub(super) const fn without_rings(epoch: Epoch, entry: QueueEntry) -> Self {
+        Self { entry, epoch, rings: Vec::new() }
     }
 
     /// All of a process on a device: no queue is called so.
-    pub(super) fn whole(gpu_id: u32, rings: Vec<QueueEntry>) -> Self {
+    pub(super) fn whole(epoch: Epoch, gpu_id: u32, rings: Vec<QueueEntry>) -> Self {
         let queue_type = crate::amd::abi::block::QueueType::ComputeAql as u32;
         let entry = QueueEntry { queue_id: u32::MAX, gpu_id, queue_type, ..QueueEntry::default() };
-        Self { entry, rings }
+        Self { entry, epoch, rings }
     }
 
-    /// Whether two are one: names are given again.
+    /// What it is called, and since when.
+    pub(super) const fn name(&self) -> QueueName {
+        QueueName { id: self.entry.queue_id, epoch: self.epoch }
+    }
+
+    /// Whether two are one.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let key = |listed: &Self| {
-            let QueueEntry { queue_id, gpu_id, ring_base, .. } = listed.entry;
-            (queue_id, gpu_id, ring_base)
-        };
-        key(self) == key(other)
+        self.name() == other.name() && self.entry.gpu_id == other.entry.gpu_id
     }
 }

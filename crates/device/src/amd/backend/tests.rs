@@ -1,4 +1,7 @@
+mod names;
 mod obstacles;
+mod own_calls;
+mod silence;
 
 use std::fs;
 use std::path::PathBuf;

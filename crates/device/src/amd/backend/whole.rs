@@ -16,6 +16,7 @@ use super::worker::{Gathered, Hands, Next};
 use crate::amd::abi::trap::QueueEntry;
 use crate::amd::pause::unpause;
 use crate::amd::queue::{Dump, Kind, MqdQueue, queues_of};
+use crate::amd::session::Epoch;
 use crate::controller::{Alone, Limit};
 use crate::journal::Act;
 
@@ -27,6 +28,8 @@ const RETRY: Duration = Duration::from_secs(30);
 /// A process under this control.
 struct Whole<'a> {
     hands: &'a Hands,
+    /// Since when: commands from before are not for us.
+    epoch: Epoch,
     /// Whether it can be paused. Otherwise it is only watched.
     can_pause: bool,
     /// The devices on which it is to be off.
@@ -53,7 +56,8 @@ impl Hands {
         self.reports.send(Report::Limit(self.task, Some(limit)))?;
         self.reports.send(Report::Problem(sentence))?;
         let (off, listed) = (BTreeSet::new(), None);
-        Whole { hands: self, can_pause, off, is_paused: false, listed }.work(may_change)
+        let epoch = Epoch::next();
+        Whole { hands: self, epoch, can_pause, off, is_paused: false, listed }.work(may_change)
     }
 
     fn pause_act(&self) -> Act {
@@ -69,8 +73,10 @@ impl Whole<'_> {
             if self.hands.is_woken(LIST)
                 && let Some(jobs) = self.hands.gather()
             {
-                self.take_jobs(&jobs)?;
-                if jobs.is_over {
+                let (own, others) = jobs.split(|job| job.name.epoch == self.epoch);
+                self.hands.answer_all(&others)?;
+                self.take_jobs(&own)?;
+                if own.is_over {
                     // What is paused is let on by whoever called.
                     return Ok(Next::End);
                 }
@@ -151,8 +157,10 @@ impl Whole<'_> {
         let text = fs::read(places.debugfs.join("mqds")).unwrap_or_default();
         let rings = rings_of(&Dump::parse(&text), pid);
         let on = |gpu_id: u32| rings.iter().filter(move |ring| ring.gpu_id == gpu_id).copied();
-        let listed: Vec<Listed> =
-            gpu_ids.into_iter().map(|gpu_id| Listed::whole(gpu_id, on(gpu_id).collect())).collect();
+        let listed: Vec<Listed> = gpu_ids
+            .into_iter()
+            .map(|gpu_id| Listed::whole(self.epoch, gpu_id, on(gpu_id).collect()))
+            .collect();
         if self.listed.as_ref() == Some(&listed) {
             return Ok(());
         }

@@ -10,7 +10,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Fault;
 use gpreempt_core::id::TaskId;
@@ -19,19 +19,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::backoff::Backoff;
 use super::report::Report;
 use crate::amd::Site;
-use crate::amd::session::{AttachError, Session};
+use crate::amd::session::{AttachError, QueueName, Session};
 use crate::controller::{Alone, Awaited, Limit, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 
 /// How long more commands are waited for when one has come.
 const GATHER: Duration = Duration::from_micros(100);
+/// How often it is looked whether a worker has ended.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// One thing to do to one queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
-    /// The queue's name in its process.
-    pub(super) queue: u32,
+    /// Which one: what has its number later is another.
+    pub(super) name: QueueName,
     /// Its device.
     pub(super) gpu_id: u32,
     /// What, and whom to tell.
@@ -62,11 +64,10 @@ impl Worker {
         let waker = Waker::new()?;
         let hands = Hands { site, ledger, task, process, reports, incoming, waker: waker.clone() };
         let thread = std::thread::Builder::new().name("amd process".into()).spawn(move || {
-            if let Some(mut before) = before {
-                before.join();
-            }
             // Whoever started us ends us when nobody listens any more.
-            let _ = hands.run();
+            if let Ok(false) = hands.wait_for(before) {
+                let _ = hands.run();
+            }
         })?;
         Ok(Self { jobs: Some(jobs), waker, thread: Some(thread) })
     }
@@ -89,12 +90,17 @@ impl Worker {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for its end.
-    pub(super) fn join(&mut self) {
+    /// Waits for its end until then. Says whether it has ended: a call of the kernel's about its
+    /// process may never return.
+    pub(super) fn has_ended_by(&mut self, end: Instant) -> bool {
         self.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        while !self.has_ended() {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(LOOK);
         }
+        true
     }
 }
 
@@ -132,7 +138,33 @@ pub(super) struct Gathered {
     pub(super) is_over: bool,
 }
 
+impl Gathered {
+    /// Those for which something is so, and the others.
+    pub(super) fn split(self, is_so: impl Fn(&Job) -> bool) -> (Self, Self) {
+        let (stops, other_stops) = self.stops.into_iter().partition(&is_so);
+        let (resumes, other_resumes) = self.resumes.into_iter().partition(&is_so);
+        let others = Self { stops: other_stops, resumes: other_resumes, is_over: self.is_over };
+        (Self { stops, resumes, is_over: self.is_over }, others)
+    }
+}
+
 impl Hands {
+    /// Waits until somebody else has let go of the process. Says whether it is to end before that.
+    fn wait_for(&self, before: Option<Worker>) -> Result<bool, Alone> {
+        let Some(mut before) = before else { return Ok(false) };
+        before.end();
+        let mut is_over = false;
+        // Not even to end sooner: whoever comes after us may not begin before it has ended.
+        while !before.has_ended() {
+            if is_over {
+                std::thread::sleep(LOOK);
+            } else {
+                is_over = self.wait(LOOK)?;
+            }
+        }
+        Ok(is_over)
+    }
+
     fn run(self) -> Result<(), Alone> {
         let end = self.control();
         // What was said of it is no longer true of anybody.
@@ -218,9 +250,9 @@ impl Hands {
 
     /// Waits. Says whether it is to end.
     pub(super) fn wait(&self, time: Duration) -> Result<bool, Alone> {
-        let until = std::time::Instant::now() + time;
+        let until = Instant::now() + time;
         loop {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
@@ -262,7 +294,7 @@ impl Hands {
     }
 
     /// Answers jobs of a process that is not under control: nothing is stopped in it.
-    fn answer_all(&self, jobs: &Gathered) -> Result<(), Alone> {
+    pub(super) fn answer_all(&self, jobs: &Gathered) -> Result<(), Alone> {
         self.answer(&jobs.stops, Err(Fault::Gone))?;
         self.answer(&jobs.resumes, Ok(()))
     }

@@ -28,7 +28,11 @@ impl Scene {
     }
 
     fn places(&self) -> Places {
-        Places { sysfs: self.root.join("sysfs"), debugfs: self.root.join("debugfs") }
+        Places {
+            sysfs: self.root.join("sysfs"),
+            debugfs: self.root.join("debugfs"),
+            parameters: self.root.join("parameters"),
+        }
     }
 
     fn report(&self, rules: Rules, powers: Powers) -> Vec<Finding> {

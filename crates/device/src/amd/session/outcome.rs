@@ -17,6 +17,8 @@ impl Outcome {
     /// What the bits say that the kernel put into the names of queues, which are in order.
     pub(super) fn of(queues: &[u32], marked: &[u32]) -> Vec<Self> {
         let judge = |(queue, marked): (&u32, &u32)| match marked & !queue {
+            // Which no queue is called.
+            _ if queue & (QUEUE_INVALID | QUEUE_ERROR) != 0 => Self::Gone,
             bits if bits & QUEUE_INVALID != 0 => Self::Gone,
             bits if bits & QUEUE_ERROR != 0 => Self::Failed,
             _ => Self::Done,
@@ -48,5 +50,6 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Done, Outcome::Gone, Outcome::Failed, Outcome::Gone]);
         // A name that no queue can have is not there.
         assert_eq!(Outcome::of(&[0], &[QUEUE_INVALID]), [Outcome::Gone]);
+        assert_eq!(Outcome::of(&[u32::MAX], &[u32::MAX]), [Outcome::Gone]);
     }
 }

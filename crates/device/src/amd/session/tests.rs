@@ -306,3 +306,35 @@ fn whoever_is_refused_does_not_become_the_owner() {
     let first = kfd.door(1);
     assert!(first.queues(7, Exceptions::NONE, 0).is_ok(), "the kernel still listens to the first");
 }
+
+#[test]
+fn exactly_those_queues_that_are_meant_are_moved() {
+    let kfd = FakeKfd::new();
+    let client = kfd.client(7);
+    client.runtime_enable(true).unwrap();
+    client.open_queue(1).unwrap();
+    let mut session = Session::attach(Arc::new(kfd.door(1)), 7).unwrap();
+    session.queues().unwrap();
+    let first = session.name(0);
+    client.destroy_queue(0).unwrap();
+    assert_eq!(client.open_queue(1), Ok(0), "the same number");
+    // Nobody has looked since: the one that was meant is gone, whatever has its number.
+    assert_eq!(session.suspend_named(&[first], 0).unwrap(), [Outcome::Gone]);
+    assert_eq!(kfd.is_running(7, 0), Some(true));
+    let second = session.name(0);
+    assert_ne!(second, first);
+    assert_eq!(session.suspend_named(&[second, first], 0).unwrap(), [Outcome::Done, Outcome::Gone]);
+    assert_eq!(session.resume_named(&[first]).unwrap(), [Outcome::Gone]);
+    assert_eq!(kfd.is_running(7, 0), Some(false), "what was said of the first is not for it");
+    assert_eq!(session.resume_named(&[first, second]).unwrap(), [Outcome::Gone, Outcome::Done]);
+    assert_eq!(kfd.is_running(7, 0), Some(true));
+    // What stands for a whole process is no queue, and nobody is told that it was stopped.
+    let nothing = QueueName { id: u32::MAX, ..second };
+    assert_eq!(session.suspend_named(&[nothing], 0).unwrap(), [Outcome::Gone]);
+    assert_eq!(session.resume(&[u32::MAX]).unwrap(), [Outcome::Gone]);
+    // A mark that an event shows is wiped by it, and counts.
+    client.destroy_queue(0).unwrap();
+    client.open_queue(1).unwrap();
+    assert!(session.handle_events().unwrap().queues);
+    assert_ne!(session.name(0), second);
+}

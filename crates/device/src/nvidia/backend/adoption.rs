@@ -1,11 +1,13 @@
 //! Taking processes in and putting them back.
 
+use std::sync::Weak;
+
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 
 use super::worker::Job;
 use super::{Device, NvidiaBackend, Wishes};
-use crate::controller::{Controller, DeviceName, HoldStatus, Note};
+use crate::controller::{Controller, DeviceName, HintSight, HoldStatus, Note};
 use crate::nvidia::survey::{self, GpuProcess};
 use crate::process::ProcessKey;
 
@@ -82,6 +84,10 @@ impl Controller for NvidiaBackend {
         self.hint_hold(task, begins);
     }
 
+    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
+        self.watch_hints_of(task, sight);
+    }
+
     fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
         self.hold_status(queue)
     }
@@ -97,6 +103,7 @@ impl Controller for NvidiaBackend {
         for device in &mut self.devices {
             device.worker.stop();
         }
-        self.ledger.undo_all()
+        // AMD's are for their own workers, who do not wait for ever.
+        self.ledger.undo_all(|act| !act.is_amd())
     }
 }

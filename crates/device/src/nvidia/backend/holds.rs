@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
@@ -10,7 +10,7 @@ use gpreempt_core::id::{QueueId, TaskId};
 use super::NvidiaBackend;
 use super::report::{NewHold, Report};
 use super::worker::{HoldPlace, Job};
-use crate::controller::{Controller, HoldStatus, Note};
+use crate::controller::{Controller, HintSight, HoldStatus, Note};
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
 use crate::nvidia::hold::watcher::{HoldCounts, Notice, Watcher};
@@ -30,6 +30,7 @@ pub(super) struct Holds {
     states: BTreeMap<QueueId, State>,
     permitted: BTreeSet<QueueId>,
     hinted: BTreeSet<TaskId>,
+    sights: BTreeMap<TaskId, Weak<dyn HintSight>>,
 }
 
 /// How far it is with one queue.
@@ -70,6 +71,7 @@ impl NvidiaBackend {
             states: BTreeMap::new(),
             permitted: BTreeSet::new(),
             hinted: BTreeSet::new(),
+            sights: BTreeMap::new(),
         });
         Ok(None)
     }
@@ -89,7 +91,19 @@ impl NvidiaBackend {
     pub(super) fn forget_hint(&mut self, task: TaskId) {
         if let Some(holds) = &mut self.holds {
             holds.hinted.remove(&task);
+            holds.sights.remove(&task);
         }
+    }
+
+    /// A task says there when requests are coming.
+    pub(super) fn watch_hints_of(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
+        let Some(holds) = &mut self.holds else { return };
+        for (queue, _) in self.queues.iter().filter(|(_, target)| target.is_of(task)) {
+            if let Some(State::Ready(..)) = holds.states.get(queue) {
+                holds.watcher.watch_hints(*queue, Weak::clone(&sight));
+            }
+        }
+        holds.sights.insert(task, sight);
     }
 
     /// A queue may not be held any more.
@@ -153,6 +167,9 @@ impl NvidiaBackend {
                 holds.watcher.add(queue, channel, rings, Arc::clone(&counts));
                 holds.states.insert(queue, State::Ready(site, counts));
                 let task = self.queues.get(&queue).map(super::Target::task);
+                if let Some(sight) = task.and_then(|task| holds.sights.get(&task)) {
+                    holds.watcher.watch_hints(queue, Weak::clone(sight));
+                }
                 if task.is_some_and(|task| holds.hinted.contains(&task)) {
                     holds.watcher.hint(queue, true);
                 }

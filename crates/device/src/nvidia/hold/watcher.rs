@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration as Wait, Instant as Clock};
 
@@ -17,8 +17,10 @@ use gpreempt_core::time::{Duration, Instant};
 
 use super::channel::HoldChannel;
 use super::grip::{Ending, Grip, GripSettings, Look, Move};
+use crate::controller::{HintSight, HintView};
 use crate::keeper::monotonic_ns;
 use crate::nvidia::ring::{Pace, Rings};
+use crate::urgency;
 
 /// How often it looks.
 const LOOK_EVERY: Wait = Wait::from_micros(100);
@@ -42,6 +44,7 @@ enum Order {
     Forbid(QueueId),
     Announce(QueueId),
     Conclude(QueueId),
+    Sight(QueueId, Weak<dyn HintSight>),
 }
 
 /// What whoever decides has to know sooner than by looking every few milliseconds.
@@ -116,6 +119,7 @@ impl Watcher {
         let thread = thread.spawn(move || {
             // Half of a hundred microseconds is the kernel's usual idea of punctuality.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+            urgency::come_first();
             let watched = BTreeMap::new();
             let (notice, moved_at) = (Box::new(notice), now());
             Eyes { settings, watched, notice, moved_at }.run(&incoming);
@@ -149,6 +153,12 @@ impl Watcher {
     /// A request of this context is coming, or is done.
     pub fn hint(&self, queue: QueueId, begins: bool) {
         self.tell(if begins { Order::Announce(queue) } else { Order::Conclude(queue) });
+    }
+
+    /// Looks for hints of this context there as well, as often as at its rings. Whoever has much to
+    /// do tells of a hint late, and a hint is about microseconds.
+    pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
+        self.tell(Order::Sight(queue, sight));
     }
 
     fn tell(&self, order: Order) {
@@ -186,6 +196,9 @@ struct Watched {
     moved_at: Instant,
     /// What was told last.
     told: Option<Notice>,
+    /// Where the program says that requests are coming, and what it said there last.
+    sight: Option<Weak<dyn HintSight>>,
+    hints: HintView,
 }
 
 fn now() -> Instant {
@@ -240,6 +253,8 @@ impl Eyes {
                     pending: false,
                     moved_at: now,
                     told: None,
+                    sight: None,
+                    hints: HintView::default(),
                 };
                 self.watched.insert(queue, watched);
                 return;
@@ -252,6 +267,12 @@ impl Eyes {
                 }
                 // Whoever asked waits for it.
                 let _ = answer.send(parts);
+                return;
+            }
+            Order::Sight(queue, sight) => {
+                if let Some(watched) = self.watched.get_mut(&queue) {
+                    watched.sight = Some(sight);
+                }
                 return;
             }
             Order::Permit(queue) => (queue, |watched, now| watched.grip.permit(now)),
@@ -287,6 +308,7 @@ impl Watched {
             }
         }
         self.pending = reading.ring.pending() > 0;
+        self.look_at_hints(now);
         let look = Look {
             submitted: reading.submitted,
             fetched: reading.fetched,
@@ -307,6 +329,24 @@ impl Watched {
         let action = self.grip.look(now, look);
         self.act(now, action);
         moved
+    }
+
+    /// What the program says of its requests. The loop says so too, sooner or later.
+    fn look_at_hints(&mut self, now: Instant) {
+        let Some(sight) = &self.sight else { return };
+        let Some(page) = sight.upgrade() else {
+            self.sight = None;
+            return;
+        };
+        let before = std::mem::replace(&mut self.hints, page.look());
+        let action = if self.hints.is_active && self.hints.begun != before.begun {
+            self.grip.announce(now)
+        } else if before.is_active && !self.hints.is_active {
+            self.grip.conclude(self.pending)
+        } else {
+            None
+        };
+        self.act(now, action);
     }
 
     /// What whoever decides has to hear of, once.

@@ -18,6 +18,8 @@ pub struct Caller {
     pub thread: u32,
     /// Whether it has the capability to pause processes.
     pub may_checkpoint: bool,
+    /// Whether it has the capability for everything else.
+    pub is_admin: bool,
 }
 
 /// What was asked. Any bytes are a question, perhaps one without an answer.

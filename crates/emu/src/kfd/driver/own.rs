@@ -36,8 +36,7 @@ impl Driver {
         }
         let device_id = world.devices.open_queue(caller.pid, &block, asked.file.take())?;
         let process = self.process(caller.pid)?;
-        block.queue_id = process.next_queue;
-        process.next_queue += 1;
+        block.queue_id = process.free_name();
         process.queues.insert(block.queue_id, Queue::new(device_id, &block));
         process.announce(Exceptions::QUEUE_NEW);
         asked.set_block(&block);

@@ -17,7 +17,6 @@ pub(super) struct Process {
     /// How often it has the device open.
     pub(super) opened: u32,
     pub(super) queues: BTreeMap<u32, Queue>,
-    pub(super) next_queue: u32,
     pub(super) info: RuntimeInfo,
     /// The session, if there is one.
     pub(super) session: Option<Debugged>,
@@ -32,6 +31,8 @@ pub(super) struct Process {
     /// How often it was paused, less how often it was let go on.
     pub(super) evictions: u32,
     pub(super) is_paused: bool,
+    /// How important its queues are to the scheduler, if somebody said so.
+    pub(super) logical_priority: Option<u8>,
 }
 
 /// What a session needs.
@@ -48,7 +49,7 @@ impl Process {
 
     /// Whether nothing keeps a queue from being on its device.
     pub(super) fn may_run(&self, queue: &Queue) -> bool {
-        !queue.is_suspended && queue.percentage > 0 && self.evictions == 0
+        !queue.is_suspended && !queue.is_preempted() && queue.percentage > 0 && self.evictions == 0
     }
 
     /// Something happened: whoever wants to know gets a byte.
@@ -85,6 +86,11 @@ impl Process {
         if self.info.state > 1 {
             self.info.state = 1;
         }
+    }
+
+    /// The lowest name that no queue has: names are given again at once, as in the kernel.
+    pub(super) fn free_name(&self) -> u32 {
+        (0..).find(|name| !self.queues.contains_key(name)).unwrap_or(u32::MAX)
     }
 
     /// The names of its queues.

@@ -5,6 +5,8 @@ use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::exception::Exceptions;
 use gpreempt_kfd::abi::trap::QueueEntry;
 
+use super::preempt::Hold;
+
 /// One queue of a process.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -17,6 +19,12 @@ pub(super) struct Queue {
     pub(super) priority: u32,
     /// A debugger took it off.
     pub(super) is_suspended: bool,
+    /// Who preempted it by a call of our own.
+    pub(super) hold: Option<Hold>,
+    /// The scheduler keeps it off.
+    pub(super) is_scheduled_off: bool,
+    /// How important it is to the scheduler, if somebody said so of this one.
+    pub(super) logical_priority: Option<u8>,
     /// Its process waits to destroy it.
     pub(super) is_leaving: bool,
     /// The hardware does not obey.
@@ -47,6 +55,9 @@ impl Queue {
             percentage: block.percentage & 0xff,
             priority: block.priority,
             is_suspended: false,
+            hold: None,
+            is_scheduled_off: false,
+            logical_priority: None,
             is_leaving: false,
             is_broken: false,
             is_on: false,

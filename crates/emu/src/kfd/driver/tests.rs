@@ -1,5 +1,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
+use gpreempt_core::time::Instant;
+
 use gpreempt_kfd::abi::block::{CREATE_QUEUE, CreateQueue, GET_VERSION, UpdateQueue};
 use gpreempt_kfd::abi::exception::Exceptions;
 use gpreempt_kfd::abi::trap::QUEUE_INVALID;
@@ -28,7 +30,7 @@ fn debugged(kfd: &FakeKfd, pid: u32, queues: u32) -> (FakeClient, crate::kfd::Fa
 }
 
 fn caller(pid: u32) -> Caller {
-    Caller { pid, thread: pid, may_checkpoint: true }
+    Caller { pid, thread: pid, may_checkpoint: true, is_admin: true }
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn entries_of_another_length_are_cut_off_or_left_open() {
 fn what_waits_is_let_go_when_its_process_ends() {
     let mut driver = Driver::new(Rules::default());
     let mut devices = Obedient::default();
-    let mut world = World { devices: &mut devices, tracer_of: &|_| None };
+    let mut world = World { devices: &mut devices, tracer_of: &|_| None, now: Instant::ZERO };
     driver.open(7);
     driver.open(7);
     let ask = |opcode: u32, block: Vec<u8>, file| Asked {
@@ -226,10 +228,10 @@ proptest! {
             1..60,
         ),
     ) {
-        let kfd = FakeKfd::with(Rules::default());
+        let kfd = FakeKfd::with(Rules { own_calls: true, ..Rules::default() });
         let (_client, _door, _events) = debugged(&kfd, 7, 2);
         for (number, mut block, length, operation) in calls {
-            let known = [1, 2, 3, 7, 0x22, 0x25, 0x26, number];
+            let known = [1, 2, 3, 7, 0x22, 0x25, 0x26, 0x40, 0x41, 0x42, number];
             let number = u32::from(known[usize::from(number) % known.len()]);
             if number == 0x26 && block.len() >= 8 {
                 block[..8].copy_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0]);

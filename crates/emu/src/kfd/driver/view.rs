@@ -27,6 +27,8 @@ pub struct QueueView {
     pub priority: u32,
     /// Whether it may be on its device.
     pub is_on: bool,
+    /// Whether our own calls or the scheduler keep it off.
+    pub is_preempted: bool,
 }
 
 impl Driver {
@@ -43,6 +45,7 @@ impl Driver {
                     device_id: queue.device_id,
                     priority: queue.priority,
                     is_on: queue.is_on,
+                    is_preempted: queue.is_preempted(),
                 })
                 .collect(),
         };
@@ -94,6 +97,11 @@ impl Driver {
     /// How a process stands with its runtime.
     pub fn runtime(&self, pid: u32) -> Option<RuntimeState> {
         self.processes.get(&pid).map(|process| process.info.runtime())
+    }
+
+    /// How important a process's queues are to the scheduler, if somebody said so.
+    pub fn logical_priority(&self, pid: u32) -> Option<u8> {
+        self.processes.get(&pid)?.logical_priority
     }
 
     /// The hardware no longer does what it is told about a queue.

@@ -38,7 +38,7 @@ impl FakeClient {
 
     /// Who calls if this process does.
     pub fn caller(&self) -> Caller {
-        Caller { pid: self.pid, thread: own_thread(), may_checkpoint: false }
+        Caller { pid: self.pid, thread: own_thread(), may_checkpoint: false, is_admin: false }
     }
 }
 

@@ -1,5 +1,6 @@
 //! A debugger's process, as it sees KFD.
 
+use gpreempt_kfd::abi::trap::DBG_TRAP;
 use gpreempt_kfd::{Call, DebuggerIoctl, Ioctl};
 use rustix::io::Errno;
 
@@ -18,7 +19,7 @@ impl FakeDoor {
         Self { kfd, pid, may_checkpoint: true }
     }
 
-    /// The same without the capability to pause processes.
+    /// The same without the capabilities to pause processes and to preempt their queues.
     #[must_use]
     pub fn without_capability(mut self) -> Self {
         self.may_checkpoint = false;
@@ -26,18 +27,29 @@ impl FakeDoor {
     }
 
     fn caller(&self) -> Caller {
-        Caller { pid: self.pid, thread: own_thread(), may_checkpoint: self.may_checkpoint }
+        let (may_checkpoint, is_admin) = (self.may_checkpoint, self.may_checkpoint);
+        Caller { pid: self.pid, thread: own_thread(), may_checkpoint, is_admin }
     }
+}
+
+/// The process that a debugger asks about.
+fn subject(call: &Call<'_>) -> Option<u32> {
+    let pid = call.block.first_chunk().copied().map(u32::from_ne_bytes);
+    pid.filter(|_| call.opcode == DBG_TRAP)
 }
 
 impl Ioctl for FakeDoor {
     fn call(&self, call: Call<'_>) -> Result<(), Errno> {
+        if let Some(pid) = subject(&call) {
+            self.kfd.wait_to_speak(pid);
+        }
         self.kfd.call(self.caller(), None, call)
     }
 }
 
 impl DebuggerIoctl for FakeDoor {
     fn seize(&self, pid: u32) -> Result<(), Errno> {
+        self.kfd.wait_to_speak(pid);
         let mut state = self.kfd.state();
         if !state.driver.knows(pid) {
             return Err(Errno::SRCH);

@@ -20,7 +20,13 @@ fn queue(name: u32) -> QueueView {
         queue_type: 2,
         ..QueueEntry::default()
     };
-    QueueView { entry, device_id: QueueId(name.into()), priority: 11, is_on: true }
+    QueueView {
+        entry,
+        device_id: QueueId(name.into()),
+        priority: 11,
+        is_on: true,
+        is_preempted: false,
+    }
 }
 
 fn process(pid: u32, pasid: u32, queues: &[u32]) -> ProcessView {

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::ring::RingView;
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::trap::DeviceEntry;
 use gpreempt_sim::live::{Call, CallId, LiveGpu};
@@ -68,6 +69,10 @@ impl Devices for ServedDevices<'_> {
     fn move_queue(&mut self, call: CallId, queue: QueueId, on: bool) -> bool {
         self.gpu.call(call, queue, if on { Call::Resume } else { Call::Stop });
         false
+    }
+
+    fn ring(&self, queue: QueueId) -> Option<RingView> {
+        Some(self.queues.get(&queue)?.page.read().view(false))
     }
 
     fn describe(&self, gpu_id: u32) -> DeviceEntry {

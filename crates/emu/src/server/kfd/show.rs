@@ -39,7 +39,12 @@ impl Server {
         let changes = kfd.driver.changes();
         let shown = &mut kfd.shown;
         if shown.changes != changes {
-            if kfd.tree.show(&kfd.driver.processes()).is_ok() {
+            let processes = kfd.driver.processes();
+            let mut is_shown = kfd.tree.show(&processes).is_ok();
+            if kfd.options.rules.own_calls {
+                is_shown &= kfd.tree.show_queues(&processes).is_ok();
+            }
+            if is_shown {
                 shown.changes = changes;
             }
             for device in 0..self.gpu.devices() {
@@ -56,6 +61,9 @@ impl Server {
             let saved = |queue| self.gpu.usage(queue).map_or(0, |usage| usage.saved_waves);
             let text = mqds(&kfd.driver.processes(), kfd.options.xccs, saved);
             let _ = kfd.tree.show_mqds(&text);
+            if kfd.options.rules.own_calls {
+                let _ = kfd.tree.show_scheduler(&kfd.driver.scheduler_text());
+            }
             (shown.mqds_changes, shown.mqds_at, shown.is_behind) = (changes, Some(now), false);
         }
     }

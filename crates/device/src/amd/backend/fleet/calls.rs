@@ -1,0 +1,142 @@
+//! The calls: one for all queues that go, one for all that come back.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gpreempt_core::event::Fault;
+use rustix::io::Errno;
+
+use super::super::report::Report;
+use super::crew::{Crew, Name};
+use crate::amd::abi::own::{PreemptEntry, QUEUES_MAX};
+use crate::controller::Alone;
+
+/// How long the kernel keeps queues off for us without hearing of us again.
+const LEASE_MS: u32 = 5_000;
+/// How often it does hear of us.
+const RENEW: Duration = Duration::from_millis(1_000);
+/// Our loop turns more often than this, or stands still.
+const PULSE_MAX: Duration = Duration::from_secs(5);
+
+/// What became of queues.
+pub(super) type Results = BTreeMap<Name, Result<(), Fault>>;
+
+impl Crew {
+    /// Takes queues off.
+    pub(super) fn preempt(&mut self, names: &[Name]) -> Results {
+        let results = self.call(names, true);
+        for (name, result) in &results {
+            match result {
+                Ok(()) => drop(self.held.insert(*name, 0)),
+                Err(Fault::Gone) => drop(self.held.remove(name)),
+                Err(_) => {}
+            }
+        }
+        results
+    }
+
+    /// Lets queues on.
+    pub(super) fn resume(&mut self, names: &[Name]) -> Results {
+        let results = self.call(names, false);
+        for (name, result) in &results {
+            if matches!(result, Ok(()) | Err(Fault::Gone)) {
+                self.held.remove(name);
+            }
+        }
+        results
+    }
+
+    /// Asks again for what we hold, in time, unless our loop stands still: then the kernel lets
+    /// everybody on.
+    pub(super) fn renew(&mut self) -> Result<(), Alone> {
+        if self.held.is_empty() || self.renewed.elapsed() < RENEW {
+            return Ok(());
+        }
+        self.renewed = Instant::now();
+        if u128::from(self.pulse.age_ns()) > PULSE_MAX.as_nanos() {
+            return Ok(());
+        }
+        // What seems to run may be another queue of that name, which nobody asked for.
+        let sure = self.held.iter().filter(|(_, doubts)| **doubts == 0);
+        let names: Vec<Name> = sure.map(|(name, _)| *name).collect();
+        for ((task, queue), result) in self.call(&names, true) {
+            match result {
+                Ok(()) => {}
+                // That it is gone shows in the list.
+                Err(Fault::Gone) => drop(self.held.remove(&(task, queue))),
+                Err(fault) => {
+                    let Some(aboard) = self.aboard.get(&task) else { continue };
+                    let process = aboard.process;
+                    let sentence =
+                        format!("process {process}: queue {queue} is not kept off: {fault:?}");
+                    self.reports.send(Report::Problem(sentence))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As few calls as there can be: one, unless there are very many queues.
+    fn call(&self, names: &[Name], is_preempt: bool) -> Results {
+        let mut results = Results::new();
+        let mut asked: Vec<(Name, PreemptEntry)> = Vec::new();
+        for name in names {
+            // Its number may have been given to another process.
+            match self.aboard.get(&name.0).filter(|aboard| aboard.process.check().is_ok()) {
+                Some(aboard) => {
+                    let entry = PreemptEntry {
+                        pid: aboard.process.pid,
+                        queue_id: name.1,
+                        ..PreemptEntry::default()
+                    };
+                    asked.push((*name, entry));
+                }
+                None => drop(results.insert(*name, Err(Fault::Gone))),
+            }
+        }
+        let most = usize::try_from(QUEUES_MAX).unwrap_or(usize::MAX);
+        for part in asked.chunks(most) {
+            let mut entries: Vec<PreemptEntry> = part.iter().map(|(_, entry)| *entry).collect();
+            let door = &self.site.door;
+            let made = if is_preempt {
+                door.preempt_queues(&mut entries, None, LEASE_MS)
+            } else {
+                door.unpreempt_queues(&mut entries, false)
+            };
+            for ((name, _), entry) in part.iter().zip(&entries) {
+                let result = made.and_then(|()| errno_of(entry.result).map_or(Ok(()), Err));
+                results.insert(*name, result.map_err(fault));
+            }
+        }
+        results
+    }
+}
+
+/// The error that an entry's result stands for.
+fn errno_of(result: i32) -> Option<Errno> {
+    (result != 0).then(|| Errno::from_raw_os_error(result.saturating_neg()))
+}
+
+/// What an error is to the scheduler: the same as in a session.
+fn fault(errno: Errno) -> Fault {
+    match errno {
+        Errno::SRCH | Errno::NOENT => Fault::Gone,
+        Errno::TIME | Errno::TIMEDOUT => Fault::TimedOut,
+        errno => Fault::Refused(errno.raw_os_error().unsigned_abs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_faults_by_their_numbers() {
+        assert_eq!(errno_of(0), None);
+        let of = |errno: Errno| errno_of(-errno.raw_os_error()).map(fault);
+        assert_eq!(of(Errno::SRCH), Some(Fault::Gone));
+        assert_eq!(of(Errno::NOENT), Some(Fault::Gone));
+        assert_eq!(of(Errno::BUSY), Some(Fault::Refused(16)));
+        assert_eq!(of(Errno::IO), Some(Fault::Refused(5)));
+    }
+}

@@ -1,0 +1,86 @@
+//! Priorities for the scheduler inside of the kernel.
+//!
+//! It is told them as long as it is on. A priority stays with its process when we die, so that
+//! there is one is written down first, and whoever undoes our acts takes it back.
+
+use gpreempt_core::id::TaskId;
+use gpreempt_core::priority::Priority;
+use rustix::io::Errno;
+
+use super::super::report::Report;
+use super::crew::Crew;
+use crate::amd::abi::own::{ALL_QUEUES, PRIORITY_DEFAULT};
+use crate::controller::Alone;
+use crate::journal::Act;
+
+impl Crew {
+    pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) -> Result<(), Alone> {
+        let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
+        let before = aboard.priority.replace(priority);
+        if self.schedules && before != Some(priority) { self.hand_over(task) } else { Ok(()) }
+    }
+
+    pub(super) fn set_queue_priority(
+        &mut self,
+        task: TaskId,
+        queue: u32,
+        priority: Option<Priority>,
+    ) -> Result<(), Alone> {
+        let is_on = self.schedules && self.may_act();
+        let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
+        match priority {
+            Some(priority) => aboard.own_priorities.insert(queue, priority),
+            None => aboard.own_priorities.remove(&queue),
+        };
+        if !is_on || !aboard.is_handed_over {
+            return Ok(());
+        }
+        let level = priority.map_or(PRIORITY_DEFAULT, |priority| priority.level().into());
+        self.say(task, queue, level)
+    }
+
+    /// Everybody's, because the kernel begins to schedule.
+    pub(super) fn hand_all_over(&mut self) -> Result<(), Alone> {
+        let tasks: Vec<TaskId> = self.aboard.keys().copied().collect();
+        tasks.into_iter().try_for_each(|task| self.hand_over(task))
+    }
+
+    fn hand_over(&mut self, task: TaskId) -> Result<(), Alone> {
+        if !self.may_act() {
+            return Ok(());
+        }
+        let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
+        let Some(priority) = aboard.priority else { return Ok(()) };
+        if !aboard.is_handed_over {
+            let act = Act::AmdPriority { site: self.site.name.clone() };
+            if let Err(error) = self.ledger.perform(aboard.process, &act, false) {
+                let process = aboard.process;
+                let sentence = format!("process {process} has no priority in the kernel: {error}");
+                return self.reports.send(Report::Problem(sentence));
+            }
+            aboard.is_handed_over = true;
+        }
+        let own: Vec<(u32, Priority)> =
+            aboard.own_priorities.iter().map(|(queue, priority)| (*queue, *priority)).collect();
+        self.say(task, ALL_QUEUES, priority.level().into())?;
+        // What is said of all ends what was said of one.
+        own.into_iter()
+            .try_for_each(|(queue, priority)| self.say(task, queue, priority.level().into()))
+    }
+
+    fn say(&self, task: TaskId, queue: u32, level: u32) -> Result<(), Alone> {
+        let Some(aboard) = self.aboard.get(&task) else { return Ok(()) };
+        let process = aboard.process;
+        if process.check().is_err() {
+            return Ok(());
+        }
+        match self.site.door.set_preempt_priority(process.pid, queue, level) {
+            // What is gone needs none.
+            Ok(_) | Err(Errno::SRCH | Errno::NOENT) => Ok(()),
+            Err(errno) => {
+                let sentence = format!("process {process} has no priority in the kernel: {errno}");
+                self.reports.send(Report::Problem(sentence))
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What there is: which queues the processes have, and whether the kernel schedules.
+
+use std::collections::BTreeMap;
+
+use gpreempt_core::id::TaskId;
+
+use super::super::report::{Listed, Report};
+use super::crew::{Crew, Seen};
+use crate::amd::abi::block::QueueType;
+use crate::amd::abi::trap::QueueEntry;
+use crate::amd::queue::{Kind, Line, listing, queues_of};
+use crate::amd::session::Epoch;
+use crate::controller::Alone;
+
+/// How often a queue that we hold may be seen running before it is believed: the list may be older
+/// than our call.
+const DOUBTS_MAX: u8 = 3;
+
+impl Crew {
+    /// Looks, and tells what is different.
+    pub(super) fn look(&mut self) -> Result<(), Alone> {
+        self.look_at_scheduler()?;
+        if self.aboard.is_empty() {
+            return Ok(());
+        }
+        let lines = listing(&self.site.places.debugfs).ok();
+        if lines.is_none() && self.has_list {
+            // Nobody knows now, and the names alone would be other queues than those we know.
+            return Ok(());
+        }
+        self.has_list = lines.is_some();
+        let mut by_pid: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
+        for line in lines.iter().flatten().filter(|line| line.kind == Kind::Compute) {
+            by_pid.entry(line.pid).or_default().push(*line);
+        }
+        let tasks: Vec<TaskId> = self.aboard.keys().copied().collect();
+        for task in tasks {
+            let Some(aboard) = self.aboard.get(&task) else { continue };
+            let pid = aboard.process.pid;
+            // A number may belong to somebody else by now; that shows elsewhere.
+            if aboard.process.check().is_err() {
+                continue;
+            }
+            let listed = if lines.is_some() {
+                self.believed(task, by_pid.remove(&pid).unwrap_or_default())
+            } else {
+                // Nobody knows, so nothing is different from before.
+                let Some(listed) = self.listed_in_sysfs(task, pid) else { continue };
+                listed
+            };
+            self.tell_queues(task, listed)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel's scheduler was switched on or off. What we keep off is let on by whoever hears
+    /// of it, but for what somebody suspended.
+    fn look_at_scheduler(&mut self) -> Result<(), Alone> {
+        let schedules = self.site.kernel_schedules();
+        if schedules == self.schedules {
+            return Ok(());
+        }
+        self.schedules = schedules;
+        if schedules {
+            self.hand_all_over()?;
+        }
+        self.reports.send(Report::KernelSchedules(schedules))
+    }
+
+    /// A queue that we hold and that runs is another one of the same name, or somebody has resumed
+    /// it: for the scheduler the one it knew is gone. It is left out once.
+    fn believed(&mut self, task: TaskId, lines: Vec<Line>) -> Vec<Listed> {
+        let mut listed = Vec::new();
+        for line in lines {
+            let name = (task, line.entry.queue_id);
+            let is_doubtful = match self.held.get_mut(&name) {
+                Some(doubts) if !line.is_preempted => {
+                    *doubts += 1;
+                    *doubts >= DOUBTS_MAX
+                }
+                Some(doubts) => {
+                    *doubts = 0;
+                    false
+                }
+                None => false,
+            };
+            if is_doubtful {
+                self.held.remove(&name);
+            } else if let Some(epoch) = self.epoch(task, &line.entry) {
+                listed.push(Listed::queue(epoch, line.entry));
+            }
+        }
+        listed
+    }
+
+    /// Without debugfs: names, and nobody knows where the rings are.
+    fn listed_in_sysfs(&mut self, task: TaskId, pid: u32) -> Option<Vec<Listed>> {
+        let queues = match queues_of(&self.site.places.sysfs, pid) {
+            Ok(queues) => queues,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(_) => return None,
+        };
+        let queues = queues.into_iter().filter(|queue| queue.kind == Kind::Compute);
+        let mut listed = Vec::new();
+        for queue in queues {
+            let entry = QueueEntry {
+                queue_id: queue.queue_id,
+                gpu_id: queue.gpu_id,
+                // CAST: `QueueType` has 32 bits.
+                queue_type: QueueType::ComputeAql as u32,
+                ..QueueEntry::default()
+            };
+            let epoch = self.epoch(task, &entry)?;
+            listed.push(Listed::without_rings(epoch, entry));
+        }
+        Some(listed)
+    }
+
+    /// Since when the queue of that number is the one that it is.
+    fn epoch(&mut self, task: TaskId, entry: &QueueEntry) -> Option<Epoch> {
+        let aboard = self.aboard.get_mut(&task)?;
+        let ring = entry.ring_base;
+        let seen = aboard.seen.entry(entry.queue_id);
+        let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), ring });
+        if seen.ring != ring {
+            *seen = Seen { epoch: Epoch::next(), ring };
+            // What we held is gone, and nobody asked for this one.
+            self.held.remove(&(task, entry.queue_id));
+        }
+        Some(seen.epoch)
+    }
+
+    fn tell_queues(&mut self, task: TaskId, listed: Vec<Listed>) -> Result<(), Alone> {
+        let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
+        if aboard.listed.as_ref() == Some(&listed) {
+            return Ok(());
+        }
+        let is_there = |queue: u32| listed.iter().any(|it| it.entry.queue_id == queue);
+        self.held.retain(|name, _| name.0 != task || is_there(name.1));
+        aboard.own_priorities.retain(|queue, _| is_there(*queue));
+        aboard.seen.retain(|queue, _| is_there(*queue));
+        aboard.listed = Some(listed.clone());
+        self.reports.send(Report::Queues { task, queues: listed, fresh: false })
+    }
+}

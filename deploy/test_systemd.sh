@@ -1,0 +1,133 @@
+#!/bin/bash
+# The service as systemd runs it, with two loads on an emulated GPU.
+#
+# Runs in a machine of its own (see `cargo xtask systemd`) in which the Debian package is installed:
+# it starts and kills what it likes and ends by turning the machine off. What it says goes to the
+# second serial line; the last line is `exit 0` if every check held.
+exec >/dev/ttyS1 2>&1
+
+failed=0
+
+check() {
+    local what=$1
+    shift
+    if "$@" >/dev/null; then
+        echo "pass  $what"
+    else
+        echo "FAIL  $what"
+        failed=1
+    fi
+}
+
+state() {
+    systemctl show --property="$1" --value gpreemptd
+}
+
+# Waits until a command succeeds; the machine is slow and its host may be busy.
+soon() {
+    local i
+    for ((i = 0; i < 300; i++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.2
+    done
+    return 1
+}
+
+is_active() {
+    [[ $(state ActiveState) == active ]]
+}
+
+is_another() {
+    is_active && [[ $(state MainPID) != "$1" && $(state MainPID) != 0 ]]
+}
+
+logged() {
+    journalctl --unit=gpreemptd --no-pager --output=cat | grep -F -- "$1"
+}
+
+listed() {
+    gpreempt ps | grep -E -- "$1"
+}
+
+# How many kernels the best-effort load has done so far.
+done_by_be() {
+    journalctl --unit=be --no-pager --output=cat | grep -o '"total":[0-9]*' | tail -1 | cut -d: -f2
+}
+
+gets_on() {
+    (($(done_by_be) > $1))
+}
+
+socket=/run/emulated-gpu
+mkdir -p /etc/systemd/system/gpreemptd.service.d
+cat >/etc/systemd/system/gpreemptd.service.d/emulated.conf <<CONF
+[Service]
+ExecStart=
+ExecStart=/usr/bin/gpreemptd --config /etc/gpreempt/config.toml --emulated $socket
+CONF
+systemctl daemon-reload
+systemd-run --quiet --unit=emulator gpreempt-emu --socket "$socket" --machine cwsr --compute-units 1
+soon test -S "$socket"
+
+check "the unit has no mistakes" systemd-analyze verify --man=no gpreemptd.service
+check "it starts and says that it is ready" systemctl start gpreemptd
+check "it is active" is_active
+check "systemd shows what it schedules" grep -q emulated <<<"$(state StatusText)"
+
+systemd-run --quiet --unit=be -E GPREEMPT_PRIORITY=2 \
+    gpreempt-emu load be --socket "$socket" --seconds 600 --kernel-us 20000 --groups 1 --json
+systemd-run --quiet --unit=lc -E GPREEMPT_PRIORITY=12 \
+    gpreempt-emu load lc --socket "$socket" --seconds 600 --every-us 200000 --kernels 2 \
+    --groups 1 --json
+check "it finds a process and its priority" soon listed 'gpreempt-emu +.*\b12\b'
+check "and the other one" soon listed 'gpreempt-emu +.*\b2\b'
+preempted() { gpreempt ps --json | grep -E '"preempts": ?[1-9]'; }
+check "the one is preempted for the other" soon preempted
+
+first=$(state MainPID)
+check "it reads its configuration again" systemctl reload gpreemptd
+check "and says so" soon logged "the configuration was read again"
+cp /etc/gpreempt/config.toml /tmp/config.toml
+echo 'interval_ms = "soon"' >>/etc/gpreempt/config.toml
+systemctl reload gpreemptd
+check "it keeps the old one if the new one has a mistake" soon logged "stays as it was"
+cp /tmp/config.toml /etc/gpreempt/config.toml
+check "it is the same process" test "$(state MainPID)" = "$first"
+
+kill -KILL "$first"
+check "killed: there is another one" soon is_another "$first"
+check "and it schedules the same processes" soon listed 'gpreempt-emu +.*\b12\b'
+check "and nobody stands still" soon gets_on "$(done_by_be)"
+
+second=$(state MainPID)
+kill -STOP "$second"
+check "it hangs: the watchdog ends it and there is another one" soon is_another "$second"
+check "and nobody stands still then" soon gets_on "$(done_by_be)"
+
+check "it stops" systemctl stop gpreemptd
+no_session() { ! ls /run/gpreempt/session-* && ! pgrep_keeper; }
+pgrep_keeper() { grep -lsx gpreempt-keeper /proc/[0-9]*/comm; }
+check "nothing of it is left, and no keeper" soon no_session
+check "and nobody stands still afterwards" soon gets_on "$(done_by_be)"
+
+echo 'interval_ms = "soon"' >>/etc/gpreempt/config.toml
+systemctl start gpreemptd
+has_failed() { [[ $(state ActiveState) == failed ]]; }
+check "a wrong configuration is not tried for ever" soon has_failed
+cp /tmp/config.toml /etc/gpreempt/config.toml
+
+systemctl kill --signal=TERM be lc
+exact() { journalctl --unit="$1" --no-pager --output=cat | grep -E '"exactness":.*"pass"'; }
+ended() { journalctl --unit="$1" --no-pager --output=cat | grep -F '"final"'; }
+check "the best-effort load ends" soon ended be
+check "and nothing was lost or done twice" exact be
+systemctl start gpreemptd
+check "the package can be removed while it runs" dpkg --remove gpreempt
+check "and the service is gone with it" test "$(state ActiveState)" != active
+
+if ((failed)); then
+    journalctl --unit=gpreemptd --no-pager
+    journalctl --unit=be --no-pager | tail -3
+fi
+echo "exit $failed"
+systemctl poweroff --force --force
