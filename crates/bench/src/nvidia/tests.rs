@@ -87,3 +87,31 @@ fn the_folder_is_gone_at_the_end() {
     drop(nvidia);
     assert!(!folder.exists());
 }
+
+#[test]
+fn whoever_asks_to_stop_leaves_nobody_behind() {
+    let Some(mut nvidia) = pretenders("stopped", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let long = TEXT.replace("seconds = 1\nshort_seconds = 1", "seconds = 400\nshort_seconds = 400");
+    let suite = read_suite("s", &long).unwrap();
+    let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.scratch.clone());
+    let begun = folder.join("scene-1/go-lc");
+    let asker = std::thread::spawn(move || {
+        let begin = std::time::Instant::now();
+        while !begun.exists() && begin.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let error = measured(&mut nvidia, &suite, "hold").unwrap_err();
+    asker.join().unwrap();
+    assert_eq!(error, "stopped");
+    let name = folder.display().to_string();
+    let left = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).any(|process| {
+        let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(&name)
+    });
+    assert!(!left, "somebody is left");
+}
