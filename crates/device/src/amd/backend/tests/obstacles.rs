@@ -111,7 +111,9 @@ fn until_put_back(scene: &mut Scene, acts: Option<&[Act]>) {
 fn a_tracer_that_stays_is_waited_for_and_then_the_pause_is_ended() {
     let mut scene = paused_and_traced("amd-traced");
     // For longer than it is tried in a hurry.
-    scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("debugger")));
+    let words = "has a debugger already";
+    scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains(words)));
+    std::thread::sleep(StdDuration::from_millis(200));
     assert_eq!(scene.is_running(0), Some(false));
     scene.kfd.end_tracing(scene.key.pid);
     until_put_back(&mut scene, None);
