@@ -76,7 +76,7 @@ impl ProcessInfo {
         Ok(Self {
             key: ProcessKey { pid, start_ticks },
             name,
-            zombie: matches!(state, 'Z' | 'X'),
+            zombie: matches!(state, 'Z' | 'X') && !has_living_thread(pid),
             uid: parse_uid(&status).unwrap_or(u32::MAX),
             parent: parse_parent(&status).unwrap_or(0),
             container: cgroup.ok().and_then(|cgroup| parse_container(&cgroup)),
@@ -102,6 +102,15 @@ impl fmt::Display for ProcessKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pid.fmt(f)
     }
+}
+
+/// Whether a process whose first thread has ended goes on in others.
+fn has_living_thread(pid: u32) -> bool {
+    let threads = fs::read_dir(folder(pid).join("task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| fs::read(thread.path().join("stat")).ok()).any(|stat| {
+        let stat = String::from_utf8_lossy(&stat);
+        parse_stat(&stat).is_some_and(|(_, state, _)| !matches!(state, 'Z' | 'X'))
+    })
 }
 
 /// Every process there is, as far as it is shown.
@@ -185,5 +194,18 @@ mod tests {
     fn a_process_that_is_not_there_is_gone() {
         // Pids end far below this.
         assert!(matches!(ProcessInfo::read(u32::MAX), Err(ProcessError::Gone(_))));
+    }
+
+    #[test]
+    fn a_process_goes_on_without_its_first_thread() {
+        // A thread of this process stands for one that outlives the first.
+        assert!(has_living_thread(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while !ProcessInfo::read(pid).unwrap().zombie {
+            std::thread::yield_now();
+        }
+        assert!(!has_living_thread(pid));
+        child.wait().unwrap();
     }
 }

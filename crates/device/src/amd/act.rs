@@ -49,7 +49,7 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
         return forget_priority(door, pid);
     }
     if !matches!(act, Act::AmdPause { .. }) {
-        return end_session(door, process);
+        return end_session(door, process, matches!(act, Act::AmdSuspend { .. }));
     }
     let done = if undo { unpause(door, process) } else { pause(door, process) };
     done.map_err(|error| match error {
@@ -58,14 +58,16 @@ pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), 
     })
 }
 
-/// Ends whatever session a process is in, unless somebody traces it: then it is theirs, or its
-/// owner will have ended it.
-fn end_session(door: &dyn Door, process: ProcessKey) -> Result<(), ActError> {
+/// Ends whatever session a process is in. If somebody traces it, that has to wait where queues may
+/// be suspended; where none is, the session is theirs, or its owner will have ended it.
+fn end_session(door: &dyn Door, process: ProcessKey, is_suspended: bool) -> Result<(), ActError> {
     let pid = process.pid;
     let refused = |errno| ActError::Amd(pid, PauseError::Refused(pid, errno));
     match as_tracer(door, process, || door.disable(pid)) {
-        Ok(Ok(()) | Err(Errno::INVAL | Errno::SRCH | Errno::PERM | Errno::NOTTY))
-        | Err(TraceError::Seize(_)) => Ok(()),
+        Ok(Ok(()) | Err(Errno::INVAL | Errno::SRCH | Errno::PERM | Errno::NOTTY)) => Ok(()),
+        Err(TraceError::Seize(_)) if !is_suspended => Ok(()),
+        // Whether it is still suspended nobody can tell: it is tried again until somebody can.
+        Err(TraceError::Seize(_)) => Err(refused(Errno::BUSY)),
         Ok(Err(errno)) => Err(refused(errno)),
         Err(TraceError::Thread(_)) => Err(refused(Errno::AGAIN)),
     }
@@ -177,5 +179,32 @@ mod tests {
         let own = ProcessInfo::read(std::process::id()).unwrap().key;
         let slice = Act::NvidiaSlice { client: 1, group: 2, original_us: 3, set_us: 4 };
         assert!(matches!(perform(own, &slice, false), Err(ActError::Changed(_))));
+    }
+
+    #[test]
+    fn a_tracer_puts_off_the_end_of_a_session_in_which_queues_are_suspended() {
+        let folder = std::path::Path::new("/nonexistent/act-tracer");
+        let kfd = FakeKfd::new();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let key = ProcessInfo::read(child.id()).unwrap().key;
+        let client = kfd.client(key.pid);
+        client.runtime_enable(true).unwrap();
+        let queue = client.open_queue(1).unwrap();
+        site::fakes::put(folder, &kfd, true);
+        let door: std::sync::Arc<dyn Door> = std::sync::Arc::new(kfd.door(1));
+        let mut session = Session::attach(door, key.pid).unwrap();
+        session.queues().unwrap();
+        session.suspend(&[queue], 0).unwrap();
+        kfd.trace_by_somebody(key.pid, 4242);
+        let suspended = Act::AmdSuspend { site: SiteName::emulated(folder) };
+        let session_only = Act::AmdSession { site: SiteName::emulated(folder) };
+        assert!(perform(key, &suspended, true).is_err_and(|error| !error.is_gone()));
+        assert!(perform(key, &session_only, true).is_ok());
+        kfd.end_tracing(key.pid);
+        let undone = perform(key, &suspended, true);
+        let is_running = kfd.is_running(key.pid, queue);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(undone.is_ok() && is_running == Some(true), "{undone:?}");
     }
 }

@@ -175,7 +175,13 @@ impl Act {
 
     /// Whether it is on AMD devices, where a call about a process may take as long as it likes.
     pub const fn is_amd(&self) -> bool {
-        matches!(self, Self::AmdPause { .. } | Self::AmdSuspend { .. } | Self::AmdSession { .. })
+        matches!(
+            self,
+            Self::AmdPause { .. }
+                | Self::AmdSuspend { .. }
+                | Self::AmdSession { .. }
+                | Self::AmdPriority { .. }
+        )
     }
 
     /// The kind of thing that is changed, and which one.

@@ -79,6 +79,8 @@ pub struct Grip {
     settings: GripSettings,
     permitted: bool,
     hinted: bool,
+    /// The last hold was for announcements alone, until its maximum: the next one is for work.
+    is_tired: bool,
     held: Option<Held>,
     /// When the program last submitted something.
     submitted_at: Option<Instant>,
@@ -94,6 +96,8 @@ struct Held {
     moved_at: Instant,
     loaded_at: Option<Instant>,
     bridged: bool,
+    /// Whether something happened since the maximum began to count.
+    worked: bool,
 }
 
 impl Grip {
@@ -103,6 +107,7 @@ impl Grip {
             settings,
             permitted: false,
             hinted: false,
+            is_tired: false,
             held: None,
             submitted_at: None,
             gaps: VecDeque::with_capacity(GAPS_MAX),
@@ -132,7 +137,8 @@ impl Grip {
         self.permitted = true;
         // Whoever is in the middle of a request has gaps that others must not get into.
         let at_work = self.submitted_at.is_some_and(|at| now.since(at) < self.quiet);
-        if self.held.is_none() && (self.hinted || at_work && !self.is_futile()) {
+        let is_awaited = self.hinted && !self.is_tired;
+        if self.held.is_none() && (is_awaited || at_work && !self.is_futile()) {
             return Some(self.place(now));
         }
         None
@@ -144,14 +150,17 @@ impl Grip {
         self.held.take().map(|_| Move::Release(Ending::Forbidden))
     }
 
-    /// The program announces a request.
+    /// The program announces a request. Announcements alone hold for no longer than the maximum,
+    /// however many there are.
     pub fn announce(&mut self, now: Instant) -> Option<Move> {
         self.hinted = true;
         if let Some(held) = &mut self.held {
-            held.moved_at = now;
+            if std::mem::take(&mut held.worked) {
+                held.moved_at = now;
+            }
             return None;
         }
-        self.permitted.then(|| self.place(now))
+        (self.permitted && !self.is_tired).then(|| self.place(now))
     }
 
     /// The announced request is done.
@@ -174,6 +183,7 @@ impl Grip {
         let gap = self.submitted_at.map(|at| now.since(at));
         if look.submitted {
             self.submitted_at = Some(now);
+            self.is_tired = false;
         }
         let Some(held) = &mut self.held else {
             return (look.submitted && self.permitted && self.is_worth(gap))
@@ -181,6 +191,7 @@ impl Grip {
         };
         if look.submitted || look.fetched {
             held.moved_at = now;
+            held.worked = true;
         }
         if look.loaded && held.loaded_at.is_none() {
             held.loaded_at = Some(now);
@@ -192,6 +203,7 @@ impl Grip {
         }
         let held = self.held?;
         if now.since(held.moved_at) >= self.settings.hold_max {
+            self.is_tired = !held.worked;
             return Some(self.release(Ending::Expired));
         }
         let quiet_since = held.loaded_at.map(|at| at.max(held.moved_at));
@@ -202,7 +214,7 @@ impl Grip {
 
     fn place(&mut self, now: Instant) -> Move {
         self.skipped = 0;
-        self.held = Some(Held { moved_at: now, loaded_at: None, bridged: false });
+        self.held = Some(Held { moved_at: now, loaded_at: None, bridged: false, worked: false });
         Move::Place
     }
 

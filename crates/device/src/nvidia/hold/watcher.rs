@@ -272,6 +272,7 @@ impl Eyes {
             Order::Sight(queue, sight) => {
                 if let Some(watched) = self.watched.get_mut(&queue) {
                     watched.sight = Some(sight);
+                    watched.hints = HintView::default();
                 }
                 return;
             }
@@ -335,8 +336,11 @@ impl Watched {
     fn look_at_hints(&mut self, now: Instant) {
         let Some(sight) = &self.sight else { return };
         let Some(page) = sight.upgrade() else {
+            // Whoever said so is gone.
             self.sight = None;
-            return;
+            self.hints = HintView::default();
+            let action = self.grip.conclude(self.pending);
+            return self.act(now, action);
         };
         let before = std::mem::replace(&mut self.hints, page.look());
         let action = if self.hints.is_active && self.hints.begun != before.begun {

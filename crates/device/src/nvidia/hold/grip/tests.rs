@@ -174,3 +174,25 @@ fn who_may_not_hold_does_not() {
     let now = scene.now();
     assert_eq!(scene.grip.permit(now), None);
 }
+
+#[test]
+fn announcements_alone_hold_no_longer_than_the_maximum() {
+    let mut grip = Grip::new(GripSettings::default());
+    grip.permit(Instant::from_nanos(0));
+    let at = |tick: u64| Instant::from_nanos(tick * 100_000);
+    let quiet = Look { submitted: false, fetched: false, pending: false, loaded: true };
+    let (mut held, mut holds) = (0, 0);
+    for tick in 0..10_000 {
+        // In every look there is a new one.
+        holds += u32::from(grip.announce(at(tick)) == Some(Move::Place));
+        held += u32::from(grip.is_held());
+        grip.look(at(tick), quiet);
+    }
+    assert_eq!(holds, 1);
+    assert!(held <= 501, "{held} looks of 100 us");
+    // Work is worth a hold again, and so are announcements after it.
+    let work = Look { submitted: true, ..quiet };
+    assert_eq!(grip.look(at(10_000), work), Some(Move::Place));
+    assert_eq!(grip.conclude(false), Some(Move::Release(Ending::Quiet)));
+    assert_eq!(grip.announce(at(10_001)), Some(Move::Place));
+}
