@@ -1,6 +1,6 @@
 //! The manual pages, from the same words as `--help`.
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::args::{Args, ManArgs};
 use crate::failure::Failure;
@@ -10,11 +10,7 @@ use crate::write_file::write_whole;
 pub(crate) fn main(args: &ManArgs) -> Result<(), Failure> {
     let program = Args::command();
     let mut pages = vec![(String::from("gpreempt"), program.clone())];
-    for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = format!("gpreempt-{}", command.get_name());
-        let spoken = format!("gpreempt {}", command.get_name());
-        pages.push((name.clone(), command.clone().display_name(name).bin_name(spoken)));
-    }
+    add_below(&program, "gpreempt", &mut pages);
     for (name, command) in pages {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;
@@ -23,4 +19,15 @@ pub(crate) fn main(args: &ManArgs) -> Result<(), Failure> {
         output::print(&format!("{}\n", path.display()))?;
     }
     Ok(())
+}
+
+/// The commands of a command, and theirs: each has a page, and is named in the one above it.
+fn add_below(command: &Command, name: &str, pages: &mut Vec<(String, Command)>) {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        let name = format!("{name}-{}", below.get_name());
+        let spoken = name.replace('-', " ");
+        let page = below.clone().display_name(&name).bin_name(spoken);
+        pages.push((name.clone(), page.disable_help_subcommand(true)));
+        add_below(below, &name, pages);
+    }
 }

@@ -35,6 +35,12 @@ struct ListedCase {
     loads: Vec<String>,
 }
 
+/// The modes of all backends.
+pub(super) fn all_modes() -> Result<Vec<ModeInfo>, Failure> {
+    let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
+    Ok([Emulated.modes(), nvidia.modes()].concat())
+}
+
 pub(super) fn main(args: &BenchListArgs) -> Result<(), Failure> {
     let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
     let listed = Listed {

@@ -2,6 +2,8 @@
 
 use gpreempt_bench::predict::{Prediction, TOLERANCE, predict};
 
+use gpreempt_bench::suite::built_in;
+
 use crate::args::BenchPredictArgs;
 use crate::failure::Failure;
 use crate::{output, text_table};
@@ -9,13 +11,25 @@ use crate::{output, text_table};
 pub(super) fn main(args: &BenchPredictArgs) -> Result<(), Failure> {
     let name = args.file.display().to_string();
     let results = super::page::read(&args.file)?;
-    let suite = match &args.suite {
-        Some(path) => super::read(path)?,
-        None => super::find(&results.suite.name)?,
+    if results.backend == "emulated" {
+        let why = "is of the simulator itself; predict what was measured on a GPU";
+        return Err(Failure::input(format_args!("{name} {why}")));
+    }
+    let suite = match (&args.suite, built_in(&results.suite.name)) {
+        (Some(path), _) => super::read(path)?,
+        (None, Some(suite)) => suite,
+        (None, None) => {
+            let suite = &results.suite.name;
+            let what = "is none of our suites; name its file with --suite";
+            return Err(Failure::input(format_args!("{suite} {what}")));
+        }
     };
     let predictions = predict(&suite, &results).map_err(Failure::input)?;
     if predictions.is_empty() {
-        return Err(Failure::input(format_args!("{name}: the simulator knows none of its modes")));
+        return Err(Failure::input(format_args!(
+            "{name}: there is nothing to predict; requests of kernels in modes that the simulator \
+             knows too can be (gpreempt bench list)"
+        )));
     }
     if args.json {
         output::print_json(&predictions)?;

@@ -41,8 +41,15 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     let known = backend.modes();
     let all: Vec<String> = known.iter().map(|mode| mode.name.clone()).collect();
     let wished = if wished.is_empty() { &all } else { wished };
-    let modes = plan::modes(wished, &known).map_err(Failure::input)?;
+    let modes = plan::modes(wished, &known).map_err(|error| with_other(error, wished, args))?;
+    plan::check_mode_names(&suite, &super::list::all_modes()?).map_err(Failure::input)?;
     let steps = plan::steps(&cases, &modes, &wish);
+    if steps.is_empty() {
+        return Err(Failure::input(
+            "nothing would be measured: the cases are for other modes than those of --modes; see \
+             `modes` in the suite",
+        ));
+    }
     let estimate: Duration = steps.iter().map(|step| backend.estimate(step)).sum();
     if args.dry_run {
         return output::print(&planned(&steps, estimate));
@@ -75,6 +82,20 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     results.finished = Some(now());
     write_whole(&path, results.to_text().as_bytes()).map_err(Failure::run)?;
     finish(args, &results, &path)
+}
+
+/// A mode that only another backend has is named as such.
+fn with_other(error: String, wished: &[String], args: &BenchArgs) -> Failure {
+    let known = super::list::all_modes().unwrap_or_default();
+    let is_known = wished.iter().all(|name| known.iter().any(|mode| mode.name == *name));
+    let other = match args.backend {
+        BenchBackend::Emulated => "nvidia",
+        BenchBackend::Nvidia => "emulated",
+    };
+    if is_known {
+        return Failure::input(format_args!("{error}; the others are for --backend {other}"));
+    }
+    Failure::input(error)
 }
 
 fn wish(args: &BenchArgs, suite: &Suite, backend: &'static str) -> Wish {

@@ -6,8 +6,22 @@ fn every_command_has_a_page() {
     folder.stdout(&["man", "."]);
     let names = folder.names();
     for name in [
-        "", "-attach", "-compare", "-demo", "-doctor", "-ps", "-sim", "-run", "-suspend", "-top",
+        "",
+        "-attach",
+        "-compare",
+        "-demo",
+        "-doctor",
+        "-ps",
+        "-sim",
+        "-run",
+        "-suspend",
+        "-top",
         "-trace",
+        "-bench",
+        "-bench-list",
+        "-bench-report",
+        "-bench-compare",
+        "-bench-predict",
     ] {
         let page = format!("gpreempt{name}.1");
         assert!(names.contains(&page), "{page} in {names:?}");

@@ -1,6 +1,6 @@
 //! What happened, for the log and for whoever follows.
 
-use gpreempt_core::decision::Decision;
+use gpreempt_core::decision::{Decision, Reason};
 use gpreempt_core::event::Event;
 use gpreempt_wire::event::{Event as WireEvent, EventKind};
 
@@ -32,8 +32,15 @@ impl Service {
             let task = self.driver.scheduler().queues().find(|view| view.queue == decision.queue);
             let member = task.and_then(|view| self.roster.of_task(view.task));
             let pid = member.map_or(0, |member| member.key.pid);
-            let (queue, reason) = (decision.queue, decision.reason);
-            self.problem(&format!("process {pid}, {queue}: {reason}"));
+            let (queue, reason) = (decision.queue.0, decision.reason);
+            // How long it took exactly is in the log of decisions; here it would be another problem
+            // every time.
+            let reason = if matches!(reason, Reason::Overdue { .. }) {
+                "a preempt did not finish in time".to_owned()
+            } else {
+                reason.to_string()
+            };
+            self.problem(&format!("process {pid}, queue {queue}: {reason}"));
         } else if self.log.writes(LogLevel::Debug) {
             let (verb, queue, reason) = (decision.reason.verb(), decision.queue, decision.reason);
             self.log.debug(format_args!("{verb} {queue}: {reason}"));
