@@ -49,14 +49,14 @@ def at_most(rank: Rank, name: str, ratio: Optional[float], limit: float, of: str
     """A ratio is not above a limit. Without numbers it is not met."""
     if ratio is None:
         return Criterion(rank, name, False, f"nothing was measured; {of}")
-    return Criterion(rank, name, ratio <= limit, f"{ratio:.2f} (at most {limit:g}); {of}")
+    return Criterion(rank, name, ratio <= limit, f"{ratio:.3g} (at most {limit:g}); {of}")
 
 
 def at_least(rank: Rank, name: str, ratio: Optional[float], limit: float, of: str) -> Criterion:
     """A ratio is not below a limit. Without numbers it is not met."""
     if ratio is None:
         return Criterion(rank, name, False, f"nothing was measured; {of}")
-    return Criterion(rank, name, ratio >= limit, f"{ratio:.2f} (at least {limit:g}); {of}")
+    return Criterion(rank, name, ratio >= limit, f"{ratio:.3g} (at least {limit:g}); {of}")
 
 
 def nothing_wrong(rank: Rank, name: str, wrongs: Iterable[str], good: str) -> Criterion:

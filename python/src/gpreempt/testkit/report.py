@@ -38,9 +38,7 @@ svg rect { fill:var(--bar) } code { overflow-wrap:anywhere }
 def render(result: Result) -> str:
     """The page, complete."""
     title = "gpreempt: online and offline models"
-    verdict = "passed" if result.passed else "failed"
-    if result.finished is None:
-        verdict = "interrupted; what was measured until then is below"
+    verdict = result.verdict
     mark = "good" if result.passed else "bad"
     body = "".join(_case(one) for one in result.cases)
     # The policy makes the browser itself refuse scripts and anything from elsewhere.

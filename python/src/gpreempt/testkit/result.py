@@ -130,6 +130,17 @@ class Result:
         criteria = [one for case in self.cases for one in case.criteria]
         return self.finished is not None and is_passed(criteria, self.is_strict)
 
+    @property
+    def verdict(self) -> str:
+        """In a few words, with what was missed and does not count."""
+        if self.finished is None:
+            return "interrupted; what was measured until then is here"
+        if not self.passed:
+            return "FAILED"
+        criteria = [one for case in self.cases for one in case.criteria]
+        missed = sum(one.passed is False for one in criteria)
+        return f"passed; {missed} of {len(criteria)} lines missed" if missed else "passed"
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {

@@ -10,10 +10,8 @@ from .result import CaseResult, Phase, Result
 def summary(result: Result) -> str:
     """All of it."""
     parts = [case(one) for one in result.cases]
-    if result.finished is None:
-        parts.append("interrupted: what was measured until then is above")
-    word = "passed" if result.passed else "FAILED"
-    return "\n".join([*parts, f"{word} ({result.environment.get('device', result.backend)})"])
+    device = result.environment.get("device", result.backend)
+    return "\n".join([*parts, f"{result.verdict} ({device})"])
 
 
 def case(result: CaseResult) -> str:
