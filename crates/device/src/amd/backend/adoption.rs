@@ -163,11 +163,14 @@ impl Controller for AmdBackend {
         self.scout.stop();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         tasks.into_iter().for_each(|task| self.let_go(task));
-        if let Some(fleet) = &mut self.fleet {
-            fleet.stop();
-        }
         let end = Instant::now() + RELEASE_MAX;
         let mut result = Ok(());
+        if let Some(fleet) = &mut self.fleet
+            && !fleet.stop_by(end)
+        {
+            let sentence = "the patched KFD does not answer; its priorities are left to the keeper";
+            result = Err(sentence.to_owned());
+        }
         for (process, mut worker) in self.leaving.drain(..) {
             let undone = if worker.has_ended_by(end) {
                 // Whatever the worker could not put back.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::Priority;
@@ -110,18 +111,31 @@ impl Fleet {
         self.pulse.beat();
     }
 
-    /// Puts everything back as it was, and ends.
-    pub(super) fn stop(&mut self) {
+    /// Puts everything back as it was, and ends. Whether that was done by then: a call that hangs is
+    /// not waited for, and what we hold is let on by the kernel when its time is over.
+    pub(super) fn stop_by(&mut self, end: Instant) -> bool {
         self.orders = None;
         self.waker.wake();
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(STOP_LOOK);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        true
     }
 }
 
+/// How often it is looked whether the thread has ended.
+const STOP_LOOK: Duration = Duration::from_millis(1);
+/// How long whoever lets go of it waits.
+const STOP_MAX: Duration = Duration::from_secs(3);
+
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_by(Instant::now() + STOP_MAX);
     }
 }
