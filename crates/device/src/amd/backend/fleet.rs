@@ -111,8 +111,8 @@ impl Fleet {
         self.pulse.beat();
     }
 
-    /// Puts everything back as it was, and ends. Whether that was done by then: a call that hangs is
-    /// not waited for, and what we hold is let on by the kernel when its time is over.
+    /// Puts everything back as it was, and ends. Whether that was done by then: a call that hangs
+    /// is not waited for, and what we hold is let on by the kernel when its time is over.
     pub(super) fn stop_by(&mut self, end: Instant) -> bool {
         self.orders = None;
         self.waker.wake();
