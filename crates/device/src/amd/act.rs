@@ -146,20 +146,43 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// A process with a queue that a session of ours keeps suspended.
+    struct Suspended {
+        kfd: FakeKfd,
+        child: std::process::Child,
+        key: ProcessKey,
+        queue: u32,
+        _client: crate::amd::fake::FakeClient,
+        _session: Session,
+    }
+
+    impl Suspended {
+        fn new(folder: &std::path::Path) -> Self {
+            let kfd = FakeKfd::new();
+            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let key = ProcessInfo::read(child.id()).unwrap().key;
+            let client = kfd.client(key.pid);
+            client.runtime_enable(true).unwrap();
+            let queue = client.open_queue(1).unwrap();
+            site::fakes::put(folder, &kfd, true);
+            let door: std::sync::Arc<dyn Door> = std::sync::Arc::new(kfd.door(1));
+            let mut session = Session::attach(door, key.pid).unwrap();
+            session.queues().unwrap();
+            session.suspend(&[queue], 0).unwrap();
+            Self { kfd, child, key, queue, _client: client, _session: session }
+        }
+
+        fn end(&mut self) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn a_session_whose_owner_stands_still_is_ended_and_nothing_stays_suspended() {
         let folder = std::path::Path::new("/nonexistent/act-session");
-        let kfd = FakeKfd::new();
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let key = ProcessInfo::read(child.id()).unwrap().key;
-        let client = kfd.client(key.pid);
-        client.runtime_enable(true).unwrap();
-        let queue = client.open_queue(1).unwrap();
-        site::fakes::put(folder, &kfd, true);
-        let door: std::sync::Arc<dyn Door> = std::sync::Arc::new(kfd.door(1));
-        let mut session = Session::attach(door, key.pid).unwrap();
-        session.queues().unwrap();
-        session.suspend(&[queue], 0).unwrap();
+        let mut scene = Suspended::new(folder);
+        let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
         assert_eq!(kfd.is_running(key.pid, queue), Some(false));
         for act in [
             Act::AmdSession { site: SiteName::emulated(folder) },
@@ -170,8 +193,7 @@ mod tests {
             assert_eq!(kfd.is_running(key.pid, queue), Some(true));
             assert!(!kfd.is_debugged(key.pid));
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        scene.end();
     }
 
     #[test]
@@ -184,17 +206,8 @@ mod tests {
     #[test]
     fn a_tracer_puts_off_the_end_of_a_session_in_which_queues_are_suspended() {
         let folder = std::path::Path::new("/nonexistent/act-tracer");
-        let kfd = FakeKfd::new();
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let key = ProcessInfo::read(child.id()).unwrap().key;
-        let client = kfd.client(key.pid);
-        client.runtime_enable(true).unwrap();
-        let queue = client.open_queue(1).unwrap();
-        site::fakes::put(folder, &kfd, true);
-        let door: std::sync::Arc<dyn Door> = std::sync::Arc::new(kfd.door(1));
-        let mut session = Session::attach(door, key.pid).unwrap();
-        session.queues().unwrap();
-        session.suspend(&[queue], 0).unwrap();
+        let mut scene = Suspended::new(folder);
+        let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
         kfd.trace_by_somebody(key.pid, 4242);
         let suspended = Act::AmdSuspend { site: SiteName::emulated(folder) };
         let session_only = Act::AmdSession { site: SiteName::emulated(folder) };
@@ -203,8 +216,7 @@ mod tests {
         kfd.end_tracing(key.pid);
         let undone = perform(key, &suspended, true);
         let is_running = kfd.is_running(key.pid, queue);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        scene.end();
         assert!(undone.is_ok() && is_running == Some(true), "{undone:?}");
     }
 }
