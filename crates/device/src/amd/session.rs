@@ -276,10 +276,11 @@ fn take_events(
         };
         happened.queues |= event.has(Exceptions::QUEUE_NEW | Exceptions::QUEUE_DELETE);
         if event.has(Exceptions::RUNTIME) {
-            // In place of those in advance that the process has used up. First: what is looked into
-            // is taken note of, and would not be seen again if this failed.
-            answer(door, pid, REPLACEMENTS)?;
+            // First: the process goes on when it is answered, and what it asks then must not be
+            // taken note of together with this.
             happened.runtime = Some(door.runtime_info(pid)?.runtime());
+            // In place of those in advance that the process has used up.
+            answer(door, pid, REPLACEMENTS)?;
         }
     }
     Ok(())
