@@ -25,6 +25,7 @@ mod service_numbers;
 mod shell;
 mod slurm;
 mod step;
+mod supervisor;
 mod systemd;
 mod test;
 mod tidy;
@@ -45,7 +46,7 @@ struct Command {
 const COMMANDS: &[Command] = &[
     Command {
         name: "test",
-        arguments: "[--quick]",
+        arguments: "[--quick] [--only STEP]",
         about: "every test there is; --quick leaves out those that take long",
         run: test::main,
     },

@@ -107,8 +107,13 @@ impl Host for ThisHost {
         let Some((program, args)) = command.split_first() else {
             return false;
         };
-        let mut command = Command::new(program);
-        command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        // A server that does not answer would keep everybody waiting.
+        let mut command = Command::new("timeout");
+        command
+            .args(["600", program])
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdin(Stdio::null());
         process::run(&mut command).is_ok_and(|status| status.success())
     }
 }

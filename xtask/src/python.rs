@@ -44,7 +44,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
     Syntax::NONE.parse(args)?;
     match check() {
         Outcome::Failed(reason) => anyhow::bail!(reason),
-        Outcome::Passed => Ok(true),
+        Outcome::Passed | Outcome::PassedAgain(_) => Ok(true),
         Outcome::Skipped(reason) => {
             eprintln!("SKIPPED: {reason}");
             Ok(true)

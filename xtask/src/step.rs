@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Outcome {
     /// As it should.
     Passed,
+    /// As it should when it was tried again, and what was wrong before.
+    PassedAgain(String),
     /// Not as it should, and why.
     Failed(String),
     /// It was not run, and why.
@@ -20,9 +22,26 @@ impl Outcome {
         result.map_or_else(|error| Self::Failed(format!("{error:#}")), |()| Self::Passed)
     }
 
+    /// The line by which one process tells it to another.
+    pub(crate) fn to_line(&self) -> String {
+        format!("{} {}", self.name(), self.reason())
+    }
+
+    /// What a line means, if it is one.
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let (name, reason) = line.split_once(' ')?;
+        match name {
+            "ok" if reason.is_empty() => Some(Self::Passed),
+            "ok" => Some(Self::PassedAgain(reason.to_owned())),
+            "FAILED" => Some(Self::Failed(reason.to_owned())),
+            "skipped" => Some(Self::Skipped(reason.to_owned())),
+            _ => None,
+        }
+    }
+
     const fn name(&self) -> &'static str {
         match self {
-            Self::Passed => "ok",
+            Self::Passed | Self::PassedAgain(_) => "ok",
             Self::Failed(_) => "FAILED",
             Self::Skipped(_) => "skipped",
         }
@@ -31,7 +50,7 @@ impl Outcome {
     fn reason(&self) -> &str {
         match self {
             Self::Passed => "",
-            Self::Failed(reason) | Self::Skipped(reason) => reason,
+            Self::PassedAgain(reason) | Self::Failed(reason) | Self::Skipped(reason) => reason,
         }
     }
 }
@@ -129,6 +148,21 @@ mod tests {
         ]);
         assert!(ran.get());
         assert!(!summary.is_good());
+    }
+
+    #[test]
+    fn what_one_process_says_another_understands() {
+        for outcome in [
+            Outcome::Passed,
+            Outcome::PassedAgain("at first it broke".to_owned()),
+            Outcome::Failed("it broke".to_owned()),
+            Outcome::Skipped("there is no GPU".to_owned()),
+        ] {
+            assert_eq!(Outcome::from_line(&outcome.to_line()), Some(outcome));
+        }
+        for nonsense in ["", "ok", "perhaps so"] {
+            assert_eq!(Outcome::from_line(nonsense), None);
+        }
     }
 
     #[test]

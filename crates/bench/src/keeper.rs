@@ -8,5 +8,5 @@ use crate::failure::Failure;
 
 /// Waits for its owner to end, and undoes what the owner did not undo itself.
 pub(crate) fn main(args: &KeeperArgs) -> Result<(), Failure> {
-    keeper::main(&args.folder, None, &mut act::undo).map_err(Failure::run)
+    keeper::main(&args.folder, None, act::undo).map_err(Failure::run)
 }

@@ -55,7 +55,7 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     // From here on nobody else attaches until those we look at are written down as ours. What was
     // left behind has to be undone before we look, or we would take it for the original.
     let lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal, args)?;
     let targets = targets(args, &gates)?;
     refuse_rivals(&journal, args)?;

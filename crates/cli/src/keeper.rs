@@ -7,5 +7,5 @@ use crate::args::KeeperArgs;
 use crate::failure::Failure;
 
 pub(crate) fn main(args: &KeeperArgs) -> Result<(), Failure> {
-    keeper::main(&args.folder, args.holds.as_deref(), &mut act::undo).map_err(Failure::run)
+    keeper::main(&args.folder, args.holds.as_deref(), act::undo).map_err(Failure::run)
 }

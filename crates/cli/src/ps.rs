@@ -132,7 +132,7 @@ fn warn(args: &PsArgs, warning: &str) {
 fn clean_up() {
     let Ok(journal) = Journal::open() else { return };
     let Ok(_lock) = journal.lock() else { return };
-    let _ = keeper::clean_up(&journal, &mut undo);
+    let _ = keeper::clean_up(&journal, undo);
 }
 
 fn row(process: &GpuProcess, touched: &[(ProcessKey, State)], gpus: &[Gpu]) -> Row {

@@ -76,7 +76,7 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     }
     problem?;
     let _lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     if let (true, Some(pid)) = (resumed.is_empty(), args.pid) {
         let problem = format_args!("process {pid} is neither suspended nor attached by gpreempt");
         return Err(Failure::input(problem));

@@ -40,7 +40,7 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     let lock = journal.lock().map_err(Failure::run)?;
     // What was left behind has to be undone before we look at anything.
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     let process = look(pid)?;
     let acts = stops(&process);
     if acts.is_empty() {

@@ -51,7 +51,7 @@ fn man(folder: &Path) -> Result<(), String> {
 
 /// The keeper, where it has no program of its own.
 fn keep(folder: &Path, holds: Option<&Path>) -> Result<(), String> {
-    keeper::main(folder, holds, &mut act::undo).map_err(|error| error.to_string())
+    keeper::main(folder, holds, act::undo).map_err(|error| error.to_string())
 }
 
 /// Explains the configuration, and what it means for the processes that are there.

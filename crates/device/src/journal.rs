@@ -12,7 +12,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use crate::process::ProcessKey;
 pub use entry::{Act, Entry};
@@ -34,6 +35,14 @@ pub struct Session {
 pub struct HeldSession {
     session: Session,
     _lock: File,
+}
+
+/// Which of the texts that were written about a process one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Revision {
+    inode: u64,
+    /// Inodes are given again.
+    written: (i64, i64),
 }
 
 /// Where root's journal is.
@@ -167,7 +176,7 @@ impl Session {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(HeldSession { session: self, _lock: lock })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -198,15 +207,46 @@ impl Session {
         }
     }
 
+    /// Forgets a process if that text about it still stands: whoever was thought dead may have
+    /// written another.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn forget_revision(&self, process: ProcessKey, revision: Revision) -> io::Result<()> {
+        let path = self.path_of(process);
+        // Taken first, so that nobody replaces it between looking at it and removing it.
+        let taken = path.with_extension("undone");
+        match fs::rename(&path, &taken) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            taken => taken?,
+        }
+        if Revision::of(&File::open(&taken)?)? != revision {
+            // A newer text still would be the one that counts, and then this one is outdated.
+            let put_back = renameat_with(CWD, &taken, CWD, &path, RenameFlags::NOREPLACE);
+            if put_back != Err(Errno::EXIST) {
+                return Ok(put_back?);
+            }
+        }
+        fs::remove_file(taken)
+    }
+
     /// Everything written down that can be read. What cannot is not gone: a session in which
     /// something is left does not end.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut entries: Vec<Entry> =
+        Ok(self.revisions()?.into_iter().map(|(entry, _)| entry).collect())
+    }
+
+    /// The same, and which text each is.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn revisions(&self) -> io::Result<Vec<(Entry, Revision)>> {
+        let mut entries: Vec<(Entry, Revision)> =
             self.files()?.iter().filter_map(|path| read_entry(path).ok()).collect();
-        entries.sort_by_key(|entry| entry.process);
+        entries.sort_by_key(|(entry, _)| entry.process);
         Ok(entries)
     }
 
@@ -271,10 +311,20 @@ impl HeldSession {
 /// No entry is longer.
 const ENTRY_MAX: u64 = 1 << 20;
 
-fn read_entry(path: &Path) -> io::Result<Entry> {
+fn read_entry(path: &Path) -> io::Result<(Entry, Revision)> {
     let mut text = Vec::new();
-    File::open(path)?.take(ENTRY_MAX).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    let file = File::open(path)?;
+    let revision = Revision::of(&file)?;
+    file.take(ENTRY_MAX).read_to_end(&mut text)?;
+    Ok((serde_json::from_slice(&text)?, revision))
+}
+
+impl Revision {
+    fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let written = (metadata.mtime(), metadata.mtime_nsec());
+        Ok(Self { inode: metadata.ino(), written })
+    }
 }
 
 /// Whether a folder is called like a session: `session-PID-NUMBER`.
@@ -285,94 +335,4 @@ fn is_session_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn journal(name: &str) -> Journal {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        Journal::at(root).unwrap()
-    }
-
-    fn entry(pid: u32) -> Entry {
-        let act = Act::NvidiaSlice {
-            client: 0xc1d0_0001,
-            group: 0x5c00_0010,
-            original_us: 2048,
-            set_us: 1,
-        };
-        Entry { process: ProcessKey { pid, start_ticks: 7 }, acts: vec![act], until_ns: None }
-    }
-
-    #[test]
-    fn what_is_written_can_be_read_until_it_is_forgotten() {
-        let journal = journal("write");
-        let session = journal.begin().unwrap();
-        for pid in [12, 11] {
-            session.write(&entry(pid)).unwrap();
-        }
-        assert_eq!(session.entries().unwrap(), [entry(11), entry(12)]);
-        assert!(journal.touches(entry(11).process) && !journal.touches(entry(13).process));
-        fs::write(session.folder().join("9-9.json"), "{ half").unwrap();
-        assert_eq!((session.entries().unwrap().len(), session.len().unwrap()), (2, 3));
-        session.forget(entry(11).process).unwrap();
-        session.forget(entry(11).process).unwrap();
-        assert_eq!(session.entries().unwrap(), [entry(12)]);
-        fs::remove_dir_all(journal.root).unwrap();
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_not_gone() {
-        let journal = journal("unreadable");
-        let session = journal.begin().unwrap();
-        let odd = session.folder().join("9-9.json");
-        fs::write(&odd, r#"{"process":{"pid":9,"start_ticks":9},"acts":[{"kind":"new"}]}"#)
-            .unwrap();
-        assert_eq!(session.entries().unwrap(), []);
-        let folder = session.folder().to_owned();
-        assert!(session.hold().unwrap().unwrap().end().is_err());
-        assert!(odd.exists() && folder.exists());
-        fs::remove_dir_all(journal.root).unwrap();
-    }
-
-    #[test]
-    fn only_sessions_are_sessions() {
-        let journal = journal("strangers");
-        for folder in ["photos", "session-1", "session-x-0", "session-1-0/deep"] {
-            fs::create_dir_all(journal.root.join(folder)).unwrap();
-        }
-        std::os::unix::fs::symlink("/tmp", journal.root.join("session-2-0")).unwrap();
-        let names: Vec<PathBuf> =
-            journal.sessions().unwrap().into_iter().map(|session| session.folder).collect();
-        assert_eq!(names, [journal.root.join("session-1-0")]);
-        let held = Session::at(names[0].clone()).hold().unwrap().unwrap();
-        assert!(held.end().is_err(), "a folder that is not ours is in it");
-        assert!(names[0].join("deep").exists());
-        fs::remove_dir_all(journal.root).unwrap();
-    }
-
-    #[test]
-    fn a_folder_that_others_can_write_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let journal = journal("open");
-        fs::set_permissions(&journal.root, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Journal::at(journal.root.clone()).is_err());
-        fs::remove_dir_all(journal.root).unwrap();
-    }
-
-    #[test]
-    fn a_session_has_one_holder_and_ends_when_nothing_is_left() {
-        let journal = journal("hold");
-        let folder = journal.begin().unwrap().folder;
-        let session = || Session::at(folder.clone());
-        let held = session().hold().unwrap().unwrap();
-        assert!(session().hold().unwrap().is_none());
-        held.session().write(&entry(5)).unwrap();
-        assert!(held.end().is_err());
-        let held = session().hold().unwrap().unwrap();
-        held.session().forget(entry(5).process).unwrap();
-        held.end().unwrap();
-        assert!(journal.sessions().unwrap().is_empty());
-        fs::remove_dir_all(journal.root).unwrap();
-    }
-}
+mod tests;

@@ -6,6 +6,8 @@
 //! undoes what has outlived its lease. It keeps no descriptor of anybody's GPU meanwhile, because
 //! that would keep a dead process's memory alive.
 
+mod undoing;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -18,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::hold_pages::HoldPages;
 use crate::journal::{Entry, HeldSession, Session};
+use undoing::Undoing;
 
 /// The owner's side: while this lives, the keeper waits.
 #[derive(Debug)]
@@ -129,7 +132,7 @@ fn program() -> io::Result<(PathBuf, Option<&'static str>)> {
 pub fn main(
     folder: &Path,
     holds: Option<&Path>,
-    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
+    undo: impl Fn(&Entry) -> Result<(), String> + Send + Sync + 'static,
 ) -> io::Result<()> {
     // A session of its own, so that a Ctrl-C for our owner is not one for us. It fails only for
     // whoever leads a group already, and then there is nothing to leave.
@@ -151,12 +154,13 @@ pub fn main(
     writeln!(out, "{READY}")?;
     out.flush()?;
     // Whatever happened to the waiting, what was done has to be undone.
-    let waited = wait_for_owner(&held, undo);
+    let mut undoing = Undoing::new(undo);
+    let waited = wait_for_owner(&held, &mut undoing);
     over.store(true, Ordering::SeqCst);
     if let Some(holds) = &holds {
         holds.release_all();
     }
-    undo_patiently(&held, undo, TRIES_MAX)?;
+    undo_patiently(&held, &mut undoing, TRIES_MAX)?;
     match held.end() {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -183,10 +187,7 @@ fn watch_holds(holds: Arc<HoldPages>, over: Arc<AtomicBool>) -> io::Result<()> {
 }
 
 /// Waits until the pipe ends. Meanwhile undoes what has outlived its lease.
-fn wait_for_owner(
-    held: &HeldSession,
-    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
-) -> io::Result<()> {
+fn wait_for_owner(held: &HeldSession, undoing: &mut Undoing) -> io::Result<()> {
     let mut stdin = io::stdin();
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LEASE_CHECK.subsec_nanos()) };
     let mut heard = None;
@@ -209,12 +210,8 @@ fn wait_for_owner(
             return Ok(());
         }
         let now = monotonic_ns();
-        // A folder that cannot be read now is read the next time.
-        for entry in held.session().entries().unwrap_or_default() {
-            if entry.until_ns.is_some_and(|until| until <= now) && undo(&entry).is_ok() {
-                let _ = held.session().forget(entry.process);
-            }
-        }
+        undoing.begin(held.session(), |entry| entry.until_ns.is_some_and(|until| until <= now));
+        undoing.look(held.session());
     }
 }
 
@@ -222,17 +219,10 @@ fn wait_for_owner(
 ///
 /// # Errors
 /// If something could not be undone for so long that there is no hope.
-pub fn undo_all(
-    held: &HeldSession,
-    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
-    tries: u32,
-) -> io::Result<()> {
+fn undo_all(held: &HeldSession, undoing: &mut Undoing, tries: u32) -> io::Result<()> {
     for _ in 0..tries {
-        for entry in held.session().entries().unwrap_or_default() {
-            if undo(&entry).is_ok() {
-                let _ = held.session().forget(entry.process);
-            }
-        }
+        undoing.begin(held.session(), |_| true);
+        undoing.settle(held.session());
         match held.session().is_empty() {
             Ok(true) => return Ok(()),
             // Whoever removed the folder knows what there was to undo, and we do not.
@@ -252,16 +242,12 @@ pub fn undo_all(
 ///
 /// # Errors
 /// If something is left when they are gone, such as a file that nobody can read.
-fn undo_patiently(
-    held: &HeldSession,
-    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
-    tries: u32,
-) -> io::Result<()> {
-    let mut result = undo_all(held, undo, tries);
+fn undo_patiently(held: &HeldSession, undoing: &mut Undoing, tries: u32) -> io::Result<()> {
+    let mut result = undo_all(held, undoing, tries);
     let is_there = |entry: &Entry| entry.process.check().is_ok();
     while result.is_err() && held.session().entries().is_ok_and(|all| all.iter().any(is_there)) {
         std::thread::sleep(PATIENT_RETRY);
-        result = undo_all(held, undo, 1);
+        result = undo_all(held, undoing, 1);
     }
     result
 }
@@ -307,15 +293,21 @@ pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
 /// If the journal cannot be read.
 pub fn clean_up(
     journal: &crate::journal::Journal,
-    undo: &mut dyn FnMut(&Entry) -> Result<(), String>,
+    undo: impl Fn(&Entry) -> Result<(), String> + Clone + Send + Sync + 'static,
 ) -> io::Result<usize> {
     let mut cleaned = 0;
     let mut problem = Ok(());
-    for session in journal.sessions()? {
-        // One that ended meanwhile needs nothing, and one that cannot be undone is no reason to
-        // leave the others as they are.
-        let Ok(Some(held)) = session.hold() else { continue };
-        match undo_all(&held, undo, TRIES_CLEANING).and_then(|()| held.end()) {
+    // One that ended meanwhile needs nothing.
+    let sessions = journal.sessions()?.into_iter().filter_map(|session| session.hold().ok()?);
+    let begin = |held: HeldSession| {
+        let mut undoing = Undoing::new(undo.clone());
+        undoing.begin(held.session(), |_| true);
+        (held, undoing)
+    };
+    // All at once: one that cannot be undone is no reason to leave the others as they are.
+    let begun: Vec<(HeldSession, Undoing)> = sessions.map(begin).collect();
+    for (held, mut undoing) in begun {
+        match undo_all(&held, &mut undoing, TRIES_CLEANING).and_then(|()| held.end()) {
             Ok(()) => cleaned += 1,
             Err(error) => problem = problem.and(Err(error)),
         }
@@ -331,31 +323,4 @@ pub fn monotonic_ns() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::journal::{Act, Journal};
-    use crate::process::{ProcessInfo, ProcessKey};
-
-    #[test]
-    fn a_process_that_is_there_is_not_given_up() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-patient", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        let journal = Journal::at(root.clone()).unwrap();
-        let process = ProcessInfo::read(std::process::id()).unwrap().key;
-        let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
-        let entry = |process| Entry { process, acts: vec![act.clone()], until_ns: None };
-        let held = journal.begin().unwrap().hold().unwrap().unwrap();
-        held.session().write(&entry(process)).unwrap();
-        let mut tries = 0;
-        let mut undo = |_: &Entry| {
-            tries += 1;
-            if tries < 4 { Err("somebody traces it".to_owned()) } else { Ok(()) }
-        };
-        undo_patiently(&held, &mut undo, 2).unwrap();
-        assert_eq!(tries, 4);
-        // Of one that is gone nothing more is expected.
-        held.session().write(&entry(ProcessKey { start_ticks: 0, ..process })).unwrap();
-        assert!(undo_patiently(&held, &mut |_| Err("never".to_owned()), 2).is_err());
-        std::fs::remove_dir_all(root).unwrap();
-    }
-}
+mod tests;

@@ -132,13 +132,12 @@ fn what_both_left_behind_is_undone_by_the_next() {
     session.write(&entry()).unwrap();
     first.kill().unwrap();
     first.wait().unwrap();
-    let mut undone = Vec::new();
-    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, &mut |entry| {
-        undone.push(entry.clone());
-        Ok(())
+    let (says, undone) = std::sync::mpsc::channel();
+    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, move |entry: &Entry| {
+        says.send(entry.clone()).map_err(|error| error.to_string())
     });
     assert_eq!(cleaned.unwrap(), 1);
-    assert_eq!(undone, [entry()]);
+    assert_eq!(undone.iter().collect::<Vec<_>>(), [entry()]);
     assert!(!session.folder().exists());
 }
 
@@ -213,7 +212,7 @@ fn one_session_that_cannot_be_undone_does_not_keep_the_others() {
     let easy = place.journal.begin().unwrap();
     let other = Entry { process: ProcessKey { pid: u32::MAX, start_ticks: 2 }, ..entry() };
     easy.write(&other).unwrap();
-    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, &mut |entry| {
+    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, |entry: &Entry| {
         if entry.process.start_ticks == 1 { Err("no".to_owned()) } else { Ok(()) }
     });
     assert!(cleaned.is_err(), "somebody hears about it");

@@ -98,7 +98,7 @@ pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     // What was left behind has to be undone before we look, or it would be taken for the original.
     let lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     refuse_rivals(&journal)?;
     let mut targets = Vec::new();
     for (pids, slice_us) in [(&args.lc, LC_US), (&args.be, BE_US)] {

@@ -29,7 +29,7 @@ pub(super) fn begin(gates: Gates) -> Result<Attach, Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     // Until our session has its keeper: others would take it for one that was left behind.
     let _lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     let hold = Some(GripSettings::default());
     Attach::begin(gates, journal, Config::default(), hold, Voice::Quiet)
 }

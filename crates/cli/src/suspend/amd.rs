@@ -21,7 +21,7 @@ pub(super) fn main(args: &SuspendArgs, pid: u32, site: &Site) -> Result<(), Fail
     let journal = Journal::open().map_err(Failure::run)?;
     let lock = journal.lock().map_err(Failure::run)?;
     // What was left behind has to be undone before we look at anything.
-    keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     let process = ProcessInfo::read(pid).map_err(Failure::input)?;
     refuse_touched(&journal, process.key)?;
     let stop = Stop::on_signals()?;

@@ -145,7 +145,7 @@ impl Guard {
 /// Undoes what others left behind. What cannot be undone, for example because somebody traces the
 /// process, is given to a keeper: it must not keep us from starting.
 fn clean_up(journal: &Journal) -> Found {
-    match keeper::clean_up(journal, &mut act::undo) {
+    match keeper::clean_up(journal, act::undo) {
         Ok(cleaned) => Found { cleaned, problem: None },
         Err(error) => {
             let problem = match keeper::hand_over(journal) {

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    match keeper::main(&folder, holds.as_deref(), &mut act::undo) {
+    match keeper::main(&folder, holds.as_deref(), act::undo) {
         Ok(()) => ExitCode::SUCCESS,
         // Nobody reads what a keeper says; the journal tells the next program what is left.
         Err(_) => ExitCode::FAILURE,

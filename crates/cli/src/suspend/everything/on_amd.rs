@@ -40,7 +40,7 @@ impl OnAmd {
         let gpu_id = find(&site, gpu)?;
         let journal = Journal::open().map_err(Failure::run)?;
         let lock = journal.lock().map_err(Failure::run)?;
-        keeper::clean_up(&journal, &mut act::undo).map_err(Failure::run)?;
+        keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
         let session = journal.begin().map_err(Failure::run)?;
         let keeper = Keeper::start(&session).map_err(Failure::run)?;
         drop(lock);
