@@ -67,12 +67,6 @@ impl Step {
         Self { name, action: Box::new(action) }
     }
 
-    /// What it is called.
-    #[cfg(test)]
-    pub(crate) const fn name(&self) -> &'static str {
-        self.name
-    }
-
     /// A step that is left out on purpose, for `reason`.
     pub(crate) fn left_out(name: &'static str, reason: &'static str) -> Self {
         Self::new(name, move || Outcome::Skipped(reason.to_owned()))

@@ -124,7 +124,7 @@ fn supervised(test: &'static Test, deadline: Instant) -> Step {
         match attempt(test, deadline) {
             Outcome::Passed => Outcome::PassedAgain(format!("when tried again; before: {reason}")),
             Outcome::Failed(again) => Outcome::Failed(format!("twice: {reason}; {again}")),
-            other => other,
+            again @ (Outcome::PassedAgain(_) | Outcome::Skipped(_)) => again,
         }
     })
 }

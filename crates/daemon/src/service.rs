@@ -61,7 +61,7 @@ use notify::Notifier;
 use orders::Orders;
 use poller::{Poller, Source};
 use problems::Problems;
-use punctuality::Punctuality;
+use punctuality::{Punctuality, processor_time};
 use queue_suspensions::QueueSuspensions;
 use registrations::Registrations;
 use roster::Roster;
@@ -156,10 +156,12 @@ impl Service {
         while !self.is_stopping {
             let at_most = self.alarm.left(monotonic_ns());
             let ready = self.poller.wait(at_most).map_err(|error| error.to_string())?;
+            let interval = self.driver.scheduler().config().interval;
+            self.punctuality.begin(processor_time(), interval);
             if ready.is_empty()
                 && let Some(late) = self.alarm.late(monotonic_ns())
             {
-                self.punctuality.note(late, self.driver.scheduler().config().interval);
+                self.punctuality.note(late, interval);
             }
             for source in ready {
                 self.dispatch(source)?;

@@ -43,6 +43,10 @@ pub struct DaemonSnapshot {
     pub missed_turns: u64,
     /// How much too late a turn came at the most.
     pub late_us_max: u64,
+    /// Turns that took more than an interval of processor time.
+    pub overrun_turns: u64,
+    /// The most processor time that a turn took.
+    pub turn_cpu_us_max: u64,
     /// Processor time it has used.
     pub cpu_ms: u64,
     /// Memory it has resident.

@@ -35,6 +35,9 @@ pub(super) struct Scale {
     late_turns: u64,
     pub(super) missed_turns: u64,
     late_us_max: u64,
+    /// Turns whose own work took longer than an interval.
+    pub(super) overrun_turns: u64,
+    pub(super) turn_cpu_us_max: u64,
     preempts: u64,
     /// How late the machine woke up a thread that did nothing else than sleep.
     machine: Sample,
@@ -90,6 +93,8 @@ impl Scale {
             late_turns: since(|snapshot| snapshot.daemon.late_turns),
             missed_turns: since(|snapshot| snapshot.daemon.missed_turns),
             late_us_max: after.daemon.late_us_max,
+            overrun_turns: since(|snapshot| snapshot.daemon.overrun_turns),
+            turn_cpu_us_max: after.daemon.turn_cpu_us_max,
             preempts: since(|snapshot| snapshot.devices.iter().map(|d| d.preempts).sum()),
             machine,
             interval_us: after.interval_us,
@@ -97,6 +102,11 @@ impl Scale {
             emulator_percent,
             kib,
         })
+    }
+
+    /// How often a thread that did nothing else than sleep woke up an interval too late.
+    pub(super) fn machine_missed(&self) -> usize {
+        self.machine.beyond_us(self.interval_us)
     }
 
     /// How much memory the last third of the time needed beyond the first.
@@ -126,8 +136,10 @@ impl Scale {
             "late_turns": self.late_turns,
             "missed_turns": self.missed_turns,
             "late_us_max": self.late_us_max,
+            "overrun_turns": self.overrun_turns,
+            "turn_cpu_us_max": self.turn_cpu_us_max,
             "machine_wakes_late_us": self.machine.to_json(),
-            "machine_wakes_missed": self.machine.beyond_us(self.interval_us),
+            "machine_wakes_missed": self.machine_missed(),
             "preempts": self.preempts,
             "daemon_percent_of_a_core": super::round(self.daemon_percent),
             "emulator_percent_of_a_core": super::round(self.emulator_percent),
@@ -150,6 +162,8 @@ mod tests {
             late_turns: 0,
             missed_turns: 0,
             late_us_max: 0,
+            overrun_turns: 0,
+            turn_cpu_us_max: 0,
             preempts: 0,
             machine: Sample::default(),
             interval_us: 5_000,

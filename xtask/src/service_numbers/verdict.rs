@@ -77,9 +77,19 @@ pub(super) fn of_cost(cost: &Cost) -> Vec<Verdict> {
 
 /// How far it reaches.
 pub(super) fn of_scale(scale: &Scale) -> Vec<Verdict> {
-    let missed = scale.missed_turns;
+    // A machine that stands still makes everybody late; the loop must not be late by itself.
+    let (missed, machine) = (scale.missed_turns, scale.machine_missed());
     vec![
-        Verdict::new("no missed deadline of the loop", format!("{missed} missed"), missed == 0),
+        Verdict::new(
+            "no turn works longer than an interval",
+            format!("{}; at most {} us", scale.overrun_turns, scale.turn_cpu_us_max),
+            scale.overrun_turns == 0,
+        ),
+        Verdict::new(
+            "no turn begins an interval late",
+            format!("{missed} missed; {machine} by a thread that only sleeps"),
+            missed == 0,
+        ),
         Verdict::new(
             "flat memory",
             format!("{} KiB more in the end", scale.growth_kib()),

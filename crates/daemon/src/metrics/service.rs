@@ -45,6 +45,13 @@ pub(super) fn write(page: &mut Page, snapshot: &Snapshot) {
             Value::Whole(daemon.missed_turns),
         ),
         (
+            Family::counter(
+                "gpreempt_loop_overrun_turns_total",
+                "Turns that took more than an interval of processor time.",
+            ),
+            Value::Whole(daemon.overrun_turns),
+        ),
+        (
             Family::counter("gpreempt_cpu_seconds_total", "Processor time of the daemon."),
             Value::Millis(daemon.cpu_ms),
         ),

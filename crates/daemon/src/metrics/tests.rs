@@ -136,6 +136,8 @@ fn a_snapshot_becomes_text() {
         gpreempt_loop_late_turns_total 2
         # TYPE gpreempt_loop_missed_turns_total counter
         gpreempt_loop_missed_turns_total 1
+        # TYPE gpreempt_loop_overrun_turns_total counter
+        gpreempt_loop_overrun_turns_total 0
         # TYPE gpreempt_cpu_seconds_total counter
         gpreempt_cpu_seconds_total 0.011
         # TYPE gpreempt_resident_bytes gauge

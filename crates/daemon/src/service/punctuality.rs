@@ -2,7 +2,8 @@
 
 use gpreempt_core::time::Duration;
 
-/// How often, and how far, turns began later than they were due.
+/// How often, and how far, turns began later than they were due, and whether that was the loop's
+/// own doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Punctuality {
     /// Turns that began more than [`Self::LATE`] after their time.
@@ -11,6 +12,13 @@ pub(super) struct Punctuality {
     pub(super) missed: u64,
     /// The worst of them.
     pub(super) worst: Duration,
+    /// Turns that took more than an interval of processor time: their lateness is ours. Others were
+    /// late because the machine did not wake us up, or gave the processor to somebody else.
+    pub(super) overrun: u64,
+    /// The most processor time that a turn took.
+    pub(super) busiest: Duration,
+    /// The processor time that this thread had used when the last turn began.
+    used: Option<Duration>,
 }
 
 impl Punctuality {
@@ -22,6 +30,21 @@ impl Punctuality {
         self.missed += u64::from(late > interval);
         self.worst = self.worst.max(late);
     }
+
+    /// A turn begins when this thread has used so much processor time since it exists.
+    pub(super) fn begin(&mut self, used: Duration, interval: Duration) {
+        let turn = self.used.map_or(Duration::ZERO, |before| used.saturating_sub(before));
+        self.used = Some(used);
+        self.overrun += u64::from(turn > interval);
+        self.busiest = self.busiest.max(turn);
+    }
+}
+
+/// The processor time that this thread has used since it exists.
+pub(super) fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let whole = u64::try_from(used.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    Duration::from_nanos(whole.saturating_add(u64::try_from(used.tv_nsec).unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -35,7 +58,19 @@ mod tests {
         for late_us in [0, 1_000, 1_001, 5_000, 5_001] {
             punctuality.note(Duration::from_micros(late_us), interval);
         }
-        let worst = Duration::from_micros(5_001);
-        assert_eq!(punctuality, Punctuality { late: 3, missed: 1, worst });
+        let Punctuality { late, missed, worst, .. } = punctuality;
+        assert_eq!((late, missed, worst), (3, 1, Duration::from_micros(5_001)));
+    }
+
+    #[test]
+    fn what_the_loop_uses_itself_is_told_from_what_it_waits_for() {
+        let mut punctuality = Punctuality::default();
+        let interval = Duration::from_millis(5);
+        // What was used before the first turn was used for something else.
+        for used_us in [700_000, 700_010, 705_010, 710_011] {
+            punctuality.begin(Duration::from_micros(used_us), interval);
+        }
+        let Punctuality { overrun, busiest, .. } = punctuality;
+        assert_eq!((overrun, busiest), (1, Duration::from_micros(5_001)));
     }
 }

@@ -73,6 +73,8 @@ impl Service {
             late_turns: self.punctuality.late,
             missed_turns: self.punctuality.missed,
             late_us_max: self.punctuality.worst.as_micros(),
+            overrun_turns: self.punctuality.overrun,
+            turn_cpu_us_max: self.punctuality.busiest.as_micros(),
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
             sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
