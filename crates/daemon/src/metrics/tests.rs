@@ -112,15 +112,6 @@ fn are_labels(text: &str) -> bool {
 
 #[test]
 fn a_snapshot_becomes_text() {
-    let text = text(&snapshot());
-    series(&text);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# HELP")).collect();
-    // What every line of a process repeats.
-    let who = concat!(
-        r#"pid="42",name="train \"x\"\\\n",uid="1000","#,
-        r#"container="c0ffee",pod="pod-1",slurm_job="7""#
-    );
-    let lines = lines.join("\n").replace(who, "WHO");
     expect![[r##"
         # TYPE gpreempt_build_info gauge
         gpreempt_build_info{version="0.1.0"} 1
@@ -184,7 +175,19 @@ fn a_snapshot_becomes_text() {
         gpreempt_process_device_queues_on{WHO,device="GPU-7f1c"} 1
         # TYPE gpreempt_process_device_pending gauge
         gpreempt_process_device_pending{WHO,device="GPU-7f1c"} 7"##]]
-    .assert_eq(&lines);
+    .assert_eq(&lines_of(&snapshot()));
+}
+
+/// Everything but the explanations, and without what every line of a process repeats.
+fn lines_of(snapshot: &Snapshot) -> String {
+    let text = text(snapshot);
+    series(&text);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# HELP")).collect();
+    let who = concat!(
+        r#"pid="42",name="train \"x\"\\\n",uid="1000","#,
+        r#"container="c0ffee",pod="pod-1",slurm_job="7""#
+    );
+    lines.join("\n").replace(who, "WHO")
 }
 
 #[test]
