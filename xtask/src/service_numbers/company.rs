@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -89,5 +90,42 @@ impl Noise {
 
     pub(super) fn end(self) -> Sample {
         self.0.end().unwrap_or_default()
+    }
+}
+
+/// A thread that waits to be woken up and does nothing else: what the least that a hint can be
+/// costs on this machine.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    bell: Sender<Instant>,
+    thread: JoinHandle<Sample>,
+}
+
+impl Sleeper {
+    pub(super) fn start() -> Self {
+        let (bell, rings) = channel::<Instant>();
+        let thread = std::thread::spawn(move || {
+            // As urgent as the daemon is.
+            gpreempt_device::urgency::come_first();
+            let mut sample = Sample::default();
+            for rung in rings {
+                sample.push(u64::try_from(rung.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            }
+            sample
+        });
+        Self { bell, thread }
+    }
+
+    /// Wakes it up, and lets it fall asleep again.
+    pub(super) fn wake(&self) {
+        // A thread that ended has no sample, which is noticed then.
+        let _ = self.bell.send(Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// How long it took each time until it was awake.
+    pub(super) fn end(self) -> Sample {
+        drop(self.bell);
+        self.thread.join().unwrap_or_default()
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::company::{Company, Noise};
+use super::company::{Company, Noise, Sleeper};
 use super::sample::Sample;
 use super::scene::Scene;
 use super::station::Station;
@@ -34,6 +34,9 @@ pub(super) struct Latency {
     pub(super) hint_busy: Sample,
     /// From the command until the daemon heard that it was carried out.
     done: Sample,
+    /// From a call to a thread that waits for nothing else until it is awake, in turn with the
+    /// hints: no hint can be faster here.
+    pub(super) bare: Sample,
     /// How late a thread wakes up that wants to do nothing else than that: the machine's part.
     machine: Sample,
     /// Commands that were not heard of, because this process read too slowly.
@@ -54,7 +57,12 @@ impl Latency {
         let work = station.take_commands();
         let detected = station.take_detected();
         eprintln!("{ROUNDS} hints while the daemon sleeps");
-        repeat(&mut station, Station::hint)?;
+        let sleeper = Sleeper::start();
+        repeat(&mut station, |station| {
+            sleeper.wake();
+            station.hint()
+        })?;
+        let bare = sleeper.end();
         let hint = station.take_commands();
         eprintln!("{ROUNDS} hints while it is busy");
         let company = Company::start(&scene.socket());
@@ -65,7 +73,7 @@ impl Latency {
         let (done, lost) = (station.take_done(), station.lost());
         drop(station);
         super::complain(&scene.end()?)?;
-        Ok(Self { interval_us, work, detected, hint, hint_busy, done, machine, lost })
+        Ok(Self { interval_us, work, detected, hint, hint_busy, done, bare, machine, lost })
     }
 
     /// For programs. All times are in microseconds.
@@ -76,6 +84,7 @@ impl Latency {
             "detection_to_command_us": self.detected.to_json(),
             "hint_to_command_us": self.hint.to_json(),
             "hint_to_command_busy_us": self.hint_busy.to_json(),
+            "bare_wake_us": self.bare.to_json(),
             "command_to_preempted_us": self.done.to_json(),
             "not_heard_of": self.lost,
             "machine_wakes_late_us": self.machine.to_json(),
