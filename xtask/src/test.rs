@@ -36,7 +36,7 @@ const ALL_MAX: Duration = Duration::from_secs(75 * 60);
 /// What a second try may not leave less of.
 const RESERVE: Duration = Duration::from_secs(20 * 60);
 /// How long the tests of one program may take: a test that waits for ever costs itself only.
-const RUNNER: &str = "timeout --kill-after=10 600";
+const RUNNER: &str = "timeout --foreground --kill-after=10 600";
 
 /// One of the steps.
 struct Test {
