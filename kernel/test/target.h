@@ -86,13 +86,13 @@ static void *serve(void *arg)
 	exit(0);
 }
 
-/* Its answer, or -1 if it does not answer within ten seconds. */
+/* Its answer, or -1 if it does not answer within a minute. */
 static int answer_of(const struct target *target)
 {
 	struct pollfd wire = { .fd = target->answers, .events = POLLIN };
 	char answer;
 
-	if (poll(&wire, 1, 10000) != 1 || read(target->answers, &answer, 1) != 1)
+	if (poll(&wire, 1, 60000) != 1 || read(target->answers, &answer, 1) != 1)
 		return -1;
 	return answer;
 }
@@ -216,12 +216,12 @@ static int is_off(pid_t pid, int queue)
 	return line[0] ? !!strstr(line, " preempted") : -1;
 }
 
-/* Waits until it is so, twenty seconds at the most. */
+/* Waits until it is so, a minute at the most. */
 static void until(const char *what, pid_t pid, int queue, int wanted)
 {
 	int i;
 
-	for (i = 0; i < 2000 && is_off(pid, queue) != wanted; i++)
+	for (i = 0; i < 6000 && is_off(pid, queue) != wanted; i++)
 		usleep(10000);
 	expect(what, is_off(pid, queue), wanted);
 }

@@ -123,8 +123,9 @@ impl Crew {
         let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), serial });
         if seen.serial != serial {
             *seen = Seen { epoch: Epoch::next(), serial };
-            // What we held is gone, and nobody asked for this one.
+            // What we held is gone, and nobody asked for this one or said how important it is.
             self.held.remove(&(task, queue));
+            aboard.own_priorities.remove(&queue);
         }
         Some(seen.epoch)
     }
