@@ -4,11 +4,13 @@
 mod alone;
 mod build;
 mod fetch;
+mod kasan;
 mod kunit;
 mod objects;
 mod series;
 mod tools;
 mod tree;
+mod trial;
 mod vectors;
 mod vm;
 
@@ -34,6 +36,7 @@ const VERBS: &[Verb] = &[
     Verb { name: "kunit", run: kunit::run },
     Verb { name: "build", run: || build::module().map(drop) },
     Verb { name: "vm", run: vm::run },
+    Verb { name: "kasan", run: kasan::run },
     Verb { name: "vectors", run: vectors::check },
     Verb { name: "write-vectors", run: vectors::write },
 ];

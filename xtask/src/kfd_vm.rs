@@ -25,7 +25,7 @@ use crate::step::Outcome;
 use archive::Archive;
 use findings::Findings;
 use guest::Programs;
-pub(crate) use guest::{Guest, boot};
+pub(crate) use guest::{Guest, PATIENCE, boot};
 use kernel::{Kernel, Kind};
 pub(crate) use unpack::Unpacked;
 

@@ -131,7 +131,7 @@ fn run(image: &Path, base: &Path, package: &Path, folder: &Path) -> anyhow::Resu
     let mut pack = Command::new("sh");
     pack.args(["-c", "cd \"$0\" && find . -xdev | cpio --create --format=newc --quiet >\"$1\""]);
     run_to_success(pack.arg(&root).arg(&files))?;
-    let said = kfd_vm::boot(image, &files, folder);
+    let said = kfd_vm::boot(image, &files, folder, kfd_vm::PATIENCE);
     fs::remove_file(&files)?;
     remove(&root)?;
     let said = said?;

@@ -4,7 +4,7 @@
 //! was compiled of amdkfd is linked with `kernel/test/alone.c`, which stands for the rest.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
@@ -33,10 +33,22 @@ pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
     let compiled = objects::compile()?;
     let tree = objects::prepare(&source)?;
     let debian = build::as_debian(&source, &tree)?;
-    let alone = folder().join("alone");
+    let settings = [debian.local.as_str(), build::AS_DEBIAN];
+    let module = link(&source, &tree, &compiled, ("alone", &settings))?;
+    Ok((module, debian.release))
+}
+
+/// Links what was compiled in a build folder, in a folder of that name and with settings for make.
+pub(super) fn link(
+    source: &Path,
+    tree: &Path,
+    compiled: &[PathBuf],
+    (name, settings): (&str, &[&str]),
+) -> anyhow::Result<PathBuf> {
+    let alone = folder().join(name);
     fs::create_dir_all(&alone).with_context(|| alone.display().to_string())?;
     let mut names = vec!["alone.o".to_owned(), "node.o".to_owned()];
-    for object in &compiled {
+    for object in compiled {
         let name = object.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // What is compiled elsewhere comes by this name, with a note of how it was made.
         let shipped = alone.join(format!("{name}_shipped"));
@@ -55,10 +67,10 @@ pub(super) fn module() -> anyhow::Result<(PathBuf, String)> {
         let stubs = repository_root().join("kernel/test").join(name);
         fs::copy(&stubs, alone.join(name)).with_context(|| stubs.display().to_string())?;
     }
-    let mut make = objects::make(&source, &tree);
+    let mut make = objects::make(source, tree);
     make.arg(format!("M={}", alone.display()));
-    run_to_success(make.args([debian.local.as_str(), build::AS_DEBIAN, "modules"]))?;
+    run_to_success(make.args(settings).arg("modules"))?;
     let module = alone.join("amdgpu.ko");
     ensure!(module.is_file(), "make built no module");
-    Ok((module, debian.release))
+    Ok(module)
 }

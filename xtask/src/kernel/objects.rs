@@ -39,6 +39,11 @@ const LEFT_OUT: &[&str] = &[
 pub(super) fn compile() -> anyhow::Result<Vec<PathBuf>> {
     let source = tree::apply()?;
     let build = prepare(&source)?;
+    compile_in(&source, &build)
+}
+
+/// The same in a folder that is configured.
+pub(super) fn compile_in(source: &Path, build: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let kfd = source.join("drivers/gpu/drm/amd/amdkfd");
     let makefile = fs::read_to_string(kfd.join("Makefile")).context("amdkfd has no Makefile")?;
     let config = fs::read_to_string(build.join(".config")).context("there is no .config")?;
@@ -49,7 +54,7 @@ pub(super) fn compile() -> anyhow::Result<Vec<PathBuf>> {
     for name in touched.iter().filter_map(|path| object_of(path)) {
         let _ = fs::remove_file(build.join(KFD).join(name));
     }
-    let mut make = make(&source, &build);
+    let mut make = make(source, build);
     make.arg("W=1").args(objects.iter().map(|name| format!("{KFD}/{name}")));
     let output = make.stdout(Stdio::inherit()).stderr(Stdio::piped()).output();
     let output = output.context("cannot run make")?;

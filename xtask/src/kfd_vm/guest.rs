@@ -13,7 +13,7 @@ use super::kernel::Kernel;
 use super::unpack::Unpacked;
 
 /// How long a machine may run. It takes half a minute where nothing else runs.
-const PATIENCE: Duration = Duration::from_secs(400);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(100);
 /// How much of the console is shown when something went wrong.
@@ -44,6 +44,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) programs: &'a [(&'a str, &'a Path)],
     /// Where its console is kept.
     pub(crate) folder: &'a Path,
+    /// How long it may run.
+    pub(crate) patience: Duration,
 }
 
 /// What every first process begins with.
@@ -80,7 +82,8 @@ pub(super) fn run(
     // By this name it is told from other debuggers.
     let programs = [("busybox", programs.busybox), ("gpreempt-kfd-check", programs.check)];
     let (script, folder) = (script(kernel), kernel.folder(root));
-    Guest { unpacked, script: &script, programs: &programs, folder: &folder }.run()
+    let patience = PATIENCE;
+    Guest { unpacked, script: &script, programs: &programs, folder: &folder, patience }.run()
 }
 
 impl Guest<'_> {
@@ -88,7 +91,7 @@ impl Guest<'_> {
     pub(crate) fn run(&self) -> anyhow::Result<String> {
         let files = self.folder.join("initramfs.cpio");
         fs::write(&files, self.file_system()?)?;
-        let said = boot(&self.unpacked.image, &files, self.folder);
+        let said = boot(&self.unpacked.image, &files, self.folder, self.patience);
         fs::remove_file(files)?;
         said
     }
@@ -116,10 +119,15 @@ impl Guest<'_> {
 ///
 /// # Errors
 /// If it does not end by itself, or before a line that begins with `exit `.
-pub(crate) fn boot(image: &Path, files: &Path, folder: &Path) -> anyhow::Result<String> {
+pub(crate) fn boot(
+    image: &Path,
+    files: &Path,
+    folder: &Path,
+    patience: Duration,
+) -> anyhow::Result<String> {
     let (console, results) = (folder.join("console.log"), folder.join("results.log"));
     let mut machine = start(image, files, &console, &results)?;
-    let ended = wait(&mut machine);
+    let ended = wait(&mut machine, patience);
     let said = fs::read_to_string(&results).unwrap_or_default().replace('\r', "");
     let tail = || tail_of(&String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()));
     if let Err(error) = ended {
@@ -144,7 +152,7 @@ fn start(image: &Path, files: &Path, console: &Path, results: &Path) -> anyhow::
 }
 
 /// Waits for its end, and ends it when that takes too long.
-fn wait(machine: &mut Child) -> anyhow::Result<()> {
+fn wait(machine: &mut Child, patience: Duration) -> anyhow::Result<()> {
     let since = Instant::now();
     loop {
         if let Some(status) = machine.try_wait()? {
@@ -153,10 +161,10 @@ fn wait(machine: &mut Child) -> anyhow::Result<()> {
             }
             bail!("qemu ended with {status}");
         }
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > patience {
             machine.kill()?;
             machine.wait()?;
-            bail!("the machine did not end within {} s", PATIENCE.as_secs());
+            bail!("the machine did not end within {} s", patience.as_secs());
         }
         thread::sleep(LOOK);
     }
