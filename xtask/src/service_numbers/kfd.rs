@@ -40,8 +40,8 @@ impl Times {
 
     fn us(&self, name: &str) -> u64 {
         let us = self.0.get(name).and_then(Value::as_f64).unwrap_or(f64::MAX);
-        // CAST: a time in microseconds is far below what a u64 holds, and `as` saturates.
-        us.max(0.0).ceil() as u64
+        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(Duration::MAX);
+        u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
     }
 
     pub(super) fn p99_us(&self) -> u64 {
