@@ -29,6 +29,8 @@ void kgd2kfd_exit(void);
 int amdgpu_pasid_alloc(unsigned int bits);
 void amdgpu_pasid_free(u32 pasid);
 void amdgpu_bo_free_kernel(void **bo, u64 *gpu_address, void **cpu_address);
+u64 amdgpu_bo_gpu_offset(void *bo);
+int amdgpu_vm_flush_compute_tlb(void *adev, void *vm, u32 type, u32 xcc_mask);
 
 int max_num_of_queues_per_device = 4096;
 int queue_preemption_timeout_ms = 9000;
@@ -104,7 +106,6 @@ FUNCTION(amdgpu_amdkfd_submit_ib)
 FUNCTION(amdgpu_amdkfd_unmap_hiq)
 FUNCTION(amdgpu_amdkfd_xcp_memory_size)
 FUNCTION(amdgpu_bo_create_kernel)
-FUNCTION(amdgpu_bo_gpu_offset)
 FUNCTION(amdgpu_bo_ref)
 FUNCTION(amdgpu_bo_unref)
 FUNCTION(amdgpu_device_flush_hdp)
@@ -127,7 +128,6 @@ FUNCTION(amdgpu_sriov_xnack_support)
 FUNCTION(amdgpu_ttm_tt_get_userptr)
 FUNCTION(amdgpu_vm_bo_find)
 FUNCTION(amdgpu_vm_bo_lookup_mapping)
-FUNCTION(amdgpu_vm_flush_compute_tlb)
 FUNCTION(amdgpu_vm_get_task_info_pasid)
 FUNCTION(amdgpu_vm_put_task_info)
 FUNCTION(amdgpu_xcp_get_inst_details)
@@ -150,6 +150,17 @@ void amdgpu_pasid_free(u32 pasid)
 void amdgpu_bo_free_kernel(void **bo, u64 *gpu_address, void **cpu_address)
 {
 	WARN(bo && *bo, "a buffer that nobody made is given back");
+}
+
+/* A node without hardware has no buffers, but tells MES where they are. */
+u64 amdgpu_bo_gpu_offset(void *bo)
+{
+	return 0;
+}
+
+int amdgpu_vm_flush_compute_tlb(void *adev, void *vm, u32 type, u32 xcc_mask)
+{
+	return 0;
 }
 
 static bool node;

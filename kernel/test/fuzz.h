@@ -5,8 +5,6 @@
 
 #include "call.h"
 
-#define FUZZ_CALLS	100000
-
 static uint64_t dice = 1;
 
 static uint32_t roll(void)
@@ -35,6 +33,7 @@ static void fill_entries(struct kfd_preempt_queue_entry *entries)
 		entries[i] = (struct kfd_preempt_queue_entry) {
 			.pid = pids[roll() % 4 + !(roll() % 16)],
 			.queue_id = roll() % 8 ? roll() % 4 : roll(),
+			.serial = roll() % 4 ? 0 : roll() % 8,
 			.result = roll(),
 			.reserved = roll() % 64 ? 0 : roll(),
 		};
@@ -53,6 +52,7 @@ static void fill_well(unsigned long request, void *block, void *entries)
 	struct kfd_ioctl_set_preempt_priority_args priority = {
 		.pid = roll() % 2 ? 0 : roll() % 4,
 		.queue_id = roll() % 2 ? KFD_IOC_PREEMPT_ALL_QUEUES : roll() % 4,
+		.serial = roll() % 4 ? 0 : roll() % 8,
 		.priority = roll() % 16,
 	};
 	struct kfd_ioctl_resume_queue_args resume = {
@@ -87,7 +87,7 @@ static void fill_args(unsigned long request, void *block, size_t size,
 		memcpy(block, &pointers[roll() % 4], sizeof(uint64_t));
 }
 
-static void fuzz(int kfd)
+static void fuzz(int file, int calls)
 {
 	unsigned long requests[] = {
 		AMDKFD_IOC_PREEMPT_QUEUE, AMDKFD_IOC_RESUME_QUEUE,
@@ -95,12 +95,13 @@ static void fuzz(int kfd)
 	};
 	static const int known[] = {
 		0, EINVAL, EFAULT, EPERM, ESRCH, ENOENT, ENOTTY, ENOMEM,
+		ESTALE,
 	};
 	static struct kfd_preempt_queue_entry entries[KFD_IOC_PREEMPT_MAX_QUEUES];
 	int seen[256] = {};
 	int i;
 
-	for (i = 0; i < FUZZ_CALLS; i++) {
+	for (i = 0; i < calls; i++) {
 		unsigned long request = requests[roll() % 3];
 		uint64_t block[32];
 		size_t j;
@@ -111,7 +112,7 @@ static void fuzz(int kfd)
 		if (!(roll() % 8))
 			request = _IOC(roll() % 4, AMDKFD_IOCTL_BASE,
 				       0x27 + roll() % 0x20, roll() % 256);
-		error = call(kfd, request, block);
+		error = call(file, request, block);
 		for (j = 0; j < sizeof(known) / sizeof(*known); j++)
 			if (error == known[j])
 				break;
@@ -119,7 +120,7 @@ static void fuzz(int kfd)
 			expect("fuzz", error, 0);
 		seen[error & 255]++;
 	}
-	printf("fuzz: %d calls:", FUZZ_CALLS);
+	printf("fuzz: %d calls:", calls);
 	for (i = 0; i < 256; i++)
 		if (seen[i])
 			printf(" %s %d", i ? strerrorname_np(i) : "ok", seen[i]);

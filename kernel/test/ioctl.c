@@ -186,6 +186,11 @@ static void check_priorities(int kfd)
 	args = (struct kfd_ioctl_set_preempt_priority_args) { .num_done = 1 };
 	expect("priority done",
 	       call(kfd, AMDKFD_IOC_SET_PREEMPT_PRIORITY, &args), EINVAL);
+	args = (struct kfd_ioctl_set_preempt_priority_args) {
+		.queue_id = all, .serial = 1,
+	};
+	expect("priority of all with a serial",
+	       call(kfd, AMDKFD_IOC_SET_PREEMPT_PRIORITY, &args), EINVAL);
 	expect("priority 16", set_priority(kfd, 0, all, 16), EINVAL);
 	expect("priority pid", set_priority(kfd, UINT_MAX, all, 1), EINVAL);
 	expect("priority 15", set_priority(kfd, 0, all, 15), 0);
@@ -322,7 +327,7 @@ int main(int argc, char **argv)
 		inherited = kfd;
 		in_child(check_inherited);
 		in_child(check_user);
-		fuzz(kfd);
+		fuzz(kfd, 100000);
 	}
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures ? 1 : 0;

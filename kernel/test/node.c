@@ -10,8 +10,14 @@
  *
  * Whoever writes into debugfs (kfd_node) controls it:
  *	queue READ WRITE	a queue of the writer, with its indices there
+ *	destroy ID		no longer
+ *	mes 1, mes 0		the firmware is MES, or HWS as in the beginning
  *	reset 1, reset 0	the device is being reset, or no longer
  *	gone			the device is lost
+ *	fault, leak		something that a kernel which looks at itself must
+ *				find: a block is read behind its end, or lost
+ * Whoever reads it learns how often MES was told to add and to remove a queue, and
+ * whether a runlist update is still to be made that failed.
  */
 
 #include <linux/debugfs.h>
@@ -40,10 +46,16 @@ static struct {
 	struct kfd_dev kfd;
 	struct kfd_node node;
 	struct device_queue_manager dqm;
+	struct amdgpu_mes_funcs mes;
+	u32 added;
+	u32 removed;
+	struct amdgpu_fpriv *private;
+	struct drm_file file;
 	struct kfd_topology_device *top;
 	struct dentry *control;
 	bool is_gone;
 	bool in_reset;
+	char lost;
 } fake;
 
 /* A process ends: its queues go with it. */
@@ -60,8 +72,9 @@ static int node_terminate(struct device_queue_manager *dqm,
 			dqm->active_cp_queue_count--;
 		}
 		list_del(&q->list);
-		kfree(q);
+		uninit_queue(q);
 	}
+	qpd_to_pdd(qpd)->drm_priv = NULL;
 	list_for_each_entry_safe(cur, next_cur, &dqm->queues, list) {
 		if (cur->qpd == qpd) {
 			list_del(&cur->list);
@@ -72,19 +85,73 @@ static int node_terminate(struct device_queue_manager *dqm,
 	return 0;
 }
 
+static struct queue *node_find_queue(struct qcm_process_device *qpd, u32 id)
+{
+	struct queue *q;
+
+	list_for_each_entry(q, &qpd->queues_list, list)
+		if (q->properties.queue_id == id)
+			return q;
+	return NULL;
+}
+
+static bool node_is_listed(struct qcm_process_device *qpd)
+{
+	struct device_process_node *cur;
+
+	list_for_each_entry(cur, &fake.dqm.queues, list)
+		if (cur->qpd == qpd)
+			return true;
+	return false;
+}
+
+static int node_destroy_queue(struct kfd_process *p, u32 id)
+{
+	struct kfd_process_device *pdd = kfd_get_process_device_data(&fake.node, p);
+	struct queue *q;
+
+	if (!pdd)
+		return -ENODEV;
+	dqm_lock(&fake.dqm);
+	q = node_find_queue(&pdd->qpd, id);
+	if (q && q->properties.is_active) {
+		fake.dqm.active_queue_count--;
+		fake.dqm.active_cp_queue_count--;
+	}
+	if (q)
+		list_del(&q->list);
+	dqm_unlock(&fake.dqm);
+	if (!q)
+		return -ENOENT;
+	uninit_queue(q);
+	return 0;
+}
+
+static int node_mes_add(struct amdgpu_mes *mes, struct mes_add_queue_input *input)
+{
+	fake.added++;
+	return 0;
+}
+
+static int node_mes_remove(struct amdgpu_mes *mes,
+			   struct mes_remove_queue_input *input)
+{
+	fake.removed++;
+	return 0;
+}
+
 static int node_add_queue(struct kfd_process *p, u64 read, u64 write)
 {
 	struct kfd_process_device *pdd = kfd_get_process_device_data(&fake.node, p);
+	struct queue_properties properties = {};
 	struct device_process_node *cur;
 	struct queue *q;
 	u32 id = 0;
 
 	if (!pdd)
 		return -ENODEV;
-	q = kzalloc(sizeof(*q), GFP_KERNEL);
 	cur = kzalloc(sizeof(*cur), GFP_KERNEL);
-	if (!q || !cur) {
-		kfree(q);
+	if (!cur || init_queue(&q, &properties)) {
 		kfree(cur);
 		return -ENOMEM;
 	}
@@ -100,12 +167,16 @@ static int node_add_queue(struct kfd_process *p, u64 read, u64 write)
 	q->properties.is_active = true;
 
 	dqm_lock(&fake.dqm);
-	if (list_empty(&pdd->qpd.queues_list)) {
+	if (!node_is_listed(&pdd->qpd)) {
 		cur->qpd = &pdd->qpd;
 		list_add(&cur->list, &fake.dqm.queues);
 		cur = NULL;
 	}
-	id = list_count_nodes(&pdd->qpd.queues_list);
+	/* The TLB that is flushed is nobody's. */
+	pdd->drm_priv = &fake.file;
+	/* The lowest number that is free, as KFD does it. */
+	while (node_find_queue(&pdd->qpd, id))
+		id++;
 	q->properties.queue_id = id;
 	list_add_tail(&q->list, &pdd->qpd.queues_list);
 	fake.dqm.active_queue_count++;
@@ -123,6 +194,25 @@ static void node_lose(void)
 	kfd_preempt_fini_node(&fake.dqm);
 }
 
+/* On purpose. */
+static void node_fault(void)
+{
+	char *block = kmalloc(13, GFP_KERNEL);
+
+	OPTIMIZER_HIDE_VAR(block);
+	if (block)
+		WRITE_ONCE(fake.lost, READ_ONCE(block[13]));
+	kfree(block);
+}
+
+static void node_leak(void)
+{
+	char *block = kmalloc(1234, GFP_KERNEL);
+
+	OPTIMIZER_HIDE_VAR(block);
+	WRITE_ONCE(fake.lost, !block);
+}
+
 static ssize_t node_write(struct file *file, const char __user *text,
 			  size_t size, loff_t *place)
 {
@@ -134,17 +224,32 @@ static ssize_t node_write(struct file *file, const char __user *text,
 
 	if (size >= sizeof(line) || copy_from_user(line, text, size))
 		return -EFAULT;
+	p = kfd_get_process(current);
 	if (sscanf(line, "queue %llx %llx", &read, &write) == 2) {
-		p = kfd_get_process(current);
 		if (IS_ERR_OR_NULL(p))
 			return -ESRCH;
 		r = node_add_queue(p, read, write);
+	} else if (sscanf(line, "destroy %u", &on) == 1) {
+		if (IS_ERR_OR_NULL(p))
+			return -ESRCH;
+		r = node_destroy_queue(p, on);
+	} else if (sscanf(line, "mes %u", &on) == 1) {
+		dqm_lock(&fake.dqm);
+		fake.kfd.shared_resources.enable_mes = on;
+		dqm_unlock(&fake.dqm);
+		r = 0;
 	} else if (sscanf(line, "reset %u", &on) == 1) {
 		if (on && !fake.in_reset)
 			down_write(&fake.reset.sem);
 		else if (!on && fake.in_reset)
 			up_write(&fake.reset.sem);
 		fake.in_reset = on;
+		r = 0;
+	} else if (!strncmp(line, "fault", 5)) {
+		node_fault();
+		r = 0;
+	} else if (!strncmp(line, "leak", 4)) {
+		node_leak();
 		r = 0;
 	} else if (!strncmp(line, "gone", 4)) {
 		node_lose();
@@ -153,8 +258,23 @@ static ssize_t node_write(struct file *file, const char __user *text,
 	return r ? r : size;
 }
 
+static ssize_t node_read(struct file *file, char __user *to, size_t size,
+			 loff_t *place)
+{
+	char text[64];
+	int length;
+
+	dqm_lock(&fake.dqm);
+	length = scnprintf(text, sizeof(text), "added %u removed %u owes %u\n",
+			   fake.added, fake.removed,
+			   !!fake.dqm.preempt_update_at);
+	dqm_unlock(&fake.dqm);
+	return simple_read_from_buffer(to, size, place, text, length);
+}
+
 static const struct file_operations node_fops = {
 	.owner = THIS_MODULE,
+	.read = node_read,
 	.write = node_write,
 };
 
@@ -163,8 +283,10 @@ int node_init(void)
 {
 	fake.top = kfd_topology_device_by_proximity_domain(0);
 	fake.adev = kvzalloc(sizeof(*fake.adev), GFP_KERNEL);
-	if (!fake.top || !fake.adev)
+	fake.private = kvzalloc(sizeof(*fake.private), GFP_KERNEL);
+	if (!fake.top || !fake.adev || !fake.private)
 		goto nothing;
+	fake.file.driver_priv = fake.private;
 
 	init_rwsem(&fake.reset.sem);
 	fake.reset.wq = alloc_ordered_workqueue("kfd_node_reset", 0);
@@ -175,6 +297,10 @@ int node_init(void)
 	fake.adev->reset_domain = &fake.reset;
 	fake.adev->ip_versions[GC_HWIP][0] = IP_VERSION(9, 0, 1);
 	fake.adev->asic_type = CHIP_VEGA10;
+	fake.mes.add_hw_queue = node_mes_add;
+	fake.mes.remove_hw_queue = node_mes_remove;
+	fake.adev->mes.funcs = &fake.mes;
+	mutex_init(&fake.adev->mes.mutex_hidden);
 
 	fake.kfd.adev = fake.adev;
 	fake.kfd.num_nodes = 1;
@@ -196,10 +322,11 @@ int node_init(void)
 
 	fake.top->gpu_id = NODE_ID;
 	fake.top->gpu = &fake.node;
-	fake.control = debugfs_create_file("kfd_node", 0200, NULL, NULL, &node_fops);
+	fake.control = debugfs_create_file("kfd_node", 0600, NULL, NULL, &node_fops);
 	return 0;
 
 nothing:
+	kvfree(fake.private);
 	kvfree(fake.adev);
 	return -ENOMEM;
 }
@@ -213,5 +340,6 @@ void node_exit(void)
 	if (fake.in_reset)
 		up_write(&fake.reset.sem);
 	destroy_workqueue(fake.reset.wq);
+	kvfree(fake.private);
 	kvfree(fake.adev);
 }

@@ -4,162 +4,9 @@
  * owns them, when they are resumed, what the scheduler makes of their rings.
  */
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include "target.h"
 
-#include "call.h"
-
-#define CONTROL		"/sys/kernel/debug/kfd_node"
-#define QUEUES		"/sys/kernel/debug/kfd/queues"
-#define STATISTICS	"/sys/kernel/debug/kfd/preempt"
-#define PARAMETERS	"/sys/module/amdgpu/parameters/"
 #define MOST		4
-
-/* A process with queues; its indices are in memory that we share with it. */
-struct target {
-	pid_t pid;
-	volatile uint64_t *indices;
-};
-
-static int kfd;
-
-static int write_text(const char *path, const char *text)
-{
-	int file = open(path, O_WRONLY);
-	int error = file < 0 || write(file, text, strlen(text)) < 0 ? errno : 0;
-
-	close(file);
-	return error;
-}
-
-static struct target start_target(int queues)
-{
-	struct target new = {};
-	char line[64], ready;
-	int pipes[2], i;
-
-	new.indices = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (new.indices == MAP_FAILED || pipe(pipes)) {
-		perror("FAILED target");
-		exit(1);
-	}
-	new.pid = fork();
-	if (new.pid) {
-		close(pipes[1]);
-		expect("target", read(pipes[0], &ready, 1), 1);
-		close(pipes[0]);
-		return new;
-	}
-	open_kfd();
-	for (i = 0; i < queues; i++) {
-		new.indices[2 * i] = 0;
-		snprintf(line, sizeof(line), "queue %lx %lx",
-			 (unsigned long)&new.indices[2 * i],
-			 (unsigned long)&new.indices[2 * i + 1]);
-		if (write_text(CONTROL, line)) {
-			perror("FAILED queue");
-			exit(1);
-		}
-	}
-	if (write(pipes[1], "", 1) != 1)
-		exit(1);
-	for (;;)
-		pause();
-}
-
-static void end_target(struct target *target)
-{
-	kill(target->pid, SIGKILL);
-	waitpid(target->pid, NULL, 0);
-}
-
-/* 1 if a queue is off, 0 if not, -1 if there is none. */
-static int is_off(pid_t pid, int queue)
-{
-	FILE *file = fopen(QUEUES, "r");
-	char line[256], beginning[64];
-	int result = -1;
-
-	snprintf(beginning, sizeof(beginning), "pid %d queue %d ", pid, queue);
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, beginning, strlen(beginning)))
-			result = !!strstr(line, " preempted");
-	if (file)
-		fclose(file);
-	return result;
-}
-
-/* Waits until it is so, ten seconds at the most. */
-static void until(const char *what, pid_t pid, int queue, int wanted)
-{
-	int i;
-
-	for (i = 0; i < 1000 && is_off(pid, queue) != wanted; i++)
-		usleep(10000);
-	expect(what, is_off(pid, queue), wanted);
-}
-
-/* The result of one queue, or the error number of the call. */
-static int preempt(pid_t pid, int queue, int timeout_ms)
-{
-	struct kfd_preempt_queue_entry entry = { .pid = pid, .queue_id = queue };
-	struct kfd_ioctl_preempt_queue_args args = {
-		.entries_ptr = (uintptr_t)&entry,
-		.num_entries = 1,
-		.entry_size = sizeof(entry),
-		.timeout_ms = timeout_ms,
-	};
-	int r = call(kfd, AMDKFD_IOC_PREEMPT_QUEUE, &args);
-
-	return r ? r : -entry.result;
-}
-
-static int resume(pid_t pid, int queue, int flags)
-{
-	struct kfd_preempt_queue_entry entry = { .pid = pid, .queue_id = queue };
-	struct kfd_ioctl_resume_queue_args args = {
-		.entries_ptr = (uintptr_t)&entry,
-		.num_entries = 1,
-		.entry_size = sizeof(entry),
-		.flags = flags,
-	};
-	int r = call(kfd, AMDKFD_IOC_RESUME_QUEUE, &args);
-
-	return r ? r : -entry.result;
-}
-
-/* Another process that preempts a queue and stays, or becomes another program. */
-static pid_t start_owner(pid_t pid, int queue, int becomes_another)
-{
-	char *const sleeping[] = { "busybox", "sleep", "1000", NULL };
-	int pipes[2];
-	char ready;
-	pid_t owner;
-
-	if (pipe(pipes))
-		exit(1);
-	owner = fork();
-	if (owner) {
-		close(pipes[1]);
-		expect("owner", read(pipes[0], &ready, 1), 1);
-		close(pipes[0]);
-		return owner;
-	}
-	kfd = open_kfd();
-	if (preempt(pid, queue, 0))
-		exit(1);
-	if (write(pipes[1], "", 1) != 1)
-		exit(1);
-	if (becomes_another) {
-		usleep(200000);
-		execv("/bin/busybox", sleeping);
-		exit(1);
-	}
-	for (;;)
-		pause();
-}
 
 static void check_several(void)
 {
@@ -211,8 +58,7 @@ static void check_owners(void)
 	expect("preempt theirs", preempt(target.pid, 0, 0), EBUSY);
 	expect("resume theirs", resume(target.pid, 0, 0), EBUSY);
 	expect("preempt another", preempt(target.pid, 1, 0), 0);
-	kill(owner, SIGKILL);
-	waitpid(owner, NULL, 0);
+	end_owner(owner);
 	until("their death", target.pid, 0, 0);
 	expect("ours stays off", is_off(target.pid, 1), 1);
 	expect("ours", resume(target.pid, 1, 0), 0);
@@ -220,13 +66,11 @@ static void check_owners(void)
 	owner = start_owner(target.pid, 0, 0);
 	expect("any owner", resume(target.pid, 0, KFD_IOC_RESUME_FLAG_ANY_OWNER), 0);
 	expect("resumed", is_off(target.pid, 0), 0);
-	kill(owner, SIGKILL);
-	waitpid(owner, NULL, 0);
+	end_owner(owner);
 
 	owner = start_owner(target.pid, 0, 1);
 	until("another program", target.pid, 0, 0);
-	kill(owner, SIGKILL);
-	waitpid(owner, NULL, 0);
+	end_owner(owner);
 	end_target(&target);
 }
 
@@ -252,21 +96,10 @@ static void check_times(void)
 	expect("reset", write_text(CONTROL, "reset 1"), 0);
 	expect("in a reset", preempt(target.pid, 0, 0), EIO);
 	expect("reset over", write_text(CONTROL, "reset 0"), 0);
+	expect("ours all the same", is_off(target.pid, 0), 1);
 	expect("resume after it", resume(target.pid, 0, 0), 0);
 	expect("on after it", is_off(target.pid, 0), 0);
 	end_target(&target);
-}
-
-static void set_priority(pid_t pid, int priority)
-{
-	struct kfd_ioctl_set_preempt_priority_args args = {
-		.pid = pid,
-		.queue_id = KFD_IOC_PREEMPT_ALL_QUEUES,
-		.priority = priority,
-	};
-
-	expect("priority", call(kfd, AMDKFD_IOC_SET_PREEMPT_PRIORITY, &args), 0);
-	expect("its queues", args.num_done, 1);
 }
 
 static void check_scheduler(void)
@@ -278,7 +111,7 @@ static void check_scheduler(void)
 	set_priority(low.pid, 2);
 	set_priority(high.pid, 12);
 	low.indices[1] = 1000;
-	expect("enable", write_text(PARAMETERS "kfd_preempt_enable", "1"), 0);
+	enable_scheduler(1);
 	usleep(300000);
 	expect("low alone", is_off(low.pid, 0), 0);
 	high.indices[1] = 10;
@@ -299,9 +132,9 @@ static void check_scheduler(void)
 
 	high.indices[1] = 30;
 	until("once more", low.pid, 0, 1);
-	expect("disable", write_text(PARAMETERS "kfd_preempt_enable", "0"), 0);
+	enable_scheduler(0);
 	until("disabled", low.pid, 0, 0);
-	expect("enable again", write_text(PARAMETERS "kfd_preempt_enable", "1"), 0);
+	enable_scheduler(1);
 	until("enabled", low.pid, 0, 1);
 	/* The more important one dies, and nobody stays off for it. */
 	end_target(&high);

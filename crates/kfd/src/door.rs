@@ -17,7 +17,7 @@ use crate::abi::block::{CreateQueue, CriuOperation, UpdateQueue};
 use crate::abi::exception::Exceptions;
 use crate::abi::trap::{DebugEvent, DeviceEntry, QueueEntry, RuntimeInfo};
 use crate::abi::version::Version;
-pub use own::OwnDoor;
+pub use own::{Meant, OwnDoor};
 
 /// What a debugger needs. The processes it names are others.
 pub trait Door: OwnDoor {

@@ -8,5 +8,5 @@ pub mod abi;
 pub mod door;
 pub mod ioctl;
 
-pub use door::{ClientDoor, Door, OwnDoor};
+pub use door::{ClientDoor, Door, Meant, OwnDoor};
 pub use ioctl::{Call, DebuggerIoctl, Ioctl, Passed, Pointed};

@@ -7,8 +7,8 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::abi::own::{ALL_QUEUES, PRIORITY_DEFAULT};
-use super::door::Door;
+use super::abi::own::PRIORITY_DEFAULT;
+use super::door::{Door, Meant};
 use super::node;
 use super::pause::{PauseError, pause, unpause};
 use super::site::SiteName;
@@ -76,7 +76,7 @@ fn end_session(door: &dyn Door, process: ProcessKey, is_suspended: bool) -> Resu
 /// A process has the priority again that everybody begins with, to the kernel's scheduler. A KFD
 /// without one, and a process that is gone, need nothing.
 fn forget_priority(door: &dyn Door, pid: u32) -> Result<(), ActError> {
-    match door.set_preempt_priority(pid, ALL_QUEUES, PRIORITY_DEFAULT) {
+    match door.set_preempt_priority(pid, Meant::All, PRIORITY_DEFAULT) {
         Ok(_) | Err(Errno::SRCH | Errno::NOENT | Errno::NOTTY) => Ok(()),
         Err(errno) => Err(ActError::Amd(pid, PauseError::Refused(pid, errno))),
     }

@@ -8,5 +8,5 @@ mod emulated;
 mod kernel;
 
 pub use emulated::EmulatedDoor;
-pub use gpreempt_kfd::{ClientDoor, Door};
+pub use gpreempt_kfd::{ClientDoor, Door, Meant};
 pub use kernel::KernelDoor;

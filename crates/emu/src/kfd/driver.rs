@@ -42,6 +42,8 @@ pub struct Driver {
     schedulers: Schedulers,
     last_call: u64,
     last_pasid: u32,
+    /// The last serial number that a queue was given.
+    last_serial: u64,
     /// Grows with every change that somebody could see.
     changes: u64,
 }
@@ -90,6 +92,7 @@ impl Driver {
             schedulers: Schedulers::default(),
             last_call: FIRST_CALL,
             last_pasid: FIRST_PASID,
+            last_serial: 0,
             changes: 0,
         }
     }

@@ -155,6 +155,11 @@ impl FakeKfd {
         self.state().driver.is_running(pid, queue)
     }
 
+    /// The serial number of a queue.
+    pub fn serial(&self, pid: u32, queue: u32) -> Option<u64> {
+        self.state().driver.serial(pid, queue)
+    }
+
     /// What the devices call a queue.
     pub fn device_id(&self, pid: u32, queue: u32) -> Option<QueueId> {
         self.state().driver.device_id(pid, queue)

@@ -19,6 +19,8 @@ pub struct PreemptEntry {
     pub pid: u32,
     /// Its name in its process.
     pub queue_id: u32,
+    /// Its serial number, which no other queue ever has; 0 is whichever has that name.
+    pub serial: u64,
     /// What became of it: 0, or an error's number below zero. From KFD.
     pub result: i32,
     /// Zero.
@@ -75,6 +77,8 @@ pub struct SetPreemptPriority {
     pub pid: u32,
     /// One of its queues, or [`ALL_QUEUES`].
     pub queue_id: u32,
+    /// The serial number of that one; 0 is whichever has that name.
+    pub serial: u64,
     /// 0 to 15, or [`PRIORITY_DEFAULT`].
     pub priority: u32,
     /// Zero.
@@ -110,11 +114,12 @@ pub const RESUME_QUEUE: Opcode = exchanges::<ResumeQueue>(0x41);
 pub const SET_PREEMPT_PRIORITY: Opcode = exchanges::<SetPreemptPriority>(0x42);
 
 table::layouts! {
-    PreemptEntry = "struct kfd_preempt_queue_entry" in ALWAYS, 16 bytes:
+    PreemptEntry = "struct kfd_preempt_queue_entry" in ALWAYS, 24 bytes:
         pid = "pid" at 0,
         queue_id = "queue_id" at 4,
-        result = "result" at 8,
-        reserved = "reserved" at 12;
+        serial = "serial" at 8,
+        result = "result" at 16,
+        reserved = "reserved" at 20;
     PreemptQueue = "struct kfd_ioctl_preempt_queue_args" in ALWAYS, 32 bytes:
         entries = "entries_ptr" at 0,
         count = "num_entries" at 8,
@@ -129,13 +134,14 @@ table::layouts! {
         entry_size = "entry_size" at 12,
         flags = "flags" at 16,
         done = "num_done" at 20;
-    SetPreemptPriority = "struct kfd_ioctl_set_preempt_priority_args" in ALWAYS, 24 bytes:
+    SetPreemptPriority = "struct kfd_ioctl_set_preempt_priority_args" in ALWAYS, 32 bytes:
         pid = "pid" at 0,
         queue_id = "queue_id" at 4,
-        priority = "priority" at 8,
-        flags = "flags" at 12,
-        done = "num_done" at 16,
-        reserved = "reserved" at 20;
+        serial = "serial" at 8,
+        priority = "priority" at 16,
+        flags = "flags" at 20,
+        done = "num_done" at 24,
+        reserved = "reserved" at 28;
 }
 
 table::numbers! {
@@ -165,6 +171,6 @@ mod tests {
     fn numbers_are_the_patches() {
         assert_eq!(PREEMPT_QUEUE, 0xc020_4b40);
         assert_eq!(RESUME_QUEUE, 0xc018_4b41);
-        assert_eq!(SET_PREEMPT_PRIORITY, 0xc018_4b42);
+        assert_eq!(SET_PREEMPT_PRIORITY, 0xc020_4b42);
     }
 }

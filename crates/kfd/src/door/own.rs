@@ -7,10 +7,24 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::own::{
-    FLAG_ANY_OWNER, FLAG_GRACE, PREEMPT_QUEUE, PreemptEntry, PreemptQueue, RESUME_QUEUE,
-    ResumeQueue, SET_PREEMPT_PRIORITY, SetPreemptPriority,
+    ALL_QUEUES, FLAG_ANY_OWNER, FLAG_GRACE, PREEMPT_QUEUE, PreemptEntry, PreemptQueue,
+    RESUME_QUEUE, ResumeQueue, SET_PREEMPT_PRIORITY, SetPreemptPriority,
 };
 use crate::ioctl::{Call, Ioctl, Pointed};
+
+/// Queues of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// All there are and will be.
+    All,
+    /// The one of that name, if it has that serial number; 0 is any.
+    One {
+        /// Its name.
+        id: u32,
+        /// Its serial number.
+        serial: u64,
+    },
+}
 
 /// The calls of our own patches. A KFD without them answers `ENOTTY`.
 pub trait OwnDoor: Debug + Send + Sync {
@@ -34,15 +48,16 @@ pub trait OwnDoor: Debug + Send + Sync {
     /// Likewise.
     fn unpreempt_queues(&self, entries: &mut [PreemptEntry], any_owner: bool) -> Result<(), Errno>;
 
-    /// Says how important a queue of a process is to the kernel's scheduler, or all of them. Says
-    /// how many queues that are.
+    /// Says how important queues of a process are to the kernel's scheduler. Says how many queues
+    /// that are.
     ///
     /// # Errors
-    /// `EPERM` without the right, `ESRCH` without the process, `ENOENT` without the queue.
-    fn set_preempt_priority(&self, pid: u32, queue: u32, priority: u32) -> Result<u32, Errno>;
+    /// `EPERM` without the right, `ESRCH` without the process, `ENOENT` without the queue, `ESTALE`
+    /// if it is another one by now.
+    fn set_preempt_priority(&self, pid: u32, queue: Meant, priority: u32) -> Result<u32, Errno>;
 }
 
-const ENTRY_BYTES: u32 = 16;
+const ENTRY_BYTES: u32 = 24;
 const _: () = assert!(size_of::<PreemptEntry>() == ENTRY_BYTES as usize);
 
 fn length_of(entries: &[PreemptEntry]) -> Result<u32, Errno> {
@@ -81,9 +96,13 @@ impl<T: Ioctl> OwnDoor for T {
         self.call(Call { array, ..Call::plain(RESUME_QUEUE, block.as_mut_bytes()) })
     }
 
-    fn set_preempt_priority(&self, pid: u32, queue: u32, priority: u32) -> Result<u32, Errno> {
+    fn set_preempt_priority(&self, pid: u32, queue: Meant, priority: u32) -> Result<u32, Errno> {
+        let (queue_id, serial) = match queue {
+            Meant::All => (ALL_QUEUES, 0),
+            Meant::One { id, serial } => (id, serial),
+        };
         let mut block =
-            SetPreemptPriority { pid, queue_id: queue, priority, ..SetPreemptPriority::default() };
+            SetPreemptPriority { pid, queue_id, serial, priority, ..SetPreemptPriority::default() };
         self.call(Call::plain(SET_PREEMPT_PRIORITY, block.as_mut_bytes()))?;
         Ok(block.done)
     }
@@ -117,7 +136,7 @@ mod tests {
                     entry.result = -2;
                 }
             } else {
-                call.block[16] = 3;
+                call.block[24] = 3;
             }
             Ok(())
         }
@@ -128,18 +147,20 @@ mod tests {
         let kfd = Recorder::default();
         let mut entries =
             [1, 2, 3].map(|pid| PreemptEntry { pid, queue_id: 9, ..PreemptEntry::default() });
+        let one = Meant::One { id: 1, serial: 1 << 40 };
         kfd.preempt_queues(&mut entries, Some(5), 700).unwrap();
         assert_eq!(entries.map(|entry| entry.result), [0, -2, 0]);
         kfd.preempt_queues(&mut entries, None, 0).unwrap();
         kfd.unpreempt_queues(&mut entries, true).unwrap();
-        assert_eq!(kfd.set_preempt_priority(7, 1, 12), Ok(3));
+        assert_eq!(kfd.set_preempt_priority(7, one, 12), Ok(3));
         let asked = kfd.asked.into_inner().unwrap();
         let preempt = |at: usize| PreemptQueue::read_from_bytes(&asked[at].1).unwrap();
         assert_eq!((preempt(0).flags, preempt(0).grace, preempt(0).timeout_ms), (1, 5, 700));
         assert_eq!((preempt(1).flags, preempt(1).grace, preempt(1).count), (0, 0, 3));
         let resume = ResumeQueue::read_from_bytes(&asked[2].1).unwrap();
-        assert_eq!((asked[2].0, resume.flags, resume.entry_size), (RESUME_QUEUE, 1, 16));
+        assert_eq!((asked[2].0, resume.flags, resume.entry_size), (RESUME_QUEUE, 1, 24));
         let set = SetPreemptPriority::read_from_bytes(&asked[3].1).unwrap();
-        assert_eq!((set.pid, set.queue_id, set.priority, set.flags), (7, 1, 12, 0));
+        assert_eq!((set.pid, set.queue_id, set.serial), (7, 1, 1 << 40));
+        assert_eq!((set.priority, set.flags), (12, 0));
     }
 }

@@ -1,11 +1,11 @@
 //! All queues of all processes, as a patched KFD lists them in debugfs (`kfd/queues`).
 //!
 //! ```text
-//! pid 4711 queue 0 gpu_id 40961 type 0 format 1 ring 7f00 size 4096 read 7f38 write 7f80 preempted
+//! pid 4711 queue 0 serial 17 gpu_id 40961 type 0 format 1 ring 7f00 size 4096 read 7f38 write 7f80
 //! ```
 //!
-//! Addresses are hexadecimal. What makes no sense is left out, and words that are not known are
-//! passed over, so that a newer patch may say more.
+//! At the end is `preempted` if it is. Addresses are hexadecimal. What makes no sense is left out,
+//! and words that are not known are passed over, so that a newer patch may say more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +21,8 @@ use crate::amd::abi::trap::QueueEntry;
 pub struct Line {
     /// Whose queue.
     pub pid: u32,
+    /// Its serial number, which no other queue ever has.
+    pub serial: u64,
     /// What it is for.
     pub kind: Kind,
     /// What a snapshot would say of it.
@@ -72,7 +74,8 @@ fn parse_line(line: &str) -> Option<Line> {
         queue_type: queue_type as u32,
         ..QueueEntry::default()
     };
-    Some(Line { pid: number("pid")?, kind, entry, is_preempted })
+    let serial = values.get("serial")?.parse().ok()?;
+    Some(Line { pid: number("pid")?, serial, kind, entry, is_preempted })
 }
 
 #[cfg(test)]
@@ -81,14 +84,15 @@ mod tests {
 
     use super::*;
 
-    const TEXT: &str = "pid 42 queue 3 gpu_id 40961 type 0 format 1 ring 7f00aa00 size 4096 \
-                        read 7f000080 write 7f000038 preempted\n";
+    const TEXT: &str = "pid 42 queue 3 serial 5000000000 gpu_id 40961 type 0 format 1 \
+                        ring 7f00aa00 size 4096 read 7f000080 write 7f000038 preempted\n";
 
     #[test]
     fn a_line_is_a_queue() {
         let lines = parse(TEXT);
-        let Line { pid, kind, entry, is_preempted } = lines[0];
+        let Line { pid, serial, kind, entry, is_preempted } = lines[0];
         assert_eq!((pid, kind, is_preempted), (42, Kind::Compute, true));
+        assert_eq!(serial, 5_000_000_000);
         assert_eq!((entry.queue_id, entry.gpu_id, entry.queue_type), (3, 40_961, 2));
         assert_eq!((entry.ring_base, entry.ring_size), (0x7f00_aa00, 4096));
         assert_eq!((entry.read_pointer, entry.write_pointer), (0x7f00_0080, 0x7f00_0038));

@@ -35,9 +35,11 @@ impl Driver {
             return Err(Errno::NOMEM);
         }
         let device_id = world.devices.open_queue(caller.pid, &block, asked.file.take())?;
+        self.last_serial += 1;
+        let serial = self.last_serial;
         let process = self.process(caller.pid)?;
         block.queue_id = process.free_name();
-        process.queues.insert(block.queue_id, Queue::new(device_id, &block));
+        process.queues.insert(block.queue_id, Queue::new(device_id, serial, &block));
         process.announce(Exceptions::QUEUE_NEW);
         asked.set_block(&block);
         Ok(Next::Wait(Why::Devices(self.apply(world, caller.pid, &[block.queue_id]))))

@@ -96,7 +96,9 @@ impl Driver {
     ) -> Result<Next, Errno> {
         let mut block: SetPreemptPriority = whole_block(asked)?;
         let is_default = block.priority == PRIORITY_DEFAULT;
+        let is_all = block.queue_id == ALL_QUEUES;
         if block.flags != 0
+            || (is_all && block.serial != 0)
             || block.reserved != 0
             || block.done != 0
             || i32::try_from(block.pid).is_err()
@@ -112,19 +114,25 @@ impl Driver {
         let pid = if is_self { caller.pid } else { block.pid };
         let process = self.process(pid)?;
         let priority = u8::try_from(block.priority).ok().filter(|_| !is_default);
-        let is_all = block.queue_id == ALL_QUEUES;
+        let mut is_stale = false;
         if is_all {
             process.logical_priority = priority;
         }
         for (name, queue) in &mut process.queues {
-            if is_all || *name == block.queue_id {
+            if *name == block.queue_id && !queue.is_meant(block.serial) {
+                is_stale = true;
+            } else if is_all || *name == block.queue_id {
                 // What was said of one queue ends with what is said of all.
                 queue.logical_priority = priority.filter(|_| !is_all);
                 block.done += 1;
             }
         }
         asked.set_block(&block);
-        if block.done == 0 && !is_all { Err(Errno::NOENT) } else { Ok(Next::Done) }
+        match block.done {
+            _ if is_stale => Err(Errno::STALE),
+            0 if !is_all => Err(Errno::NOENT),
+            _ => Ok(Next::Done),
+        }
     }
 
     /// Everything that a process preempted goes on, because it has ended.
@@ -173,6 +181,7 @@ impl Driver {
                 None => Err(Errno::SRCH),
                 Some(process) => match process.queues.get_mut(&entry.queue_id) {
                     None => Err(Errno::NOENT),
+                    Some(queue) if !queue.is_meant(entry.serial) => Err(Errno::STALE),
                     Some(queue) => queue.fulfil(wish),
                 },
             };
@@ -211,6 +220,11 @@ impl Queue {
     /// Whether our own calls or the scheduler keep it off.
     pub(super) fn is_preempted(&self) -> bool {
         self.hold.is_some() || self.is_scheduled_off
+    }
+
+    /// Whether it is the one of that serial number; 0 is any.
+    fn is_meant(&self, serial: u64) -> bool {
+        serial == 0 || serial == self.serial
     }
 
     /// The process that preempted it.

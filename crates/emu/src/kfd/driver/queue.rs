@@ -12,6 +12,8 @@ use super::preempt::Hold;
 pub(super) struct Queue {
     /// What the devices call it.
     pub(super) device_id: QueueId,
+    /// What no other queue ever is called, unlike its name.
+    pub(super) serial: u64,
     /// What a snapshot shows of it.
     pub(super) entry: QueueEntry,
     /// 0 if its process took it off.
@@ -34,7 +36,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(device_id: QueueId, block: &CreateQueue) -> Self {
+    pub(super) fn new(device_id: QueueId, serial: u64, block: &CreateQueue) -> Self {
         let entry = QueueEntry {
             // The kernel marks every queue, whether there is a debugger or not.
             exceptions: Exceptions::QUEUE_NEW,
@@ -51,6 +53,7 @@ impl Queue {
         };
         Self {
             device_id,
+            serial,
             entry,
             percentage: block.percentage & 0xff,
             priority: block.priority,

@@ -23,6 +23,8 @@ pub struct QueueView {
     pub entry: QueueEntry,
     /// What the devices call it.
     pub device_id: QueueId,
+    /// What no other queue ever is called.
+    pub serial: u64,
     /// 0 to 15.
     pub priority: u32,
     /// Whether it may be on its device.
@@ -43,6 +45,7 @@ impl Driver {
                 .map(|queue| QueueView {
                     entry: queue.entry,
                     device_id: queue.device_id,
+                    serial: queue.serial,
                     priority: queue.priority,
                     is_on: queue.is_on,
                     is_preempted: queue.is_preempted(),
@@ -76,6 +79,11 @@ impl Driver {
     /// What the devices call a queue.
     pub fn device_id(&self, pid: u32, queue: u32) -> Option<QueueId> {
         Some(self.processes.get(&pid)?.queues.get(&queue)?.device_id)
+    }
+
+    /// The serial number of a queue.
+    pub fn serial(&self, pid: u32, queue: u32) -> Option<u64> {
+        Some(self.processes.get(&pid)?.queues.get(&queue)?.serial)
     }
 
     /// Whether there is such a process.

@@ -52,10 +52,11 @@ fn queues(processes: &[ProcessView]) -> String {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "pid {} queue {} gpu_id {} type {kind} format {format} ring {:x} size {} \
-                 read {:x} write {:x}{}",
+                "pid {} queue {} serial {} gpu_id {} type {kind} format {format} ring {:x} \
+                 size {} read {:x} write {:x}{}",
                 process.pid,
                 entry.queue_id,
+                queue.serial,
                 entry.gpu_id,
                 entry.ring_base,
                 entry.ring_size,

@@ -23,6 +23,7 @@ fn queue(name: u32) -> QueueView {
     QueueView {
         entry,
         device_id: QueueId(name.into()),
+        serial: u64::from(name) + 1,
         priority: 11,
         is_on: true,
         is_preempted: false,

@@ -56,7 +56,7 @@ impl Crew {
         if u128::from(self.pulse.age_ns()) > PULSE_MAX.as_nanos() {
             return Ok(());
         }
-        // What seems to run may be another queue of that name, which nobody asked for.
+        // What seems to run may have been resumed by somebody, who meant it.
         let sure = self.held.iter().filter(|(_, doubts)| **doubts == 0);
         let names: Vec<Name> = sure.map(|(name, _)| *name).collect();
         for ((task, queue), result) in self.call(&names, true) {
@@ -87,6 +87,7 @@ impl Crew {
                     let entry = PreemptEntry {
                         pid: aboard.process.pid,
                         queue_id: name.1,
+                        serial: self.serial(*name),
                         ..PreemptEntry::default()
                     };
                     asked.push((*name, entry));
@@ -120,7 +121,8 @@ fn errno_of(result: i32) -> Option<Errno> {
 /// What an error is to the scheduler: the same as in a session.
 fn fault(errno: Errno) -> Fault {
     match errno {
-        Errno::SRCH | Errno::NOENT => Fault::Gone,
+        // Another queue of that name is not the one that was meant.
+        Errno::SRCH | Errno::NOENT | Errno::STALE => Fault::Gone,
         Errno::TIME | Errno::TIMEDOUT => Fault::TimedOut,
         errno => Fault::Refused(errno.raw_os_error().unsigned_abs()),
     }
@@ -136,6 +138,7 @@ mod tests {
         let of = |errno: Errno| errno_of(-errno.raw_os_error()).map(fault);
         assert_eq!(of(Errno::SRCH), Some(Fault::Gone));
         assert_eq!(of(Errno::NOENT), Some(Fault::Gone));
+        assert_eq!(of(Errno::STALE), Some(Fault::Gone));
         assert_eq!(of(Errno::BUSY), Some(Fault::Refused(16)));
         assert_eq!(of(Errno::IO), Some(Fault::Refused(5)));
     }

@@ -46,8 +46,8 @@ pub(super) struct Aboard {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) epoch: Epoch,
-    /// Where its ring is, if that is known: another queue has another.
-    pub(super) ring: u64,
+    /// Its serial number, which no other queue has, or 0 if nobody knows.
+    pub(super) serial: u64,
 }
 
 /// Everything the thread works with.
@@ -218,6 +218,12 @@ impl Crew {
     fn names(&self, jobs: &[(TaskId, Job)]) -> Vec<Name> {
         let current = jobs.iter().filter(|(task, job)| self.is_current(*task, job));
         current.map(|(task, job)| (*task, job.name.id)).collect()
+    }
+
+    /// The serial number of a queue, or 0 if nobody knows.
+    pub(super) fn serial(&self, (task, queue): Name) -> u64 {
+        let seen = self.aboard.get(&task).and_then(|aboard| aboard.seen.get(&queue));
+        seen.map_or(0, |seen| seen.serial)
     }
 
     /// Whether the queue of that number is still the one that was meant.

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use super::super::report::Report;
 use super::crew::Crew;
-use crate::amd::abi::own::{ALL_QUEUES, PRIORITY_DEFAULT};
+use crate::amd::abi::own::PRIORITY_DEFAULT;
+use crate::amd::door::Meant;
 use crate::controller::Alone;
 use crate::journal::Act;
 
@@ -36,7 +37,7 @@ impl Crew {
             return Ok(());
         }
         let level = priority.map_or(PRIORITY_DEFAULT, |priority| priority.level().into());
-        self.say(task, queue, level)
+        self.say(task, self.one(task, queue), level)
     }
 
     /// Everybody's, because the kernel begins to schedule.
@@ -62,13 +63,18 @@ impl Crew {
         }
         let own: Vec<(u32, Priority)> =
             aboard.own_priorities.iter().map(|(queue, priority)| (*queue, *priority)).collect();
-        self.say(task, ALL_QUEUES, priority.level().into())?;
+        self.say(task, Meant::All, priority.level().into())?;
         // What is said of all ends what was said of one.
-        own.into_iter()
-            .try_for_each(|(queue, priority)| self.say(task, queue, priority.level().into()))
+        own.into_iter().try_for_each(|(queue, priority)| {
+            self.say(task, self.one(task, queue), priority.level().into())
+        })
     }
 
-    fn say(&self, task: TaskId, queue: u32, level: u32) -> Result<(), Alone> {
+    fn one(&self, task: TaskId, queue: u32) -> Meant {
+        Meant::One { id: queue, serial: self.serial((task, queue)) }
+    }
+
+    fn say(&self, task: TaskId, queue: Meant, level: u32) -> Result<(), Alone> {
         let Some(aboard) = self.aboard.get(&task) else { return Ok(()) };
         let process = aboard.process;
         if process.check().is_err() {
@@ -76,7 +82,7 @@ impl Crew {
         }
         match self.site.door.set_preempt_priority(process.pid, queue, level) {
             // What is gone needs none.
-            Ok(_) | Err(Errno::SRCH | Errno::NOENT) => Ok(()),
+            Ok(_) | Err(Errno::SRCH | Errno::NOENT | Errno::STALE) => Ok(()),
             Err(errno) => {
                 let sentence = format!("process {process} has no priority in the kernel: {errno}");
                 self.reports.send(Report::Problem(sentence))

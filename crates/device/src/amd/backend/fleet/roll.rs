@@ -67,8 +67,8 @@ impl Crew {
         self.reports.send(Report::KernelSchedules(schedules))
     }
 
-    /// A queue that we hold and that runs is another one of the same name, or somebody has resumed
-    /// it: for the scheduler the one it knew is gone. It is left out once.
+    /// A queue that we hold and that runs was resumed by somebody: for the scheduler the one it
+    /// knew is gone. It is left out once.
     fn believed(&mut self, task: TaskId, lines: Vec<Line>) -> Vec<Listed> {
         let mut listed = Vec::new();
         for line in lines {
@@ -86,7 +86,7 @@ impl Crew {
             };
             if is_doubtful {
                 self.held.remove(&name);
-            } else if let Some(epoch) = self.epoch(task, &line.entry) {
+            } else if let Some(epoch) = self.epoch(task, line.entry.queue_id, line.serial) {
                 listed.push(Listed::queue(epoch, line.entry));
             }
         }
@@ -110,22 +110,21 @@ impl Crew {
                 queue_type: QueueType::ComputeAql as u32,
                 ..QueueEntry::default()
             };
-            let epoch = self.epoch(task, &entry)?;
+            let epoch = self.epoch(task, entry.queue_id, 0)?;
             listed.push(Listed::without_rings(epoch, entry));
         }
         Some(listed)
     }
 
     /// Since when the queue of that number is the one that it is.
-    fn epoch(&mut self, task: TaskId, entry: &QueueEntry) -> Option<Epoch> {
+    fn epoch(&mut self, task: TaskId, queue: u32, serial: u64) -> Option<Epoch> {
         let aboard = self.aboard.get_mut(&task)?;
-        let ring = entry.ring_base;
-        let seen = aboard.seen.entry(entry.queue_id);
-        let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), ring });
-        if seen.ring != ring {
-            *seen = Seen { epoch: Epoch::next(), ring };
+        let seen = aboard.seen.entry(queue);
+        let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), serial });
+        if seen.serial != serial {
+            *seen = Seen { epoch: Epoch::next(), serial };
             // What we held is gone, and nobody asked for this one.
-            self.held.remove(&(task, entry.queue_id));
+            self.held.remove(&(task, queue));
         }
         Some(seen.epoch)
     }

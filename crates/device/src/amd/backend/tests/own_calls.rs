@@ -45,12 +45,17 @@ fn set_scheduler(scene: &Scene, text: &str) {
     fs::write(folder.join("kfd_preempt_enable"), text).unwrap();
 }
 
-/// What debugfs lists: the first process's queue 0.
-fn list(scene: &Scene, ring: u32, mark: &str) {
+/// The serial number of the first process's queue 0.
+fn serial(scene: &Scene) -> u64 {
+    scene.kfd.serial(scene.key.pid, 0).unwrap()
+}
+
+/// What debugfs lists: that queue, with some serial number.
+fn list(scene: &Scene, serial: u64, mark: &str) {
     let pid = scene.key.pid;
     fs::create_dir_all(scene.root.join("debug")).unwrap();
     let line = format!(
-        "pid {pid} queue 0 gpu_id {GPU} type 0 format 1 ring {ring:x} size 4096 \
+        "pid {pid} queue 0 serial {serial} gpu_id {GPU} type 0 format 1 ring 1000 size 4096 \
          read 0 write 0{mark}\n"
     );
     let made = scene.root.join("made");
@@ -167,32 +172,51 @@ fn what_is_held_is_asked_for_again_before_its_time_is_over() {
 #[test]
 fn another_queue_of_the_same_name_is_another_queue() {
     let mut scene = Scene::new("amd-own-name", patched(), 1);
-    list(&scene, 0x1000, "");
+    let known = serial(&scene);
+    list(&scene, known, "");
     scene.adopt();
     let first = scene.wait_for_queue();
     scene.stop(first);
-    list(&scene, 0x1000, " preempted");
+    list(&scene, known, " preempted");
     // Destroyed and made again, at the same place.
     scene.client().destroy_queue(0).unwrap();
-    list(&scene, 0x1000, "");
+    list(&scene, known + 1, "");
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
     let second = scene.wait_for_queue();
     assert_ne!(first, second);
-    list(&scene, 0x2000, "");
+    // The same, with the successor kept off by somebody.
+    list(&scene, known + 2, " preempted");
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: second }).then_some(()));
+}
+
+#[test]
+fn a_queue_made_again_before_anybody_looked_is_not_taken_off() {
+    let mut scene = Scene::new("amd-own-between", patched(), 1);
+    list(&scene, serial(&scene), "");
+    scene.adopt();
+    let first = scene.wait_for_queue();
+    scene.client().destroy_queue(0).unwrap();
+    assert_eq!(scene.client().open_queue(GPU), Ok(0));
+    scene.preempt(first);
+    scene.wait_for(|event| {
+        let Event::PreemptFailed { queue, fault } = *event else { return None };
+        (queue == first && fault == Fault::Gone).then_some(())
+    });
+    assert_eq!(scene.is_running(0), Some(true));
 }
 
 #[test]
 fn a_queue_in_the_place_of_one_that_was_off_is_not_taken_off_for_it() {
     let mut scene = Scene::new("amd-own-place", patched(), 1);
-    list(&scene, 0x1000, "");
+    let known = serial(&scene);
+    list(&scene, known, "");
     scene.adopt();
     let first = scene.wait_for_queue();
     scene.stop(first);
-    list(&scene, 0x1000, " preempted");
+    list(&scene, known, " preempted");
     scene.client().destroy_queue(0).unwrap();
     assert_eq!(scene.client().open_queue(GPU), Ok(0));
-    list(&scene, 0x2000, "");
+    list(&scene, serial(&scene), "");
     scene.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
     // Longer than what is held is asked for again.
     let since = Instant::now();

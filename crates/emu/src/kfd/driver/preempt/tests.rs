@@ -4,7 +4,7 @@ use gpreempt_core::time::Duration;
 use gpreempt_kfd::abi::block::CriuOperation;
 use gpreempt_kfd::abi::exception::Exceptions;
 use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
-use gpreempt_kfd::{ClientDoor, Door, OwnDoor};
+use gpreempt_kfd::{ClientDoor, Door, Meant, OwnDoor};
 use proptest::prelude::*;
 use zerocopy::FromZeros;
 
@@ -198,18 +198,45 @@ fn only_own_queues_without_the_right() {
     assert_eq!(resume(&clients[0], &[(0, 0)], true), denied);
     assert_eq!(preempt(&kfd.door(1).without_capability(), &[(10, 0)]), denied);
     assert_eq!(kfd.is_running(11, 0), Some(true));
+    let one = |id| Meant::One { id, serial: 0 };
     let set = |pid, queue, priority| clients[0].set_preempt_priority(pid, queue, priority);
-    assert_eq!(set(0, 0, 7), Ok(1));
-    assert_eq!(set(10, ALL_QUEUES, PRIORITY_DEFAULT), Ok(1));
-    assert_eq!(set(0, 0, 8), Err(Errno::PERM));
-    assert_eq!(set(11, 0, 1), Err(Errno::PERM));
-    assert_eq!(set(0, 5, 1), Err(Errno::NOENT));
+    assert_eq!(set(0, one(0), 7), Ok(1));
+    assert_eq!(set(10, Meant::All, PRIORITY_DEFAULT), Ok(1));
+    assert_eq!(set(0, one(0), 8), Err(Errno::PERM));
+    assert_eq!(set(11, one(0), 1), Err(Errno::PERM));
+    assert_eq!(set(0, one(5), 1), Err(Errno::NOENT));
     let door = kfd.door(1);
-    assert_eq!(door.set_preempt_priority(11, ALL_QUEUES, 15), Ok(1));
-    assert_eq!(door.set_preempt_priority(12, 0, 15), Err(Errno::SRCH));
+    assert_eq!(door.set_preempt_priority(11, Meant::All, 15), Ok(1));
+    assert_eq!(door.set_preempt_priority(12, one(0), 15), Err(Errno::SRCH));
     for priority in [16, 0xfe, u32::MAX] {
-        assert_eq!(door.set_preempt_priority(11, 0, priority), Err(Errno::INVAL));
+        assert_eq!(door.set_preempt_priority(11, one(0), priority), Err(Errno::INVAL));
     }
+}
+
+#[test]
+fn a_queue_that_was_made_again_is_not_the_one_that_was_meant() {
+    let kfd = patched();
+    let client = kfd.client(10);
+    let door = kfd.door(1);
+    client.open_queue(1).unwrap();
+    let serial = kfd.serial(10, 0).unwrap();
+    client.destroy_queue(0).unwrap();
+    assert_eq!(client.open_queue(1).unwrap(), 0, "its name is given again");
+    let successor = kfd.serial(10, 0).unwrap();
+    assert!(successor > serial);
+    let stale = number(Errno::STALE);
+    let entry = |serial| PreemptEntry { pid: 10, serial, ..PreemptEntry::default() };
+    for (serial, result) in [(serial, stale), (u64::MAX, stale), (successor, 0)] {
+        let mut entries = [entry(serial)];
+        door.preempt_queues(&mut entries, None, 0).unwrap();
+        assert_eq!(entries[0].result, result);
+        assert_eq!(kfd.is_running(10, 0), Some(result != 0));
+    }
+    let mut entries = [entry(serial)];
+    door.unpreempt_queues(&mut entries, false).unwrap();
+    assert_eq!((entries[0].result, kfd.is_running(10, 0)), (stale, Some(false)));
+    let set = |serial| door.set_preempt_priority(10, Meant::One { id: 0, serial }, 9);
+    assert_eq!((set(serial), set(successor)), (Err(Errno::STALE), Ok(1)));
 }
 
 #[test]
@@ -219,7 +246,7 @@ fn a_kernel_without_the_patches_does_not_know_them() {
     let door = kfd.door(1);
     assert_eq!(preempt(&door, &[(7, 0)]), Err(Errno::NOTTY));
     assert_eq!(resume(&door, &[(7, 0)], false), Err(Errno::NOTTY));
-    assert_eq!(door.set_preempt_priority(7, 0, 1), Err(Errno::NOTTY));
+    assert_eq!(door.set_preempt_priority(7, Meant::All, 1), Err(Errno::NOTTY));
 }
 
 /// As `kernel/test/ioctl.c` has them for the kernel.
@@ -228,7 +255,7 @@ fn bad_arguments_are_refused_and_change_nothing() {
     let kfd = patched();
     let client = kfd.client(7);
     client.open_queue(1).unwrap();
-    let good = PreemptQueue { count: 1, entry_size: 16, ..PreemptQueue::default() };
+    let good = PreemptQueue { count: 1, entry_size: 24, ..PreemptQueue::default() };
     let array = || Some(entries(&[(0, 0)]).as_bytes().to_vec());
     let result =
         |block: PreemptQueue, array| ask(&kfd, PREEMPT_QUEUE, block.as_bytes(), array, true).result;
@@ -236,7 +263,7 @@ fn bad_arguments_are_refused_and_change_nothing() {
         PreemptQueue { count: 0, ..good },
         PreemptQueue { count: QUEUES_MAX + 1, ..good },
         PreemptQueue { count: u32::MAX, ..good },
-        PreemptQueue { entry_size: 12, ..good },
+        PreemptQueue { entry_size: 16, ..good },
         PreemptQueue { entry_size: 20, ..good },
         PreemptQueue { entry_size: 0, ..good },
         PreemptQueue { flags: 2, ..good },
@@ -250,7 +277,7 @@ fn bad_arguments_are_refused_and_change_nothing() {
         assert_eq!(result(block, array()), Err(Errno::INVAL), "{block:?}");
     }
     assert_eq!(result(good, None), Err(Errno::INVAL), "no array");
-    assert_eq!(result(good, Some(vec![0; 15])), Err(Errno::FAULT), "half an array");
+    assert_eq!(result(good, Some(vec![0; 23])), Err(Errno::FAULT), "half an array");
     for (pid, reserved) in [(0, 1), (1 << 31, 0)] {
         let entry = PreemptEntry { pid, reserved, ..PreemptEntry::default() };
         assert_eq!(result(good, Some(entry.as_bytes().to_vec())), Err(Errno::INVAL));
@@ -260,7 +287,7 @@ fn bad_arguments_are_refused_and_change_nothing() {
         let opcode = opcode & 0xc000_ffff | 0x40 << 16;
         assert_eq!(ask(&kfd, opcode, &[0; 0x40], array(), true).result, Err(Errno::INVAL));
     }
-    let resume = ResumeQueue { count: 1, entry_size: 16, flags: 2, ..ResumeQueue::new_zeroed() };
+    let resume = ResumeQueue { count: 1, entry_size: 24, flags: 2, ..ResumeQueue::new_zeroed() };
     let answer = ask(&kfd, RESUME_QUEUE, resume.as_bytes(), array(), true);
     assert_eq!(answer.result, Err(Errno::INVAL));
     assert_eq!(kfd.is_running(7, 0), Some(true));

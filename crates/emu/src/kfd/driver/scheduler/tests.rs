@@ -1,6 +1,6 @@
 use gpreempt_core::time::Duration;
-use gpreempt_kfd::OwnDoor;
-use gpreempt_kfd::abi::own::{ALL_QUEUES, PreemptEntry};
+use gpreempt_kfd::abi::own::PreemptEntry;
+use gpreempt_kfd::{Meant, OwnDoor};
 use gpreempt_sim::model::DeviceModel;
 
 use super::*;
@@ -32,7 +32,7 @@ impl Scene {
         };
         let (important, other) = (open(10), open(11));
         let door = kfd.door(1);
-        door.set_preempt_priority(10, ALL_QUEUES, 12).unwrap();
+        door.set_preempt_priority(10, Meant::All, 12).unwrap();
         Self { kfd, devices, important, other, door }
     }
 
@@ -120,7 +120,8 @@ fn what_somebody_preempted_stays_off_whatever_the_scheduler_wants() {
 fn a_queue_can_be_more_important_than_its_process_and_processes_come_and_go() {
     let mut scene = Scene::new(false);
     scene.enable(true);
-    scene.door.set_preempt_priority(11, scene.other.1, 15).unwrap();
+    let other = Meant::One { id: scene.other.1, serial: 0 };
+    scene.door.set_preempt_priority(11, other, 15).unwrap();
     scene.submit(&scene.important);
     scene.submit(&scene.other);
     scene.pass(2);
