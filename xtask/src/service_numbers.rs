@@ -1,11 +1,12 @@
 //! `cargo xtask service-numbers`: how fast the daemon reacts, what it costs, how far it reaches.
 //!
-//! The real programs, built for release, on the emulated GPU. These are times of this machine and
-//! of everything else that runs on it, so no test asserts them; `crates/sim/tests/reaction.rs`
-//! asserts the same of the scheduler's loop in virtual time.
+//! The real programs, built for release, on the emulated GPU and the emulated KFD. These are times
+//! of this machine and of everything else that runs on it, so no test asserts them;
+//! `crates/sim/tests/reaction.rs` asserts the same of the scheduler's loop in virtual time.
 
 mod company;
 mod cost;
+mod kfd;
 mod latency;
 mod sample;
 mod scale;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 use crate::args::Syntax;
 use crate::process::{build_release, repository_root};
 use cost::Cost;
+use kfd::Kfd;
 use latency::Latency;
 use scale::{Scale, Size};
 use verdict::Verdict;
@@ -55,6 +57,7 @@ enum Part {
     Latency,
     Cost,
     Scale,
+    Kfd,
 }
 
 /// Measures and prints. Whether every promise was kept.
@@ -94,11 +97,12 @@ fn programs(ready: Option<&str>) -> anyhow::Result<PathBuf> {
 
 fn parts(only: Option<&str>) -> anyhow::Result<Vec<Part>> {
     Ok(match only {
-        None => vec![Part::Latency, Part::Cost, Part::Scale],
+        None => vec![Part::Latency, Part::Cost, Part::Scale, Part::Kfd],
         Some("latency") => vec![Part::Latency],
         Some("cost") => vec![Part::Cost],
         Some("scale") => vec![Part::Scale],
-        Some(other) => bail!("`{other}` cannot be measured; take latency, cost or scale"),
+        Some("kfd") => vec![Part::Kfd],
+        Some(other) => bail!("`{other}` cannot be measured; take latency, cost, scale or kfd"),
     })
 }
 
@@ -122,6 +126,10 @@ fn measure(programs: &Path, parts: &[Part], size: Size) -> anyhow::Result<(Value
             Part::Scale => {
                 let scale = Scale::measure(programs, size)?;
                 ("scale", scale.to_json(), verdict::of_scale(&scale))
+            }
+            Part::Kfd => {
+                let kfd = Kfd::measure(programs)?;
+                ("kfd", kfd.to_json(), verdict::of_kfd(&kfd))
             }
         };
         results[name] = result;
@@ -156,7 +164,7 @@ mod tests {
 
     #[test]
     fn one_part_or_all_of_them() {
-        assert_eq!(parts(None).unwrap().len(), 3);
+        assert_eq!(parts(None).unwrap().len(), 4);
         assert_eq!(parts(Some("scale")).unwrap(), [Part::Scale]);
         assert!(parts(Some("speed")).unwrap_err().to_string().contains("`speed`"));
     }

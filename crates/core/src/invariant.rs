@@ -40,7 +40,7 @@ impl Scheduler {
                     matches!(queue.position, Position::Resuming(_) | Position::Out)
                 }
                 (false, Standing::On) if !queue.stuck => {
-                    matches!(queue.position, Position::Out | Position::Idle)
+                    matches!(queue.position, Position::Out | Position::Idle | Position::Unseen(_))
                 }
                 (false, Standing::Off) if !queue.stuck => queue.position == Position::Parked,
                 (true, Standing::Preempting) | (false, _) => queue.position == Position::Out,

@@ -52,6 +52,9 @@ pub(crate) enum Position {
     Restore,
     /// May run and looks idle, but nobody knows whether it is, where only one may run.
     Idle,
+    /// May run and looks idle, but what it has fetched may run still: it has to make way like
+    /// those that do run, and keeps nobody off.
+    Unseen(Place),
     /// Off and done: it may as well be on.
     Parked,
 }
@@ -65,6 +68,7 @@ pub(crate) struct Lane {
     evict: BTreeSet<QueueId>,
     restore: BTreeSet<QueueId>,
     idle: BTreeSet<QueueId>,
+    unseen: BTreeSet<Place>,
     parked: BTreeSet<QueueId>,
     /// Preempts in flight.
     pub(crate) preempting: u32,
@@ -88,6 +92,7 @@ impl Lane {
             Position::Evict => self.evict.insert(queue),
             Position::Restore => self.restore.insert(queue),
             Position::Idle => self.idle.insert(queue),
+            Position::Unseen(place) => self.unseen.insert(place),
             Position::Parked => self.parked.insert(queue),
         };
         assert!(fresh, "{queue} is in the lane already");
@@ -102,6 +107,7 @@ impl Lane {
             Position::Evict => self.evict.remove(&queue),
             Position::Restore => self.restore.remove(&queue),
             Position::Idle => self.idle.remove(&queue),
+            Position::Unseen(place) => self.unseen.remove(&place),
             Position::Parked => self.parked.remove(&queue),
         };
         assert!(known, "{queue} is not where it should be in the lane");
@@ -150,11 +156,13 @@ impl Lane {
         self.off.last().copied()
     }
 
-    /// The least important of those that run, if it has to make way for the top.
+    /// The least important of those that run, or may run unseen, if it has to make way for the top.
     pub(crate) fn loser(&self) -> Option<(Place, Place)> {
         let top = self.top()?;
-        let low = self.on.first()?;
-        low.yields_to(&top, self.exclusive).then_some((*low, top))
+        let low = self.on.first().filter(|low| low.yields_to(&top, self.exclusive));
+        // Among equals that take turns it is not worth a switch to find out.
+        let unseen = || self.unseen.first().filter(|low| low.rank.level < top.rank.level);
+        low.or_else(unseen).map(|low| (*low, top))
     }
 
     /// The most important of those that are off, if it may come back.
@@ -175,7 +183,8 @@ impl Lane {
     /// Everybody in the order, for checks.
     pub(crate) fn len(&self) -> usize {
         let placed = self.on.len() + self.off.len() + self.resuming.len();
-        placed + self.evict.len() + self.restore.len() + self.idle.len() + self.parked.len()
+        let told = self.evict.len() + self.restore.len() + self.parked.len();
+        placed + told + self.idle.len() + self.unseen.len()
     }
 }
 
@@ -205,6 +214,19 @@ mod tests {
         assert_eq!(lane.returner(), None);
         lane.remove(QueueId(2), Position::On(high));
         assert_eq!(lane.returner(), Some(low));
+    }
+
+    #[test]
+    fn whoever_may_run_unseen_makes_way_for_the_more_important_and_for_nobody_else() {
+        let mut lane = Lane::default();
+        let [low, equal, high] = [place(1, 1), place(1, 2), place(9, 3)];
+        lane.insert(QueueId(1), Position::Unseen(low));
+        assert_eq!((lane.top(), lane.loser(), lane.is_busy()), (None, None, false));
+        lane.insert(QueueId(2), Position::On(equal));
+        assert_eq!((lane.loser(), lane.len()), (None, 2));
+        lane.insert(QueueId(3), Position::On(high));
+        lane.remove(QueueId(2), Position::On(equal));
+        assert_eq!(lane.loser(), Some((low, high)));
     }
 
     #[test]

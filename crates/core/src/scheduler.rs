@@ -13,6 +13,7 @@
 
 mod activity;
 mod aging;
+mod doubt;
 mod gang;
 mod order;
 mod registry;
@@ -148,6 +149,7 @@ impl Scheduler {
             self.judged = false;
             match timer {
                 Timer::Idle(queue) => self.set_active(queue, false),
+                Timer::Sure(queue) => self.end_doubt(queue),
                 Timer::Overdue(queue) => self.report_overdue(queue),
                 Timer::Retry(queue) => self.release_stuck(queue),
                 Timer::HintOver(task) => self.drop_hint(task),
@@ -231,6 +233,11 @@ impl Scheduler {
         }
         queue.standing = next;
         queue.meter.account.resumes += 1;
+        let doubt = queue.doubt;
+        if !doubt.is_zero() {
+            self.timers.set(Timer::Sure(id), self.now + doubt);
+        }
+        let queue = self.queue_mut(id)?;
         if core::mem::take(&mut queue.doubtful) {
             // It runs for certain; the preempt that was given up on is not repeated at once.
             queue.stuck = true;

@@ -22,6 +22,9 @@ use crate::ring::Ring;
 use crate::scenario::{Arrivals, FaultSpec, KernelSpec, ProgramSource, Scenario};
 use crate::track::Tracks;
 
+/// How long a ring that hides what runs has to look empty: as the backend for AMD has it.
+const HIDDEN_QUIET: Duration = Duration::from_millis(2);
+
 /// The simulated world as the scheduler's loop sees it.
 #[derive(Debug)]
 pub(crate) struct Rig {
@@ -36,6 +39,8 @@ pub(crate) struct Rig {
     pub(crate) duration: Duration,
     /// How long a preempt that fails takes to be known as failed.
     pub(crate) preempt_timeout: Duration,
+    /// Whether rings never show that fetched work runs.
+    pub(crate) hides_running: bool,
     /// Whether the hold watcher may act.
     pub(crate) may_hold: bool,
     /// Bytes of each queue's part of its task's memory.
@@ -90,6 +95,7 @@ impl Rig {
             preempt_timeout: scenario
                 .scheduler
                 .map_or(Duration::ZERO, |scheduler| scheduler.config.preempt_timeout),
+            hides_running: false,
             may_hold: scenario.scheduler.is_some_and(|scheduler| scheduler.hold),
             ring_capacity: scenario.tasks.iter().map(ring_capacity).collect(),
             region_bytes,
@@ -201,13 +207,16 @@ impl Rig {
 
     /// What the devices can do, as their backend would report it.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        self.gpu.capabilities(self.may_hold)
+        let shown = self.gpu.capabilities(self.may_hold);
+        if self.hides_running { Capabilities { quiet: HIDDEN_QUIET, ..shown } } else { shown }
     }
 
     /// What a ring shows now.
     fn reading(&self, queue: QueueId) -> Option<RingView> {
         let hardware = self.gpu.queues.get(&queue)?;
-        let running = if self.gpu.can_tell_running() {
+        let running = if self.hides_running {
+            None
+        } else if self.gpu.can_tell_running() {
             Some(hardware.has_work())
         } else {
             hardware.known_running()

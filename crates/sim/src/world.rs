@@ -27,6 +27,9 @@ pub struct Options {
     pub decisions_max: usize,
     /// Whether every checker runs after every step.
     pub check: bool,
+    /// Whether rings never show that fetched work runs, as on an AMD device without signals in its
+    /// packets.
+    pub hides_running: bool,
     /// Steps after which the run is given up.
     pub events_max: u64,
 }
@@ -38,6 +41,7 @@ impl Default for Options {
             window: None,
             decisions_max: 0,
             check: false,
+            hides_running: false,
             events_max: 2_000_000_000,
         }
     }
@@ -86,8 +90,10 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, options: Options) -> Result<Self, SimError> {
+        let mut rig = Rig::new(scenario, Tracks::new(options.spans_max, options.window))?;
+        rig.hides_running = options.hides_running;
         Ok(Self {
-            rig: Rig::new(scenario, Tracks::new(options.spans_max, options.window))?,
+            rig,
             inversions: options.check.then(|| InversionChecker::new(scenario)).flatten(),
             scenario,
             options,

@@ -69,6 +69,12 @@ fn simulate(scenario: &Scenario) -> Outcome {
     run(scenario, options).unwrap()
 }
 
+/// The same where rings never show that what was fetched still runs.
+fn simulate_hidden(scenario: &Scenario) -> Outcome {
+    let options = Options { decisions_max: usize::MAX, hides_running: true, ..Options::default() };
+    run(scenario, options).unwrap()
+}
+
 fn queue_of(outcome: &Outcome, task: usize) -> QueueId {
     outcome.queues.iter().find(|(_, owner, _)| *owner == task).unwrap().0
 }
@@ -140,9 +146,16 @@ fn a_hint_leads_to_a_command_within_200_microseconds() {
 }
 
 /// What the documents ask of an AMD device on a stock kernel: the important work is as fast as
-/// alone, but for one interval in which nobody looks and one preempt.
+/// alone, but for one interval in which nobody looks and one preempt. Also where a kernel that was
+/// fetched cannot be seen to run.
 #[test]
 fn important_work_waits_for_an_interval_and_a_preempt_at_the_most() {
+    for simulate in [simulate, simulate_hidden] {
+        waits_for_an_interval_and_a_preempt(simulate);
+    }
+}
+
+fn waits_for_an_interval_and_a_preempt(simulate: fn(&Scenario) -> Outcome) {
     let interval = us(5_000);
     let time_of = |outcome: &Outcome, task: usize| -> Vec<Duration> {
         let served = outcome.tasks[task].served.iter();

@@ -1,4 +1,4 @@
-//! An emulated GPU, a daemon and loads, in a folder of their own. All of them end with it.
+//! An emulated GPU or KFD, a daemon and loads, in a folder of their own. All of them end with it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use gpreempt_wire::client::{Client, ClientOptions};
 use gpreempt_wire::role::Role;
 use gpreempt_wire::state::Snapshot;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// How long anything may take. Far more than it does, because machines are busy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
@@ -17,9 +18,29 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// Between the starts of two loads.
 const PACE: Duration = Duration::from_millis(10);
 
+/// What is emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A GPU that is controlled at its own socket.
+    Gpu,
+    /// AMD's KFD over such a GPU.
+    Kfd,
+}
+
+impl What {
+    /// The options that name it: for the emulator and loads, and for the daemon.
+    const fn options(self) -> [&'static str; 2] {
+        match self {
+            Self::Gpu => ["--socket", "--emulated"],
+            Self::Kfd => ["--kfd", "--emulated-kfd"],
+        }
+    }
+}
+
 /// Everybody who takes part.
 #[derive(Debug)]
 pub(super) struct Scene {
+    what: What,
     folder: PathBuf,
     programs: PathBuf,
     /// In the order in which they were started.
@@ -32,28 +53,40 @@ impl Scene {
     /// Starts an emulator with those arguments, and a daemon that schedules it. `programs` is
     /// where they are.
     pub(super) fn start(programs: &Path, name: &str, emulator: &str) -> anyhow::Result<Self> {
+        Self::start_with(What::Gpu, programs, name, emulator)
+    }
+
+    /// The same with what is to be emulated.
+    pub(super) fn start_with(
+        what: What,
+        programs: &Path,
+        name: &str,
+        emulator: &str,
+    ) -> anyhow::Result<Self> {
         let folder = place().join(format!("gpreempt-numbers-{name}-{}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         fs::write(folder.join("config.toml"), "[daemon]\nlog = \"warn\"\n")?;
         let programs = programs.to_owned();
-        let mut scene = Self { folder, programs, children: Vec::new(), daemon: 0, emulator: 0 };
-        let gpu = scene.gpu();
+        let children = Vec::new();
+        let mut scene = Self { what, folder, programs, children, daemon: 0, emulator: 0 };
+        let (gpu, [to_emulate, to_schedule]) = (scene.gpu(), what.options());
         let mut command = scene.command("gpreempt-emu");
-        command.arg("--socket").arg(&gpu).args(emulator.split_ascii_whitespace());
+        command.arg(to_emulate).arg(&gpu).args(emulator.split_ascii_whitespace());
         scene.emulator = scene.spawn(command)?;
-        scene.until("there is an emulator", || Ok(gpu.exists()))?;
+        let shown = if what == What::Kfd { gpu.join("gpu") } else { gpu.clone() };
+        scene.until("there is an emulator", || Ok(shown.exists()))?;
         let mut command = scene.command("gpreemptd");
         command.args(["--foreground", "--no-nvidia", "--no-amd", "--socket"]).arg(scene.socket());
         command.arg("--state").arg(scene.folder.join("state"));
         command.arg("--config").arg(scene.folder.join("config.toml"));
-        command.arg("--emulated").arg(&gpu);
+        command.arg(to_schedule).arg(&gpu);
         command.stderr(File::create(scene.folder.join("log"))?);
         scene.daemon = scene.spawn(command)?;
         scene.until("there is a daemon", || Ok(!scene.snapshot()?.devices.is_empty()))?;
         Ok(scene)
     }
 
-    /// Where the emulator listens.
+    /// Where the emulator listens, or has its KFD.
     pub(super) fn gpu(&self) -> PathBuf {
         self.folder.join("gpu")
     }
@@ -85,15 +118,34 @@ impl Scene {
     /// Starts so many loads of one kind without end, all with the same priority.
     pub(super) fn loads(&mut self, count: u64, priority: u8, load: &str) -> anyhow::Result<()> {
         for _ in 0..count {
-            let mut command = self.command("gpreempt-emu");
-            command.arg("load").args(load.split_ascii_whitespace());
-            command.arg("--socket").arg(self.gpu()).args(["--seconds", "86400", "--json"]);
-            command.env("GPREEMPT_PRIORITY", priority.to_string());
+            let mut command = self.load(priority, load);
+            command.args(["--seconds", "86400"]);
             self.spawn(command)?;
             // The emulator sends strangers away when too many of them come at once.
             std::thread::sleep(PACE);
         }
         Ok(())
+    }
+
+    fn load(&self, priority: u8, load: &str) -> Command {
+        let mut command = self.command("gpreempt-emu");
+        command.arg("load").args(load.split_ascii_whitespace());
+        command.arg(self.what.options()[0]).arg(self.gpu()).arg("--json");
+        command.env("GPREEMPT_PRIORITY", priority.to_string());
+        command
+    }
+
+    /// Runs a load that ends by itself. Returns the last thing it said.
+    pub(super) fn run_load(&self, priority: u8, load: &str) -> anyhow::Result<Value> {
+        let mut command = self.load(priority, load);
+        let output = command.stdout(Stdio::piped()).output()?;
+        if !output.status.success() {
+            bail!("the load `{load}` ended with {}", output.status);
+        }
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let last =
+            said.lines().last().with_context(|| format!("the load `{load}` said nothing"))?;
+        Ok(serde_json::from_str(last)?)
     }
 
     fn spawn(&mut self, mut command: Command) -> anyhow::Result<u32> {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::cost::Cost;
+use super::kfd::Kfd;
 use super::latency::Latency;
 use super::sample::Sample;
 use super::scale::Scale;
@@ -95,6 +96,34 @@ pub(super) fn of_scale(scale: &Scale) -> Vec<Verdict> {
             "flat memory",
             format!("{} KiB more in the end", scale.growth_kib()),
             scale.is_flat(),
+        ),
+    ]
+}
+
+/// What it is worth to an important program on an AMD device.
+pub(super) fn of_kfd(kfd: &Kfd) -> Vec<Verdict> {
+    let (p99_us, bound_us) = (kfd.beside.p99_us(), kfd.bound_us());
+    let preempts = kfd.cost.len();
+    vec![
+        Verdict::new(
+            "AMD: p99 <= interval + cost + alone",
+            format!(
+                "beside {}; alone {}; bound {bound_us} us = {} + {} + {}; {preempts} preempts; a \
+                 thread that sleeps wakes late by p50 {} us, p99 {} us",
+                kfd.beside.in_words(),
+                kfd.alone.in_words(),
+                kfd.interval_us,
+                kfd.cost_us(),
+                kfd.alone.p99_us(),
+                kfd.machine.us(500),
+                kfd.machine.us(990),
+            ),
+            p99_us <= bound_us && preempts > 0,
+        ),
+        Verdict::new(
+            "AMD: work to command within the same turn",
+            format!("p50 {} us, p99 {} us", kfd.reaction.us(500), kfd.reaction.us(990)),
+            kfd.reaction.us(990) <= REACTION_US && kfd.reaction.len() > 0,
         ),
     ]
 }

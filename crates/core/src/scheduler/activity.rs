@@ -48,6 +48,7 @@ impl Scheduler {
         if moved {
             // Work came and was fetched between two readings.
             queue.empty_since = Some(now);
+            self.begin_doubt(id);
             self.set_active(id, true);
         }
         self.wait_for_idle(id, moved);

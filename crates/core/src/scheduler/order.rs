@@ -35,6 +35,9 @@ impl Scheduler {
             let doubtful = exclusive && !queue.ring.is_done();
             return match queue.standing {
                 Standing::On if doubtful => Position::Idle,
+                Standing::On if queue.may_run_unseen() => {
+                    Position::Unseen(self.place_of(id, queue, device, lane))
+                }
                 Standing::Off => Position::Parked,
                 Standing::On | Standing::Preempting | Standing::Resuming => Position::Out,
             };

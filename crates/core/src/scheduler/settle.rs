@@ -117,6 +117,7 @@ impl Scheduler {
         let level = device.capabilities.level;
         self.timers.set(Timer::Overdue(id), now + self.config.preempt_timeout);
         self.timers.stop(Timer::Idle(id));
+        self.pause_doubt(id);
         self.reseat(id);
         self.decide(id, reason);
         Some(Command::Preempt { queue: id, level })

@@ -175,6 +175,8 @@ pub(crate) struct Queue {
     pub(crate) waits_since: Option<Instant>,
     /// Since when the ring has looked empty.
     pub(crate) empty_since: Option<Instant>,
+    /// How much longer something may run in it that its ring does not show.
+    pub(crate) doubt: Duration,
     /// How long its ring usually stays empty.
     pub(crate) gap: Option<Duration>,
     /// The slice in force; the outer none means that nobody ever set one.

@@ -2,6 +2,7 @@
 
 mod aging;
 mod deadline;
+mod doubt;
 mod fault;
 mod gang;
 mod hint;

@@ -42,7 +42,7 @@ use crate::process::ProcessKey;
 use fleet::{Fleet, Order};
 use mqds::Dumps;
 use report::{Listed, Report};
-use rings::RingReader;
+use rings::{RingReader, Round};
 use scout::Scout;
 use worker::{Job, Worker};
 
@@ -58,6 +58,7 @@ pub struct AmdBackend {
     queues: BTreeMap<QueueId, Target>,
     /// Who reads the rings of which process.
     readers: BTreeMap<ProcessKey, RingReader>,
+    round: Round,
     users: Vec<ProcessKey>,
     /// Workers of tasks that were released, until they have ended.
     leaving: Vec<(ProcessKey, Worker)>,
@@ -139,6 +140,7 @@ impl AmdBackend {
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
             readers: BTreeMap::new(),
+            round: Round::new(),
             users: Vec::new(),
             leaving: Vec::new(),
             events,

@@ -35,30 +35,38 @@ struct State<A, T> {
     answer: Option<T>,
     /// How many answers there were.
     answers: u64,
+    /// Whether somebody waits for the next one, and need not be told of it.
+    is_awaited: bool,
     is_over: bool,
 }
 
 impl<A: Send + 'static, T: Clone + Send + 'static> Lookout<A, T> {
-    /// Starts one. `look` finds answers, and `told` is called when one can be had.
+    /// Starts one. `look` finds answers, and `told` is called when one can be had, with whether
+    /// whoever asked waited for it.
     ///
     /// # Errors
     /// If there are no more threads, or too many that never answered.
     pub(super) fn start(
         mut look: impl FnMut(A) -> T + Send + 'static,
-        mut told: impl FnMut(&T) + Send + 'static,
+        mut told: impl FnMut(&T, bool) + Send + 'static,
     ) -> io::Result<Self> {
         let place = Place::take()?;
-        let state = State { question: None, since: None, answer: None, answers: 0, is_over: false };
+        let state = State {
+            question: None,
+            since: None,
+            answer: None,
+            answers: 0,
+            is_awaited: false,
+            is_over: false,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         thread::Builder::new().name("amd lookout".into()).spawn(move || {
             let _place = place;
             while let Some(question) = own.next_question() {
                 let answer = look(question);
-                if !own.publish(answer.clone()) {
-                    return;
-                }
-                told(&answer);
+                let Some(was_awaited) = own.publish(answer.clone()) else { return };
+                told(&answer, was_awaited);
             }
         })?;
         Ok(Self { shared })
@@ -73,6 +81,29 @@ impl<A: Send + 'static, T: Clone + Send + 'static> Lookout<A, T> {
         self.shared.changed.notify_all();
     }
 
+    /// Asks, and says how many answers there were before, unless an earlier question waits still:
+    /// then the answer to this one is not worth waiting for.
+    pub(super) fn ask_anew(&self, question: A) -> Option<u64> {
+        let before = {
+            let mut state = self.shared.state();
+            state.is_awaited = state.since.is_none();
+            state.is_awaited.then_some(state.answers)
+        };
+        self.ask(question);
+        before
+    }
+
+    /// Waits until there are more answers than before, until then at the most. Whoever waited in
+    /// vain is told later.
+    pub(super) fn await_more(&self, before: u64, until: Instant) {
+        let state = self.shared.state();
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |state: &mut State<A, T>| state.answers == before;
+        let waited = self.shared.changed.wait_timeout_while(state, left, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_awaited = false;
+    }
+
     /// The last answer, if there was one.
     pub(super) fn latest(&self) -> Option<T> {
         self.shared.state().answer.clone()
@@ -85,14 +116,10 @@ impl<A: Send + 'static, T: Clone + Send + 'static> Lookout<A, T> {
 
     /// Asks, and waits for the answer for so long. Asks nothing while an earlier question waits.
     pub(super) fn ask_within(&self, question: A, limit: Duration) -> Option<T> {
-        let before = {
-            let state = self.shared.state();
-            if state.since.is_some() {
-                return None;
-            }
-            state.answers
-        };
-        self.ask(question);
+        if self.silence().is_some() {
+            return None;
+        }
+        let before = self.ask_anew(question)?;
         let waits = |state: &mut State<A, T>| state.answers == before;
         let waited = self.shared.changed.wait_timeout_while(self.shared.state(), limit, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -114,17 +141,19 @@ impl<A, T> Shared<A, T> {
         if state.is_over { None } else { state.question.take() }
     }
 
-    /// Puts an answer where it can be had. Says whether anybody may want more.
-    fn publish(&self, answer: T) -> bool {
+    /// Puts an answer where it can be had. Says whether somebody waited for it; nothing if nobody
+    /// wants any more.
+    fn publish(&self, answer: T) -> Option<bool> {
         let mut state = self.state();
         state.answer = Some(answer);
         state.answers += 1;
         // Whoever asked meanwhile waits from now on.
         state.since = state.question.is_some().then(Instant::now);
-        let is_wanted = !state.is_over;
+        let was_awaited = std::mem::take(&mut state.is_awaited);
+        let was_awaited = (!state.is_over).then_some(was_awaited);
         drop(state);
         self.changed.notify_all();
-        is_wanted
+        was_awaited
     }
 }
 
@@ -177,8 +206,10 @@ mod tests {
             let _ = gate.recv();
             number * 2
         };
-        let told_by = move |answer: &u32| {
-            let _ = tell.send(*answer);
+        let told_by = move |answer: &u32, was_awaited: bool| {
+            if !was_awaited {
+                let _ = tell.send(*answer);
+            }
         };
         (Lookout::start(look, told_by).unwrap(), told)
     }
@@ -211,5 +242,22 @@ mod tests {
         assert_eq!(lookout.ask_within(4, PATIENCE), Some(8));
         assert_eq!(lookout.ask_within(9, Duration::from_millis(1)), None);
         assert!(lookout.silence().is_some());
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_is_not_told_of_it_and_waits_once() {
+        let (open, gate) = channel();
+        let (lookout, told) = doubling(gate);
+        let before = lookout.ask_anew(3).unwrap();
+        open.send(()).unwrap();
+        lookout.await_more(before, Instant::now() + PATIENCE);
+        assert_eq!(lookout.latest(), Some(6));
+        // Who did not wait is told, also who gave up waiting; and who asks meanwhile does not wait.
+        let before = lookout.ask_anew(4).unwrap();
+        lookout.await_more(before, Instant::now());
+        assert_eq!((lookout.latest(), lookout.ask_anew(5)), (Some(6), None));
+        open.send(()).unwrap();
+        let heard = told.recv_timeout(PATIENCE).unwrap();
+        assert!(heard == 8 || heard == 10, "{heard}: the first of them is never told");
     }
 }

@@ -1,13 +1,15 @@
 //! What rings show, read for the loop by a thread for each process.
 //!
-//! The loop asks whenever it wants to know, takes what was read last, and is told at once when
-//! that has changed: reading may take as long as the process likes ([`Lookout`]), and nobody else
-//! waits for it. A process whose rings were not read for too long is taken to be busy.
+//! When the loop wants to know, it asks all of them at once, and waits for a moment: reading takes
+//! microseconds, and what it decides by should not be what was true one interval ago. But it may
+//! take as long as the process likes ([`Lookout`]). Then nobody waits for it: what was read last
+//! counts, and the loop is told when that has changed. A process whose rings were not read for too
+//! long is taken to be busy.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
@@ -24,6 +26,9 @@ use crate::process::ProcessKey;
 /// How long a reading may take: it takes microseconds, but machines are busy.
 const LATE: Duration = Duration::from_secs(1);
 
+/// How long the loop waits for all readings of a round together.
+const WAIT: Duration = Duration::from_millis(1);
+
 /// Which rings to read.
 type Wanted = Vec<(QueueId, Vec<QueueEntry>)>;
 /// What they show. Those that could not be read are not in it.
@@ -34,6 +39,8 @@ type Views = BTreeMap<QueueId, RingView>;
 pub(super) struct RingReader {
     lookout: Lookout<Arc<Wanted>, Arc<Views>>,
     wanted: Arc<Wanted>,
+    /// How many readings there were before the one that is worth waiting for.
+    before: Option<u64>,
     /// Whether it was said that nothing has been read for too long.
     is_late: bool,
 }
@@ -55,22 +62,29 @@ impl RingReader {
             Arc::new(views.collect())
         };
         let mut before = Arc::new(Views::new());
-        let told = move |views: &Arc<Views>| {
+        let told = move |views: &Arc<Views>, was_awaited: bool| {
             let is_news = is_news(&before, views);
             before = Arc::clone(views);
-            if is_news {
+            if is_news && !was_awaited {
                 // Whoever does not listen any more ends us.
                 let _ = reports.send(Report::Rings(process));
             }
         };
         let lookout = Lookout::start(look, told)?;
-        Ok(Self { lookout, wanted: Arc::default(), is_late: false })
+        Ok(Self { lookout, wanted: Arc::default(), before: None, is_late: false })
     }
 
-    /// What was read last of a queue. Asks for another reading of all of them, once in a round.
-    fn observe(&self, queue: QueueId) -> Option<RingView> {
-        if self.wanted.first().is_some_and(|(first, _)| *first == queue) {
-            self.lookout.ask(Arc::clone(&self.wanted));
+    /// Asks for a reading of all rings.
+    fn ask(&mut self) {
+        if !self.wanted.is_empty() {
+            self.before = self.lookout.ask_anew(Arc::clone(&self.wanted));
+        }
+    }
+
+    /// What a queue shows, as far as that can be known by then.
+    fn observe(&mut self, queue: QueueId, until: Instant) -> Option<RingView> {
+        if let Some(before) = self.before.take() {
+            self.lookout.await_more(before, until);
         }
         self.latest(queue)
     }
@@ -100,6 +114,29 @@ fn sentence(process: ProcessKey) -> String {
         "process {process}: its rings cannot be read, because its memory does not answer; it is \
          taken to be busy until it does"
     )
+}
+
+/// A look at all rings, one queue after the other.
+#[derive(Debug)]
+pub(super) struct Round {
+    last: QueueId,
+    until: Instant,
+}
+
+impl Round {
+    /// Before the first.
+    pub(super) fn new() -> Self {
+        Self { last: QueueId(u64::MAX), until: Instant::now() }
+    }
+
+    /// Takes the next queue. Says whether a new round begins with it: they go upwards.
+    fn takes(&mut self, queue: QueueId) -> bool {
+        let is_new = queue <= std::mem::replace(&mut self.last, queue);
+        if is_new {
+            self.until = Instant::now() + WAIT;
+        }
+        is_new
+    }
 }
 
 impl AmdBackend {
@@ -141,15 +178,19 @@ impl AmdBackend {
         reader.wanted = Arc::new(wanted.collect());
     }
 
-    /// What is known of a ring. Nothing is read here.
+    /// What is known of a ring. Nothing is read here, but waited for a moment.
     pub(super) fn look_at(&mut self, queue: QueueId) -> Option<RingView> {
+        if self.round.takes(queue) {
+            self.readers.values_mut().for_each(RingReader::ask);
+        }
+        let until = self.round.until;
         let target = self.queues.get(&queue)?;
         let process = self.tasks.get(&target.task)?.process;
         let Some(reader) = self.readers.get_mut(&process).filter(|_| target.are_rings_shown())
         else {
             return Some(BUSY);
         };
-        let view = reader.observe(queue);
+        let view = reader.observe(queue, until);
         let is_late = reader.is_late();
         if is_late != std::mem::replace(&mut reader.is_late, is_late) {
             let sentence = sentence(process);

@@ -60,9 +60,17 @@ fn rings_are_read_and_what_changes_is_told_at_once() {
     scene.adopt();
     let (_unshown, queue) = (scene.wait_for_queue(), scene.wait_for_queue());
     until_shown(&mut scene, queue, |view| (view.put, view.get) == (0, 0));
+    // A look shows what is there now, not what was there at the last one.
+    let is_shown_at_once = |put: u64| {
+        words.set(put, put);
+        scene.backend.observe(queue).is_some_and(|view| view.put == put)
+    };
+    assert!((10..500).any(is_shown_at_once), "every look shows the past");
+    // What cannot be read in time is not waited for, it is told.
+    slow::set(scene.key.pid, true);
     words.set(3, 1);
-    // Asked once; what comes of it is not waited for, it is told.
     scene.backend.observe(queue);
+    slow::set(scene.key.pid, false);
     let is_told = |event: &Event| {
         matches!(event, Event::RingObserved { queue: which, ring }
             if *which == queue && ring.put == 3)

@@ -1,0 +1,57 @@
+//! What may run in a queue whose ring looks empty.
+//!
+//! A packet that was fetched is not finished, and most devices do not say when it is. A queue whose
+//! ring has not moved for a while counts as idle, so that it keeps nobody off. That does not mean
+//! that it is not in anybody's way: where queues are stopped by command, a more important one would
+//! wait for the end of a long kernel that nobody sees. So for some time such a queue has to make
+//! way as if it were seen to run.
+//!
+//! The time is short, because a queue that is idle indeed is stopped for nothing; and it is time in
+//! which the queue was on, because a kernel that was saved does not go on meanwhile.
+
+use super::Scheduler;
+use super::state::Queue;
+use crate::capability::Mechanism;
+use crate::id::QueueId;
+use crate::time::Duration;
+use crate::timer::Timer;
+
+/// Kernels longer than this may be in the way unseen.
+const DOUBT: Duration = Duration::from_millis(100);
+
+impl Queue {
+    /// Whether it has to make way although it looks idle. Members of gangs are believed: to stop
+    /// one of them for a moment would stop them all.
+    pub(super) fn may_run_unseen(&self) -> bool {
+        !self.doubt.is_zero() && !self.ring.is_done() && self.gang.is_none()
+    }
+}
+
+impl Scheduler {
+    /// Something was fetched, and nobody will say when it is done.
+    pub(super) fn begin_doubt(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let mechanism = self.devices.get(&queue.device).map(|device| device.capabilities.mechanism);
+        if mechanism == Some(Mechanism::Stop) && queue.ring.running.is_none() {
+            queue.doubt = DOUBT;
+            self.timers.set(Timer::Sure(id), self.now + DOUBT);
+        }
+    }
+
+    /// The queue goes off.
+    pub(super) fn pause_doubt(&mut self, id: QueueId) {
+        let Some(until) = self.timers.end_of(Timer::Sure(id)) else { return };
+        self.timers.stop(Timer::Sure(id));
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.doubt = until.since(self.now);
+        }
+    }
+
+    /// It was on for long enough.
+    pub(super) fn end_doubt(&mut self, id: QueueId) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.doubt = Duration::ZERO;
+            self.reseat(id);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Important requests beside long kernels on an emulated KFD, through the daemon.
+//!
+//! A request is at worst as slow as alone, but for one interval in which nobody looks at its ring
+//! and for the call that takes the others off.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use gpreempt_wire::client::Follow;
+use gpreempt_wire::event::EventKind;
+use gpreempt_wire::request::Request;
+use serde_json::{Value, json};
+
+use super::company::Noise;
+use super::sample::Sample;
+use super::scene::{Scene, What};
+
+/// Requests of 20 kernels. They come at all phases of the daemon's interval: 50 ms would be a
+/// multiple of it, and every request would come at the same phase.
+const REQUESTS: &str =
+    "lc --kernels 20 --kernel-us 20 --gap-us 30 --every-us 50700 --warmup-ms 2000 --seconds 40";
+/// Whoever is in their way.
+const OTHERS: &str = "be --kernel-us 8000 --depth 2 --report-ms 60000";
+/// How long one waits for the next event before one looks whether it is over.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long requests took, from due to done, in microseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Times(Value);
+
+impl Times {
+    fn of(line: &Value) -> anyhow::Result<Self> {
+        let times = line.get("latency_us").filter(|times| times.is_object());
+        Ok(Self(times.context("the load had no requests")?.clone()))
+    }
+
+    fn us(&self, name: &str) -> u64 {
+        let us = self.0.get(name).and_then(Value::as_f64).unwrap_or(f64::MAX);
+        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(Duration::MAX);
+        u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn p99_us(&self) -> u64 {
+        self.us("p99")
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        let [p50, p90, p99] = ["p50", "p90", "p99"].map(|name| self.us(name));
+        format!("p50 {p50} us, p90 {p90} us, p99 {p99} us")
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Kfd {
+    pub(super) interval_us: u64,
+    pub(super) alone: Times,
+    pub(super) beside: Times,
+    /// From the command until the daemon heard that it was carried out.
+    pub(super) cost: Sample,
+    /// From when the daemon knew of the work until the command.
+    pub(super) reaction: Sample,
+    /// How late a thread wakes up that only sleeps: the machine's part.
+    pub(super) machine: Sample,
+}
+
+impl Kfd {
+    /// Measures it.
+    pub(super) fn measure(programs: &Path) -> anyhow::Result<Self> {
+        let emulator = "--model mi300x --compute-units 1";
+        let mut scene = Scene::start_with(What::Kfd, programs, "kfd", emulator)?;
+        let interval_us = scene.snapshot()?.interval_us;
+        eprintln!("requests alone");
+        let alone = Times::of(&scene.run_load(7, REQUESTS)?)?;
+        scene.loads(1, 2, OTHERS)?;
+        scene.until_queues(1)?;
+        eprintln!("requests beside kernels of 8 ms");
+        let (noise, ear) = (Noise::start(), Ear::start(&scene)?);
+        let beside = Times::of(&scene.run_load(7, REQUESTS)?)?;
+        let machine = noise.end();
+        let (cost, reaction) = ear.end()?;
+        super::complain(&scene.end()?)?;
+        Ok(Self { interval_us, alone, beside, cost, reaction, machine })
+    }
+
+    /// What a switch cost.
+    pub(super) fn cost_us(&self) -> u64 {
+        self.cost.us(990)
+    }
+
+    /// The longest that nearly every request may take.
+    pub(super) fn bound_us(&self) -> u64 {
+        self.interval_us + self.cost_us() + self.alone.p99_us()
+    }
+
+    /// For programs. All times are in microseconds.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "interval_us": self.interval_us,
+            "alone_us": self.alone.0,
+            "beside_us": self.beside.0,
+            "bound_us": self.bound_us(),
+            "detection_to_command_us": self.reaction.to_json(),
+            "command_to_preempted_us": self.cost.to_json(),
+            "machine_wakes_late_us": self.machine.to_json(),
+        })
+    }
+}
+
+/// A thread that listens to what the daemon does.
+struct Ear {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<(Sample, Sample)>>,
+}
+
+impl Ear {
+    fn start(scene: &Scene) -> anyhow::Result<Self> {
+        let mut follow = scene.connect()?.follow(&Request::Follow)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || listen(&mut follow, &told));
+        Ok(Self { stop, thread })
+    }
+
+    /// What preempts cost, and how long they came after the work.
+    fn end(self) -> anyhow::Result<(Sample, Sample)> {
+        // ORDERING: the flag stands for itself.
+        self.stop.store(true, Ordering::Relaxed);
+        let heard = self.thread.join().ok().context("whoever listens to the daemon failed")?;
+        heard.context("the daemon was not heard any more")
+    }
+}
+
+fn listen(follow: &mut Follow, stop: &AtomicBool) -> anyhow::Result<(Sample, Sample)> {
+    let (mut cost, mut reaction) = (Sample::default(), Sample::default());
+    let mut active = std::collections::BTreeMap::new();
+    while !stop.load(Ordering::Relaxed) {
+        let Some(event) = follow.next_within(LOOK)? else { continue };
+        if event.kind == EventKind::Active {
+            active.insert(event.process, event.at_ns);
+        } else if event.kind == EventKind::Preempted {
+            cost.push(event.duration_ns);
+        } else if event.kind == EventKind::Preempt
+            && let Some(since) = active.get(&event.by_process)
+        {
+            reaction.push(event.at_ns.saturating_sub(*since));
+        }
+    }
+    Ok((cost, reaction))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_an_interval_a_switch_and_the_time_alone() {
+        let times = |p99: f64| Times(json!({ "p50": 1.0, "p90": 2.5, "p99": p99 }));
+        let mut cost = Sample::default();
+        cost.push(300_000);
+        let kfd = Kfd {
+            interval_us: 5_000,
+            alone: times(1_400.2),
+            beside: times(6_702.0),
+            reaction: cost.clone(),
+            machine: cost.clone(),
+            cost,
+        };
+        assert_eq!((kfd.bound_us(), kfd.beside.p99_us()), (6_701, 6_702));
+        assert!(!super::super::verdict::of_kfd(&kfd)[0].is_kept());
+        assert_eq!(kfd.alone.in_words(), "p50 1 us, p90 3 us, p99 1401 us");
+        assert!(Times::of(&json!({ "n": 0 })).is_err());
+    }
+}
