@@ -161,7 +161,8 @@ impl Lane {
         let top = self.top()?;
         let low = self.on.first().filter(|low| low.yields_to(&top, self.exclusive));
         // Among equals that take turns it is not worth a switch to find out.
-        let unseen = || self.unseen.first().filter(|low| low.rank.level < top.rank.level);
+        let coarse = |place: &Place| (place.rank.boosted, place.rank.level);
+        let unseen = || self.unseen.first().filter(|low| coarse(low) < coarse(&top));
         low.or_else(unseen).map(|low| (*low, top))
     }
 

@@ -31,8 +31,10 @@ impl Scheduler {
     /// Something was fetched, and nobody will say when it is done.
     pub(super) fn begin_doubt(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        let mechanism = self.devices.get(&queue.device).map(|device| device.capabilities.mechanism);
-        if mechanism == Some(Mechanism::Stop) && queue.ring.running.is_none() {
+        let Some(device) = self.devices.get(&queue.device) else { return };
+        // Where an empty ring says that everything is done there is nothing to doubt.
+        let hides = queue.ring.running.is_none() && !device.capabilities.quiet.is_zero();
+        if hides && device.capabilities.mechanism == Mechanism::Stop {
             queue.doubt = DOUBT;
             self.timers.set(Timer::Sure(id), self.now + DOUBT);
         }
