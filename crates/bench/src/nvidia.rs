@@ -1,10 +1,13 @@
 //! An NVIDIA GPU: real processes, started, steered and ended by the runner.
 //!
-//! Each measurement has processes of its own. All of them get ready before any of them begins, so
-//! that nobody is slowed by the start of another. Whatever is started is ended, also after Ctrl-C;
-//! loads end by themselves after a while even if the runner is killed.
+//! The processes of a case stay for all its measurements, which are rounds for them. All of them
+//! get ready before any of them begins, so that nobody is slowed by the start of another. Whatever
+//! is started is ended, also after Ctrl-C; nothing outlives a runner that is killed.
 
+mod access;
+mod actor;
 mod arguments;
+mod cast;
 mod control;
 mod measure;
 mod mode;
@@ -13,7 +16,6 @@ mod mps;
 mod needs;
 mod programs;
 mod samples;
-mod scene;
 mod steer;
 mod surroundings;
 
@@ -28,9 +30,10 @@ use crate::plan::Step;
 use crate::results::{Environment, ModeInfo, Role};
 use crate::suite::Load;
 
+use cast::Cast;
 pub use mode::Mode;
 pub use programs::Programs;
-pub(crate) use programs::there;
+pub(crate) use programs::{Leash, there};
 
 /// Real processes on a real GPU.
 #[derive(Debug)]
@@ -41,7 +44,9 @@ pub struct Nvidia {
     stop: Arc<AtomicBool>,
     /// How much a kernel of a load must do to be as long as wished, by the load's arguments.
     iterations: BTreeMap<String, u64>,
-    scenes: u32,
+    /// Those who wait for their next measurement.
+    casts: Vec<Cast>,
+    cast_count: u32,
 }
 
 /// The start of all processes of a measurement and their end.
@@ -58,8 +63,15 @@ impl Nvidia {
         let scratch = std::env::temp_dir().join(format!("gpreempt-bench-{}", std::process::id()));
         std::fs::create_dir_all(&scratch)
             .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
-        let programs = Programs::find();
-        Ok(Self { programs, scratch, stop, iterations: BTreeMap::new(), scenes: 0 })
+        let (programs, iterations) = (Programs::find(), BTreeMap::new());
+        Ok(Self { programs, scratch, stop, iterations, casts: Vec::new(), cast_count: 0 })
+    }
+
+    /// The same with programs that are somewhere else.
+    #[must_use]
+    pub fn with_programs(mut self, programs: Programs) -> Self {
+        self.programs = programs;
+        self
     }
 
     fn is_stopped(&self) -> bool {
@@ -70,6 +82,7 @@ impl Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
+        self.casts.clear();
         // It contains nothing but logs that nobody reads any more.
         let _ = std::fs::remove_dir_all(&self.scratch);
     }

@@ -1,6 +1,7 @@
 //! What is measured one after the other.
 //!
-//! Modes are interleaved: a machine that is slower in the afternoon is slower for all of them. The
+//! One case after the other, because its programs stay for all its measurements. Within a case
+//! modes are interleaved: a machine that is slower in the afternoon is slower for all of them. The
 //! mode without anybody beside comes first, because the others are compared with it; the others
 //! begin with another one in each repetition.
 
@@ -131,15 +132,13 @@ pub fn steps<'s>(cases: &[&'s Case], modes: &'s [ModeInfo], wish: &Wish) -> Vec<
     let (alone, others): (Vec<&ModeInfo>, Vec<&ModeInfo>) =
         modes.iter().partition(|mode| mode.alone.is_none());
     let mut steps = Vec::new();
-    for repetition in 0..wish.repetitions {
-        // CAST: a repetition is a small number.
-        let turn = if others.is_empty() { 0 } else { repetition as usize % others.len() };
-        let rotated = others[turn..].iter().chain(&others[..turn]);
-        let order: Vec<&ModeInfo> = alone.iter().chain(rotated).copied().collect();
-        for &case in cases {
-            let is_meant =
-                |mode: &ModeInfo| case.modes.is_empty() || case.modes.contains(&mode.name);
-            for &mode in order.iter().filter(|mode| is_meant(mode)) {
+    for &case in cases {
+        let is_meant = |mode: &ModeInfo| case.modes.is_empty() || case.modes.contains(&mode.name);
+        for repetition in 0..wish.repetitions {
+            // CAST: a repetition is a small number.
+            let turn = if others.is_empty() { 0 } else { repetition as usize % others.len() };
+            let rotated = others[turn..].iter().chain(&others[..turn]);
+            for &mode in alone.iter().chain(rotated).filter(|mode| is_meant(mode)) {
                 let seed = u64::from(repetition) + 1;
                 steps.push(Step { case, mode, repetition, seed, is_short: wish.is_short });
             }
