@@ -9,6 +9,8 @@ mod actor;
 mod arguments;
 mod cast;
 mod control;
+mod estimate;
+mod hold_calls;
 mod measure;
 mod mode;
 mod moments;
@@ -27,8 +29,7 @@ use std::time::Duration;
 
 use crate::engine::{Backend, Measured};
 use crate::plan::Step;
-use crate::results::{Environment, ModeInfo, Role};
-use crate::suite::Load;
+use crate::results::{Environment, ModeInfo};
 
 use cast::Cast;
 pub use mode::Mode;
@@ -48,11 +49,6 @@ pub struct Nvidia {
     casts: Vec<Cast>,
     cast_count: u32,
 }
-
-/// The start of all processes of a measurement and their end.
-const OVERHEAD: Duration = Duration::from_secs(4);
-/// How long best-effort work is measured with nobody beside.
-pub(crate) const BE_ALONE_SECONDS: u64 = 2;
 
 impl Nvidia {
     /// A runner whose files are in a new folder under `place`. `stop` ends it early.
@@ -106,12 +102,7 @@ impl Backend for Nvidia {
     }
 
     fn estimate(&self, step: &Step<'_>) -> Duration {
-        let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
-        let has = |role: Role| step.case.loads.iter().any(|load: &Load| load.role == role);
-        let alone = step.mode.alone.is_none();
-        let lc = if has(Role::Lc) || !alone { seconds + 1 } else { 0 };
-        let be = if alone && has(Role::Be) { BE_ALONE_SECONDS + 3 } else { 0 };
-        OVERHEAD + Duration::from_secs(lc + be)
+        estimate::estimate(step)
     }
 
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {

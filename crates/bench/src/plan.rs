@@ -25,6 +25,18 @@ pub struct Step<'s> {
     pub is_short: bool,
 }
 
+impl Step<'_> {
+    /// Decides what is left to chance in one load of the case: no two have the same.
+    pub fn seed_of(&self, index: usize) -> u64 {
+        seed_of(self.seed, index)
+    }
+}
+
+/// The seed of a load in a measurement with that seed.
+pub(crate) fn seed_of(seed: u64, index: usize) -> u64 {
+    seed * 1_000 + index as u64
+}
+
 /// What somebody wishes to measure.
 #[derive(Clone, Debug)]
 pub struct Wish {
@@ -231,7 +243,7 @@ mod tests {
         let error = check_mode_names(&read_suite("s", &text).unwrap(), &known()).unwrap_err();
         let expected = "modes of case a: there is no mode w; there are: alone, other, x, y, z";
         assert_eq!(error, expected);
-        let check = "[[check]]\nname = 'n'\nmode = 'v'\nwhat = 'p50_ratio'\nat_most_percent = 1\n";
+        let check = "[[check]]\nname = 'n'\nmode = 'v'\nwhat = 'be_kept'\nat_most_percent = 1\n";
         let suite = read_suite("s", &format!("{TEXT}\n{check}")).unwrap();
         let error = check_mode_names(&suite, &known()).unwrap_err();
         assert!(error.starts_with("mode of check \"n\": there is no mode v"), "{error}");

@@ -18,7 +18,7 @@ struct Group {
 
 impl Access {
     /// Looks at some processes. Those that have nothing to do with a GPU have nothing to change.
-    pub(super) fn look(pids: impl Iterator<Item = u32>) -> Result<Self, String> {
+    pub(super) fn look(pids: Vec<u32>) -> Result<Self, String> {
         let mut groups = Vec::new();
         for pid in pids {
             let process = match look(pid) {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn processes_without_a_gpu_have_nothing_to_change() {
-        let own = Access::look([std::process::id()].into_iter()).unwrap();
+        let own = Access::look(vec![std::process::id()]).unwrap();
         assert!(own.groups.is_empty());
     }
 }

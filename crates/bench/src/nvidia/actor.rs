@@ -9,9 +9,10 @@ use super::arguments::{self, Start, of_load, of_torch, shape};
 use super::programs::{Leash, there};
 use crate::child::Child;
 use crate::lines::{self, Final, Line};
+use crate::plan::seed_of;
 use crate::results::Role;
 use crate::round::{Order, Round};
-use crate::suite::{Arrivals, Load, Work, bursty};
+use crate::suite::{Load, Work};
 
 /// How long a load has to get ready: the driver compiles its kernels.
 const READY: Duration = Duration::from_secs(90);
@@ -27,7 +28,7 @@ const TORCH: &str = include_str!("../../torch/load.py");
 pub(super) struct Actor {
     pub(super) load: Load,
     /// Its place among the loads of the case: part of the seed.
-    index: u64,
+    index: usize,
     pub(super) child: Child,
     /// Where it writes its requests.
     raw: PathBuf,
@@ -62,7 +63,7 @@ impl Actor {
         command.envs(environment);
         let mut command = nvidia.programs.leashed(Leash::Kill, command);
         let child = Child::start_told(&load.name, &mut command, file("log"))?;
-        let (load, index) = (load.clone(), index as u64);
+        let load = load.clone();
         Ok(Self { load, index, child, raw, beats, trace, key })
     }
 
@@ -89,7 +90,7 @@ impl Actor {
 
     /// Tells it of a round. Answers are waited for with [`Self::wait_until_prepared`].
     pub(super) fn prepare(&mut self, round: &Round) -> Result<(), String> {
-        let round = Round { seed: round.seed * 1_000 + self.index, ..round.clone() };
+        let round = Round { seed: seed_of(round.seed, self.index), ..round.clone() };
         self.write_trace(&round)?;
         self.child.forget();
         self.child.tell(&Order::Prepare(round).line())
@@ -130,12 +131,11 @@ impl Actor {
         std::fs::read_to_string(raw).map_err(|error| format!("{}: {error}", raw.display()))
     }
 
-    /// The file with the times of bursty requests.
+    /// The file with the times of requests that are left to chance.
     fn write_trace(&self, round: &Round) -> Result<(), String> {
-        let Arrivals::Bursty { mean } = self.load.arrivals else { return Ok(()) };
         let length_ms = round.seconds * 1_000 + arguments::WARMUP_MS;
         let end = gpreempt_core::time::Duration::from_millis(length_ms);
-        let times = bursty(mean, end, round.seed);
+        let Some(times) = self.load.arrivals.times(end, round.seed) else { return Ok(()) };
         let text: String = times.iter().map(|time| format!("{}\n", time.as_nanos())).collect();
         let path = &self.trace;
         std::fs::write(path, text)

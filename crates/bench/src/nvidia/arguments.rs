@@ -72,14 +72,11 @@ pub(super) fn of_load(load: &Load, start: &Start) -> Vec<String> {
             add("--kernels", &load.kernels);
             add("--gap-us", &load.gap.as_micros());
             match load.arrivals {
-                Arrivals::Poisson { mean } => {
-                    add("--poisson-us", &mean.as_micros());
-                }
                 Arrivals::Periodic { every, phase } => {
                     add("--every-us", &every.as_micros());
                     add("--phase-us", &phase.as_micros());
                 }
-                Arrivals::Bursty { .. } => add("--trace", &start.trace),
+                Arrivals::Poisson { .. } | Arrivals::Bursty { .. } => add("--trace", &start.trace),
                 Arrivals::BackToBack { .. } => {}
             }
             add("--warmup-ms", &WARMUP_MS);
@@ -169,7 +166,7 @@ mod tests {
         let poisson = "role = 'lc'\narrivals = { poisson_us = 5000 }\ngraph = true\n";
         assert_eq!(
             words(poisson, &known),
-            "lc --kernel-us 20 --iterations 7 --kernels 1 --gap-us 0 --poisson-us 5000 \
+            "lc --kernel-us 20 --iterations 7 --kernels 1 --gap-us 0 --trace times \
              --warmup-ms 300 --raw raw --hint-us 350 --graph --rounds --json"
         );
         let full = "role = 'be'\nkernel_us = 8000\nregisters = 'full'\nshared_kib = 64\n";

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::Nvidia;
 use super::access::Access;
-use super::actor::Actor;
+use super::actor::{Actor, of_role};
 use super::cast::Cast;
 use super::control;
+use super::estimate::be_alone_seconds;
+use super::hold_calls;
 use super::mode::Mode;
 use super::moments::Moments;
 use super::samples::{self, Sample};
 use super::steer::{Daemon, Steer};
-use super::{BE_ALONE_SECONDS, Nvidia};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
@@ -56,7 +58,8 @@ fn in_rounds(
         measured = together(nvidia, step, mode, cast, Some(Role::Lc), seconds)?;
     }
     if has(Role::Be) {
-        let be = together(nvidia, step, mode, cast, Some(Role::Be), BE_ALONE_SECONDS)?;
+        let seconds = be_alone_seconds(step);
+        let be = together(nvidia, step, mode, cast, Some(Role::Be), seconds)?;
         let rate = be.be.map_or(0.0, |be| be.per_second);
         let title = "best-effort work with nobody beside";
         measured.numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
@@ -77,7 +80,8 @@ fn together(
     let daemon = (mode == Mode::Hints).then(|| Daemon::start(nvidia, &cast.folder, policy));
     let daemon = daemon.transpose()?;
     let hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
-    let before = Access::look(cast.members(only).map(|actor| actor.child.pid()))?;
+    let is_changed = mode.is_steered() || step.case.controlled;
+    let before = is_changed.then(|| Access::look(pids(cast, only))).transpose()?;
     let round = cast.next_round(seconds, step.seed, hints);
     for actor in cast.members(only) {
         let is_be = actor.load.role == Role::Be;
@@ -90,10 +94,7 @@ fn together(
     }
     let steer = Steer::start(nvidia, mode, policy, &cast.actors, &cast.folder)?;
     let window = perform(nvidia, cast, only, &round, seconds)?;
-    let calls = match cast.actors.first() {
-        Some(first) if step.case.controlled => control::numbers(first.child.pid(), &nvidia.stop)?,
-        Some(_) | None => Vec::new(),
-    };
+    let calls = if step.case.controlled { calls(nvidia, &cast.actors)? } else { Vec::new() };
     let steered = steer.end();
     let scheduled = daemon.map_or(Ok(()), Daemon::end);
     let mut be: Vec<&mut Actor> =
@@ -102,7 +103,9 @@ fn together(
     be.iter_mut().try_for_each(|actor| actor.wait_until_over(nvidia, 0).map(drop))?;
     scheduled?;
     let holds = steered?;
-    Access::look(cast.members(only).map(|actor| actor.child.pid()))?.is_as_before(&before)?;
+    if let Some(before) = &before {
+        Access::look(pids(cast, only))?.is_as_before(before)?;
+    }
     let (mut measured, samples) = read(cast.members(only), window)?;
     measured.numbers.extend(calls.into_iter().chain(holds));
     if only == Some(Role::Lc) {
@@ -114,6 +117,24 @@ fn together(
         measured.time_line = moments.time_line();
     }
     Ok(measured)
+}
+
+fn pids(cast: &mut Cast, only: Option<Role>) -> Vec<u32> {
+    cast.members(only).map(|actor| actor.child.pid()).collect()
+}
+
+/// What the calls cost that control a process: one that is busy; and a hold for one that is not.
+fn calls(nvidia: &Nvidia, actors: &[Actor]) -> Result<Vec<Number>, String> {
+    let of = |role: Role| of_role(actors, role).map(|actor| actor.child.pid()).collect::<Vec<_>>();
+    let (lc, be) = (of(Role::Lc), of(Role::Be));
+    let mut numbers = Vec::new();
+    if let Some(busy) = be.first() {
+        numbers.extend(control::numbers(*busy, &nvidia.stop)?);
+    }
+    if let Some(holder) = lc.first() {
+        numbers.extend(hold_calls::numbers(*holder, &be, &nvidia.stop)?);
+    }
+    Ok(numbers)
 }
 
 /// Lets a round run, and says which time counts. Best-effort work goes on.

@@ -85,6 +85,14 @@ impl Mode {
         ModeInfo { name: self.name().to_owned(), title: self.title().to_owned(), alone }
     }
 
+    /// Whether somebody changes processes from outside meanwhile.
+    pub(super) fn is_steered(self) -> bool {
+        match self {
+            Self::PeerSlices | Self::Slices | Self::Hold | Self::Hints => true,
+            Self::Alone | Self::Default | Self::Mps | Self::MpsPriority => false,
+        }
+    }
+
     /// The processes that can be measured in it.
     pub(super) fn family(self) -> Family {
         match self {

@@ -13,7 +13,7 @@ use super::mode::Mode;
 use super::programs::{Leash, there};
 use crate::child::Child;
 use crate::lines::{self, Line};
-use crate::results::{Number, Role};
+use crate::results::{COUNT, Number, Role};
 
 /// How long a program of ours has to take hold.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -148,8 +148,8 @@ fn holds(said: &str) -> Vec<Number> {
     }
     // CAST: far below what a float counts exactly.
     vec![
-        Number::new("holds", "times that the device was held", "1", sum.0 as f64),
-        Number::new("holds_expired", "holds that were given up", "1", sum.1 as f64),
+        Number::new("holds", "times that the device was held", COUNT, sum.0 as f64),
+        Number::new("holds_expired", "holds that were given up", COUNT, sum.1 as f64),
         Number::new("hold_longest", "the longest hold", "ns", (sum.2 * 1_000) as f64),
     ]
 }
