@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod leash;
 mod peer;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use crate::kernels::Registers;
 
+pub(crate) use leash::{End, LeashArgs};
 pub(crate) use peer::{KeeperArgs, Peer, PeerArgs, PeerCommand, SlicesArgs};
 
 /// Loads for real GPUs: best-effort work without end, and requests whose latency is measured.
@@ -28,6 +30,8 @@ pub(crate) enum Command {
     Peer(PeerArgs),
     #[command(hide = true)]
     Keeper(KeeperArgs),
+    #[command(hide = true)]
+    Leash(LeashArgs),
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Man {
@@ -49,6 +53,10 @@ pub(crate) struct LoadArgs {
     /// Begin only when this file exists (waits at most 120 s, after the ready line)
     #[arg(long, value_name = "PATH")]
     pub(crate) wait_file: Option<PathBuf>,
+    /// Stay for several measurements: after the ready line, orders come on stdin, a line of JSON
+    /// each, and files are written anew in every round (see the module `round` of the library)
+    #[arg(long, requires = "json", conflicts_with_all = ["seconds", "wait_file"])]
+    pub(crate) rounds: bool,
     /// What a thread does, instead of measuring how much makes the wished length: a ready line
     /// says what an earlier run found (for spin: nanoseconds)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -108,7 +116,7 @@ pub(crate) struct BeArgs {
     /// Be preempted as a published design does it: when somebody announces a request in --watch,
     /// kernels that have not begun leave at once and are submitted again later. See --depth
     #[arg(long, value_enum, requires = "watch",
-          conflicts_with_all = ["kind", "endless", "copy_kib"])]
+          conflicts_with_all = ["kind", "endless", "copy_kib", "rounds"])]
     pub(crate) peer: Option<Peer>,
     /// The file in which `lc --announce` says that a request is running; made if missing
     #[arg(long, value_name = "PATH", requires = "peer")]
@@ -159,6 +167,11 @@ pub(crate) struct LcArgs {
     #[arg(long, value_name = "US", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
     pub(crate) every_us: u64,
+    /// The first of them is due so long after the beginning
+    #[arg(long, value_name = "US", default_value_t = 0,
+          conflicts_with_all = ["poisson_us", "trace"],
+          value_parser = clap::value_parser!(u64).range(0..=60_000_000))]
+    pub(crate) phase_us: u64,
     /// Independent requests, this far apart on average
     #[arg(long, value_name = "US", conflicts_with = "every_us",
           value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
@@ -243,6 +256,10 @@ mod tests {
             "gpreempt-load be --graph 3 --cooperative",
             "gpreempt-load lc --trace a --poisson-us 1000",
             "gpreempt-load lc --probe a --graph",
+            "gpreempt-load lc --phase-us 5 --poisson-us 1000",
+            "gpreempt-load lc --rounds",
+            "gpreempt-load lc --rounds --json --seconds 5",
+            "gpreempt-load be --rounds --json --peer reset --watch flag",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
@@ -259,6 +276,8 @@ mod tests {
             "gpreempt-load lc --copy-kib 64 --kernels 1 --gap-us 0 --every-us 5000",
             "gpreempt-load lc --announce /dev/shm/flag",
             "gpreempt-load lc --trace times --probe moments.csv",
+            "gpreempt-load lc --rounds --json --every-us 50000 --phase-us 3000 --hint-us 350",
+            "gpreempt-load be --rounds --json --endless",
             "gpreempt-load be --graph 8 --beats beats.csv",
             "gpreempt-load be --endless --beats beats.csv --cooperative",
             "gpreempt-load be --peer reset --watch /dev/shm/flag --depth 4 --kernel-us 100",

@@ -7,11 +7,14 @@ mod lane;
 mod pipeline;
 mod report;
 mod reset;
+mod work;
 
 use std::time::Duration;
 
+use gpreempt_bench::round::Round;
+
 use crate::args::{BeArgs, Kind};
-use crate::clock::Monotonic;
+use crate::clock::{Clock, Monotonic};
 use crate::cuda::{Context, DeviceMemory, HostMemory, Library, Stream};
 use crate::failure::Failure;
 use crate::flag::Watched;
@@ -19,14 +22,13 @@ use crate::kernels::{Kernel, Registers};
 use crate::output::Output;
 use crate::peer::writable_driver;
 use crate::ready::Ready;
-use crate::stop::{Stop, end_after, leave};
+use crate::rounds::{self, Resident};
+use crate::stop::{Bound, Stop, leave};
 use crate::workload::{Wish, Workload};
 
 use beats::Beats;
-use exactness::Exactness;
-use lane::{DeviceLane, Piece};
-use pipeline::{Pipeline, Total};
-use report::{Final, Unit};
+use lane::Piece;
+use work::Work;
 
 /// Everything that is not the load itself: compiling, calibrating, waiting to begin and to end.
 const OVERHEAD: Duration = Duration::from_secs(240);
@@ -36,7 +38,7 @@ const ROUND_US: u64 = 1_000;
 /// Runs the load.
 pub(crate) fn main(args: &BeArgs) -> Result<(), Failure> {
     check(args)?;
-    end_after(OVERHEAD + Duration::from_secs(args.load.seconds));
+    let bound = Bound::after(OVERHEAD + Duration::from_secs(args.load.seconds));
     let stop = Stop::on_signals()?;
     // Before anything takes long: a path that cannot be opened, a driver that may not be changed.
     let watched = args.watch.as_deref().map(Watched::open).transpose()?;
@@ -45,7 +47,7 @@ pub(crate) fn main(args: &BeArgs) -> Result<(), Failure> {
     }
     let context = Context::open(&Library::open()?, args.load.device)?;
     let stream = Stream::new(&context)?;
-    let result = run(args, &context, &stream, watched.as_ref(), &stop);
+    let result = run(args, &context, &stream, watched.as_ref(), &stop, &bound);
     if matches!(result, Err(Failure::Stuck)) {
         leave();
     }
@@ -58,70 +60,32 @@ fn run(
     stream: &Stream,
     watched: Option<&Watched>,
     stop: &Stop,
+    bound: &Bound,
 ) -> Result<(), Failure> {
     let output = Output { json: args.load.json };
     let piece = piece(args, context, stream)?;
     let shape = piece.workload().map(Workload::shape);
     // Finding them takes a while, so it is done before the load is ready.
     let rings = if args.clear_ring { Some(reset::OwnRings::find()?) } else { None };
-    let beats = args.beats.as_deref().map(|path| Beats::open(path, context, stream));
-    let beats = beats.transpose()?;
+    let beats = args.beats.as_deref().map(|path| Beats::new(path, context, stream));
     let ready = Ready::now("be", &context.device().name, shape);
+    if let (Some(watched), Some(workload)) = (watched, piece.workload()) {
+        return match ready.announce(output, &args.load, stop)? {
+            true => reset::run(args, context, stream, workload, watched, rings.as_ref(), stop),
+            false => Ok(()),
+        };
+    }
+    let mut work = Work { args, context, stream, piece, beats: beats.transpose()? };
+    if args.load.rounds {
+        ready.announce(output, &args.load, stop)?;
+        return rounds::run(&mut work, output, stop, bound);
+    }
+    let only = Round { round: 0, seconds: args.load.seconds, seed: 0, hints: None };
+    let prepared = work.prepare(&only)?;
     if !ready.announce(output, &args.load, stop)? {
         return Ok(());
     }
-    if args.endless {
-        // PANIC: `check` lets only kernels be endless, and `piece` made one.
-        let workload = piece.workload().expect("an endless kernel");
-        endless::run(args, context, stream, workload, stop)?;
-        return beats.map_or(Ok(()), |beats| beats.write(workload, stream));
-    }
-    if let (Some(watched), Some(workload)) = (watched, piece.workload()) {
-        return reset::run(args, context, stream, workload, watched, rings.as_ref(), stop);
-    }
-    let mut lane = DeviceLane::new(context, stream, &piece, args.depth)?;
-    let unit = match (args.kind, args.graph) {
-        (Kind::Copy, _) => Unit::Copies,
-        (Kind::Fma | Kind::Counter | Kind::Spin, Some(_)) => Unit::Graphs,
-        (Kind::Fma | Kind::Counter | Kind::Spin, None) => Unit::Kernels,
-    };
-    let pipeline = Pipeline {
-        depth: usize::from(args.depth),
-        seconds: args.load.seconds,
-        report_ms: args.report_ms,
-        // A look at every twentieth of a kernel keeps the device busy and the processor free.
-        pause_ns: (args.kernel_us * 50).min(100_000),
-    };
-    let total =
-        pipeline.run(&mut lane, &Monotonic, stop, |window| output.line(&window.rate(unit)))?;
-    if let (Some(beats), Some(workload), true) = (beats, piece.workload(), total.is_drained) {
-        beats.write(workload, stream)?;
-    }
-    finish(args, output, unit, &piece, &total)
-}
-
-/// The last line, with the proof where there is one.
-fn finish(
-    args: &BeArgs,
-    output: Output,
-    unit: Unit,
-    piece: &Piece,
-    total: &Total,
-) -> Result<(), Failure> {
-    let exactness = match piece.workload() {
-        Some(workload) if args.kind == Kind::Counter && total.is_drained => {
-            let kernels = total.count * u64::from(args.graph.unwrap_or(1));
-            Some(Exactness::of(&workload.words()?, kernels))
-        }
-        Some(_) | None => None,
-    };
-    let is_exact = exactness.as_ref().is_none_or(Exactness::is_pass);
-    output.line(&Final::new(unit, total, exactness))?;
-    match (total.is_drained, is_exact) {
-        (false, _) => Err(Failure::Stuck),
-        (true, false) => Err(Failure::Wrong),
-        (true, true) => Ok(()),
-    }
+    work.perform(prepared, Monotonic.now_ns(), stop)
 }
 
 /// What goes into the stream again and again.

@@ -1,6 +1,7 @@
 //! A process that was started and will be ended.
 
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
@@ -22,22 +23,61 @@ pub(crate) struct Child {
     name: String,
     process: Process,
     log: PathBuf,
+    /// How much of the log does not count any more.
+    read: u64,
 }
 
 impl Child {
     /// Starts a program in a group of its own, so that Ctrl-C reaches the runner alone.
     pub(crate) fn start(name: &str, command: &mut Command, log: PathBuf) -> Result<Self, String> {
+        Self::start_with(name, command, log, Stdio::null())
+    }
+
+    /// The same for a program that is told things while it runs.
+    pub(crate) fn start_told(
+        name: &str,
+        command: &mut Command,
+        log: PathBuf,
+    ) -> Result<Self, String> {
+        Self::start_with(name, command, log, Stdio::piped())
+    }
+
+    fn start_with(
+        name: &str,
+        command: &mut Command,
+        log: PathBuf,
+        input: Stdio,
+    ) -> Result<Self, String> {
         let cannot = |error: std::io::Error| format!("cannot start {name}: {error}");
         let out = File::create(&log).map_err(cannot)?;
         let errors = out.try_clone().map_err(cannot)?;
         let process = command
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(out)
             .stderr(errors)
             .spawn()
             .map_err(cannot)?;
-        Ok(Self { name: name.to_owned(), process, log })
+        Ok(Self { name: name.to_owned(), process, log, read: 0 })
+    }
+
+    /// Writes a line to its input; the line has its end.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<(), String> {
+        let told = self.process.stdin.as_mut().map(|input| input.write_all(line.as_bytes()));
+        match told {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) | None => Err(self.failure("does not listen any more")),
+        }
+    }
+
+    /// Ends its input, which tells a program that listens to leave.
+    pub(crate) fn hang_up(&mut self) {
+        self.process.stdin = None;
+    }
+
+    /// What it said so far does not count any more.
+    pub(crate) fn forget(&mut self) {
+        self.read = std::fs::metadata(&self.log).map_or(0, |log| log.len());
     }
 
     /// The process.
@@ -45,9 +85,9 @@ impl Child {
         self.process.id()
     }
 
-    /// Everything it said so far.
+    /// Everything it said so far that counts.
     pub(crate) fn said(&self) -> String {
-        read(&self.log)
+        read(&self.log, self.read)
     }
 
     /// Waits until it said something; fails if it ends, takes too long, or somebody asks to stop.
@@ -99,6 +139,15 @@ impl Child {
         Err(self.failure("did not end when asked to, and was killed"))
     }
 
+    /// The same, and it must say that all went well.
+    pub(crate) fn end_well(&mut self, signal: Signal) -> Result<(), String> {
+        self.end(signal)?;
+        match self.status()? {
+            Some(status) if status.success() => Ok(()),
+            _ => Err(self.failure("did not end well")),
+        }
+    }
+
     /// What to say if it is not there any more although nobody ended it.
     pub(crate) fn gone(&mut self) -> Option<String> {
         let status = self.status().ok().flatten()?;
@@ -107,7 +156,7 @@ impl Child {
 
     /// What went wrong, with the last thing it said.
     pub(crate) fn failure(&self, what: &str) -> String {
-        let said = self.said();
+        let said = read(&self.log, 0);
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
         let last: String = last.chars().take(SAID_MAX).collect();
         format!("{} {what}; it said last: {last}", self.name)
@@ -159,10 +208,15 @@ impl Drop for Child {
     }
 }
 
-fn read(path: &Path) -> String {
-    std::fs::read(path)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default()
+fn read(path: &Path, from: u64) -> String {
+    let bytes = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -201,6 +255,35 @@ mod tests {
         let error = child.wait_for("ready", |_| false, LIMIT, &stop).unwrap_err();
         assert!(error.contains("before it was ready; it said last: no device"), "{error}");
         assert!(child.wait(LIMIT, &stop).is_err());
+        done(child);
+    }
+
+    #[test]
+    fn a_program_is_told_things_and_answers_to_the_last_one() {
+        let script = "while read line; do echo heard $line; done";
+        let log = std::env::temp_dir().join(format!("gpreempt-told-{}", std::process::id()));
+        let mut child =
+            Child::start_told("it", Command::new("sh").args(["-c", script]), log).unwrap();
+        let stop = AtomicBool::new(false);
+        for word in ["one", "two"] {
+            child.forget();
+            child.tell(&format!("{word}\n")).unwrap();
+            child.wait_for("heard", |said| said.contains(word), LIMIT, &stop).unwrap();
+        }
+        assert_eq!(child.said(), "heard two\n");
+        child.hang_up();
+        child.wait(LIMIT, &stop).unwrap();
+        assert!(child.tell("three\n").unwrap_err().contains("does not listen"));
+        done(child);
+    }
+
+    #[test]
+    fn how_a_process_ended_counts_where_it_matters() {
+        let mut child = start("trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done");
+        let stop = AtomicBool::new(false);
+        child.wait_for("up", |said| said.contains("up"), LIMIT, &stop).unwrap();
+        let error = child.end_well(Signal::TERM).unwrap_err();
+        assert!(error.contains("did not end well"), "{error}");
         done(child);
     }
 

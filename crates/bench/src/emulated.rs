@@ -2,6 +2,7 @@
 //!
 //! A measurement is a pure function of case, mode and seed: the same on every machine, every time.
 
+mod estimate;
 mod measure;
 mod moments;
 mod scenario;
@@ -27,8 +28,6 @@ pub struct Emulated;
 
 /// Spans that are kept: enough for the preemptions of a whole case.
 const SPANS_MAX: usize = 2_000_000;
-/// A second of virtual time takes about so long.
-const SECONDS_PER_VIRTUAL_SECOND: f64 = 0.5;
 
 impl Mode {
     /// What people read about it.
@@ -77,9 +76,7 @@ impl Backend for Emulated {
     }
 
     fn estimate(&self, step: &Step<'_>) -> Duration {
-        // CAST: minutes in nanoseconds are far below what a float counts exactly.
-        let virtual_s = step.case.simulated.length(step.is_short).as_nanos() as f64 / 1e9;
-        Duration::from_secs_f64(virtual_s * SECONDS_PER_VIRTUAL_SECOND)
+        estimate::estimate(step)
     }
 
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {

@@ -14,5 +14,6 @@ pub mod plan;
 pub mod predict;
 pub mod report;
 pub mod results;
+pub mod round;
 pub mod stability;
 pub mod suite;

@@ -11,6 +11,11 @@ pub(crate) enum Line {
         /// Its kernel, if it has one.
         kernel: Option<Shape>,
     },
+    /// The load can begin a round.
+    Prepared {
+        /// Which.
+        round: u64,
+    },
     /// What best-effort work did in a while.
     Rate {
         /// The while, by `CLOCK_MONOTONIC`.
@@ -106,7 +111,11 @@ pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
 pub(crate) fn last(log: &str) -> Option<Final> {
     of(log).find_map(|line| match line {
         Line::Final(last) => Some(last),
-        Line::Ready { .. } | Line::Rate { .. } | Line::Holds { .. } | Line::Attached { .. } => None,
+        Line::Ready { .. }
+        | Line::Prepared { .. }
+        | Line::Rate { .. }
+        | Line::Holds { .. }
+        | Line::Attached { .. } => None,
     })
 }
 

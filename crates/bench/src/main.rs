@@ -20,9 +20,11 @@ mod keeper;
 mod kernels;
 mod latency;
 mod lc;
+mod leash;
 mod output;
 mod peer;
 mod ready;
+mod rounds;
 mod schedule;
 mod stop;
 mod workload;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Lc(args) => lc::main(&args),
         Command::Devices(args) => devices::main(&args),
         Command::Peer(args) => peer::main(&args),
+        Command::Leash(args) => leash::main(&args),
         Command::Keeper(args) => keeper::main(&args),
         Command::Man { folder } => clap_mangen::generate_to(Args::command(), &folder)
             .map_err(|error| Failure::input(format_args!("{}: {error}", folder.display()))),

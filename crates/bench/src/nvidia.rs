@@ -1,11 +1,16 @@
 //! An NVIDIA GPU: real processes, started, steered and ended by the runner.
 //!
-//! Each measurement has processes of its own. All of them get ready before any of them begins, so
-//! that nobody is slowed by the start of another. Whatever is started is ended, also after Ctrl-C;
-//! loads end by themselves after a while even if the runner is killed.
+//! The processes of a case stay for all its measurements, which are rounds for them. All of them
+//! get ready before any of them begins, so that nobody is slowed by the start of another. Whatever
+//! is started is ended, also after Ctrl-C; nothing outlives a runner that is killed.
 
+mod access;
+mod actor;
 mod arguments;
+mod cast;
 mod control;
+mod estimate;
+mod hold_calls;
 mod measure;
 mod mode;
 mod moments;
@@ -13,7 +18,6 @@ mod mps;
 mod needs;
 mod programs;
 mod samples;
-mod scene;
 mod steer;
 mod surroundings;
 
@@ -25,12 +29,12 @@ use std::time::Duration;
 
 use crate::engine::{Backend, Measured};
 use crate::plan::Step;
-use crate::results::{Environment, ModeInfo, Role};
-use crate::suite::Load;
+use crate::results::{Environment, ModeInfo};
 
+use cast::Cast;
 pub use mode::Mode;
 pub use programs::Programs;
-pub(crate) use programs::there;
+pub(crate) use programs::{Leash, there};
 
 /// Real processes on a real GPU.
 #[derive(Debug)]
@@ -41,13 +45,10 @@ pub struct Nvidia {
     stop: Arc<AtomicBool>,
     /// How much a kernel of a load must do to be as long as wished, by the load's arguments.
     iterations: BTreeMap<String, u64>,
-    scenes: u32,
+    /// Those who wait for their next measurement.
+    casts: Vec<Cast>,
+    cast_count: u32,
 }
-
-/// The start of all processes of a measurement and their end.
-const OVERHEAD: Duration = Duration::from_secs(4);
-/// How long best-effort work is measured with nobody beside.
-pub(crate) const BE_ALONE_SECONDS: u64 = 2;
 
 impl Nvidia {
     /// A runner whose files are in a new folder under `place`. `stop` ends it early.
@@ -58,8 +59,15 @@ impl Nvidia {
         let scratch = std::env::temp_dir().join(format!("gpreempt-bench-{}", std::process::id()));
         std::fs::create_dir_all(&scratch)
             .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
-        let programs = Programs::find();
-        Ok(Self { programs, scratch, stop, iterations: BTreeMap::new(), scenes: 0 })
+        let (programs, iterations) = (Programs::find(), BTreeMap::new());
+        Ok(Self { programs, scratch, stop, iterations, casts: Vec::new(), cast_count: 0 })
+    }
+
+    /// The same with programs that are somewhere else.
+    #[must_use]
+    pub fn with_programs(mut self, programs: Programs) -> Self {
+        self.programs = programs;
+        self
     }
 
     fn is_stopped(&self) -> bool {
@@ -70,6 +78,7 @@ impl Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
+        self.casts.clear();
         // It contains nothing but logs that nobody reads any more.
         let _ = std::fs::remove_dir_all(&self.scratch);
     }
@@ -93,12 +102,7 @@ impl Backend for Nvidia {
     }
 
     fn estimate(&self, step: &Step<'_>) -> Duration {
-        let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
-        let has = |role: Role| step.case.loads.iter().any(|load: &Load| load.role == role);
-        let alone = step.mode.alone.is_none();
-        let lc = if has(Role::Lc) || !alone { seconds + 1 } else { 0 };
-        let be = if alone && has(Role::Be) { BE_ALONE_SECONDS + 3 } else { 0 };
-        OVERHEAD + Duration::from_secs(lc + be)
+        estimate::estimate(step)
     }
 
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {

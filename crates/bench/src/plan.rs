@@ -1,6 +1,7 @@
 //! What is measured one after the other.
 //!
-//! Modes are interleaved: a machine that is slower in the afternoon is slower for all of them. The
+//! One case after the other, because its programs stay for all its measurements. Within a case
+//! modes are interleaved: a machine that is slower in the afternoon is slower for all of them. The
 //! mode without anybody beside comes first, because the others are compared with it; the others
 //! begin with another one in each repetition.
 
@@ -22,6 +23,18 @@ pub struct Step<'s> {
     pub seed: u64,
     /// Whether this is the short form.
     pub is_short: bool,
+}
+
+impl Step<'_> {
+    /// Decides what is left to chance in one load of the case: no two have the same.
+    pub fn seed_of(&self, index: usize) -> u64 {
+        seed_of(self.seed, index)
+    }
+}
+
+/// The seed of a load in a measurement with that seed.
+pub(crate) fn seed_of(seed: u64, index: usize) -> u64 {
+    seed * 1_000 + index as u64
 }
 
 /// What somebody wishes to measure.
@@ -131,15 +144,13 @@ pub fn steps<'s>(cases: &[&'s Case], modes: &'s [ModeInfo], wish: &Wish) -> Vec<
     let (alone, others): (Vec<&ModeInfo>, Vec<&ModeInfo>) =
         modes.iter().partition(|mode| mode.alone.is_none());
     let mut steps = Vec::new();
-    for repetition in 0..wish.repetitions {
-        // CAST: a repetition is a small number.
-        let turn = if others.is_empty() { 0 } else { repetition as usize % others.len() };
-        let rotated = others[turn..].iter().chain(&others[..turn]);
-        let order: Vec<&ModeInfo> = alone.iter().chain(rotated).copied().collect();
-        for &case in cases {
-            let is_meant =
-                |mode: &ModeInfo| case.modes.is_empty() || case.modes.contains(&mode.name);
-            for &mode in order.iter().filter(|mode| is_meant(mode)) {
+    for &case in cases {
+        let is_meant = |mode: &ModeInfo| case.modes.is_empty() || case.modes.contains(&mode.name);
+        for repetition in 0..wish.repetitions {
+            // CAST: a repetition is a small number.
+            let turn = if others.is_empty() { 0 } else { repetition as usize % others.len() };
+            let rotated = others[turn..].iter().chain(&others[..turn]);
+            for &mode in alone.iter().chain(rotated).filter(|mode| is_meant(mode)) {
                 let seed = u64::from(repetition) + 1;
                 steps.push(Step { case, mode, repetition, seed, is_short: wish.is_short });
             }
@@ -232,7 +243,7 @@ mod tests {
         let error = check_mode_names(&read_suite("s", &text).unwrap(), &known()).unwrap_err();
         let expected = "modes of case a: there is no mode w; there are: alone, other, x, y, z";
         assert_eq!(error, expected);
-        let check = "[[check]]\nname = 'n'\nmode = 'v'\nwhat = 'p50_ratio'\nat_most_percent = 1\n";
+        let check = "[[check]]\nname = 'n'\nmode = 'v'\nwhat = 'be_kept'\nat_most_percent = 1\n";
         let suite = read_suite("s", &format!("{TEXT}\n{check}")).unwrap();
         let error = check_mode_names(&suite, &known()).unwrap_err();
         assert!(error.starts_with("mode of check \"n\": there is no mode v"), "{error}");

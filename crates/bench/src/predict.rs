@@ -102,7 +102,7 @@ fn median(measurement: &Measurement) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Environment, SCHEMA, Status, SuiteInfo};
+    use crate::results::{Environment, SCHEMA, Status};
     use crate::suite::built_in;
 
     /// What the simulator itself measured, as if it were a GPU that takes `more` times as long in
@@ -134,11 +134,7 @@ mod tests {
         let measurements = vec![measure("alone", 1), measure(mode, more)];
         Results {
             schema: SCHEMA,
-            suite: SuiteInfo {
-                name: suite.name.clone(),
-                title: suite.title.clone(),
-                digest: suite.digest.clone(),
-            },
+            suite: suite.info(),
             backend: "nvidia".into(),
             command: String::new(),
             commit: None,

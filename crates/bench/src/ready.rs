@@ -40,7 +40,8 @@ impl Ready {
         Self { load, pid, at_ns: Monotonic.now_ns(), device: device.to_owned(), kernel }
     }
 
-    /// Says so, and waits until the measurement may begin. False: it was asked to stop instead.
+    /// Says so, and waits until the measurement may begin, if that is not for orders to say.
+    /// False: it was asked to stop instead.
     pub(crate) fn announce(
         &self,
         output: Output,

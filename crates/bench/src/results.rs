@@ -23,6 +23,9 @@ pub use time_line::{Mark, Span, TimeLine};
 /// The version of the format.
 pub const SCHEMA: u32 = 1;
 
+/// The unit of what can be counted: such numbers have nothing behind the point.
+pub const COUNT: &str = "count";
+
 /// The mode that the others are compared with: latency-critical work without anybody beside it.
 pub const ALONE: &str = "alone";
 
@@ -72,6 +75,9 @@ pub struct SuiteInfo {
     pub title: String,
     /// A checksum of the suite's text: results of different texts are not mixed.
     pub digest: String,
+    /// The text itself; none in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// One of the things that are compared.

@@ -7,6 +7,8 @@ pub(crate) enum Arrivals {
     Periodic {
         /// Nanoseconds from one to the next.
         every_ns: u64,
+        /// Nanoseconds from the beginning to the first.
+        phase_ns: u64,
     },
     /// Independent of each other.
     Poisson {
@@ -44,7 +46,9 @@ impl Iterator for Schedule {
 
     fn next(&mut self) -> Option<u64> {
         let due = match &self.arrivals {
-            Arrivals::Periodic { every_ns } => self.index.saturating_mul(*every_ns),
+            Arrivals::Periodic { every_ns, phase_ns } => {
+                self.index.saturating_mul(*every_ns).saturating_add(*phase_ns)
+            }
             Arrivals::Trace(times) => *times.get(usize::try_from(self.index).ok()?)?,
             Arrivals::Poisson { mean_ns, .. } => {
                 let gap = self.chance.exponential(*mean_ns);
@@ -91,10 +95,13 @@ mod tests {
 
     #[test]
     fn periodic_requests_do_not_drift() {
-        let due: Vec<u64> =
-            Schedule::new(Arrivals::Periodic { every_ns: 10_000_000 }).take(1001).collect();
-        assert_eq!(due[..3], [0, 10_000_000, 20_000_000]);
-        assert_eq!(due[1000], 10_000_000_000);
+        let due = |phase_ns| {
+            let arrivals = Arrivals::Periodic { every_ns: 10_000_000, phase_ns };
+            Schedule::new(arrivals).take(1001).collect::<Vec<u64>>()
+        };
+        assert_eq!(due(0)[..3], [0, 10_000_000, 20_000_000]);
+        assert_eq!(due(0)[1000], 10_000_000_000);
+        assert_eq!(due(3_000_000)[..2], [3_000_000, 13_000_000]);
     }
 
     #[test]

@@ -7,14 +7,15 @@ mod built_in;
 mod case;
 mod criterion;
 mod load;
+mod numbers;
 mod read;
 
 use gpreempt_core::config::PolicyKind;
 use gpreempt_core::time::Duration;
 
-use crate::results::{CurvePoint, Role};
+use crate::results::{CurvePoint, Role, SuiteInfo};
 
-pub use arrivals::{Arrivals, bursty};
+pub use arrivals::Arrivals;
 pub use built_in::{built_in, built_in_names};
 pub use criterion::{Criterion, Limit, Quantity};
 pub use load::{Load, Work};
@@ -27,7 +28,9 @@ pub struct Suite {
     pub name: String,
     /// A line about it.
     pub title: String,
-    /// A checksum of its text.
+    /// Its text.
+    pub text: String,
+    /// A checksum of that.
     pub digest: String,
     /// How often each case is measured in each mode, unless somebody says otherwise.
     pub repetitions: u32,
@@ -92,6 +95,18 @@ pub enum Backends {
     Emulated,
     /// On a real GPU.
     Nvidia,
+}
+
+impl Suite {
+    /// What results say about it.
+    pub fn info(&self) -> SuiteInfo {
+        SuiteInfo {
+            name: self.name.clone(),
+            title: self.title.clone(),
+            digest: self.digest.clone(),
+            text: Some(self.text.clone()),
+        }
+    }
 }
 
 impl LongAndShort {

@@ -100,13 +100,19 @@ impl Workload {
             workload.shape.measured_us = Some(found.length.as_secs_f64() * 1e6);
         }
         // The measurements have left their traces, which must not count.
-        workload.data.clear()?;
-        match &workload.extra {
+        workload.clear()?;
+        Ok(workload)
+    }
+
+    /// Forgets what its kernels did. None of them may be running.
+    pub(crate) fn clear(&self) -> Result<(), CudaError> {
+        self.data.clear()?;
+        match &self.extra {
             Memory::None => {}
             Memory::Device(memory) => memory.clear()?,
             Memory::Host(memory) => memory.clear(),
         }
-        Ok(workload)
+        Ok(())
     }
 
     fn compile(context: &Context, wish: &Wish) -> Result<Self, Failure> {

@@ -7,7 +7,9 @@ counts from when it was due, also when the one before it was late.
 import argparse
 import json
 import os
+import queue
 import sys
+import threading
 import time
 
 import torch
@@ -133,14 +135,73 @@ def request(kind):
     return decode
 
 
-def begin(arguments):
-    """Says that everything is ready, and waits until the measurement begins."""
+class Rounds:
+    """Orders from stdin, one line of JSON each; the program leaves when they end.
+
+    A round is prepared, begins at a moment that is the same for all programs, and ends by itself
+    or when it is told to. Between rounds nothing of this program is on the device.
+    """
+
+    PATIENCE = 120
+
+    def __init__(self):
+        self.orders, self.ended, self.is_over = queue.Queue(), 0, False
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in sys.stdin:
+            order = json.loads(line)
+            if order["do"] == "end":
+                self.ended = max(self.ended, order["round"])
+            else:
+                self.orders.put(order)
+        self.is_over = True
+        self.orders.put(None)
+
+    def __iter__(self):
+        """Each round with its number, its length in seconds and its beginning."""
+        while (order := self.orders.get()) is not None:
+            if order["do"] != "prepare":
+                sys.exit(f"{order} comes too early")
+            say({"line": "prepared", "round": order["round"]})
+            begin = self.orders.get(timeout=self.PATIENCE)
+            if begin is None:
+                return
+            yield Round(self, order["round"], order["seconds"], begin["at_ns"])
+
+
+class Round:
+    """One measurement."""
+
+    def __init__(self, rounds, number, seconds, begin_ns):
+        self.rounds, self.number, self.seconds, self.begin_ns = rounds, number, seconds, begin_ns
+
+    def is_over(self):
+        return self.rounds is not None and (
+            self.rounds.is_over or self.rounds.ended >= self.number)
+
+    def wait(self):
+        """Until the beginning; the last of it looking at the clock."""
+        while (left := self.begin_ns - time.monotonic_ns()) > 0 and not self.is_over():
+            time.sleep(min(0.02, max(0, left - 1_000_000) / 1e9))
+
+    def last(self, line):
+        number = {"round": self.number} if self.rounds else {}
+        say({"line": "final"} | number | line)
+
+
+def rounds(arguments):
+    """Says that everything is ready, and gives the measurements to be made."""
     say({"line": "ready", "load": arguments.role, "pid": os.getpid(), "kernel": None})
+    if arguments.rounds:
+        yield from Rounds()
+        return
     deadline = time.monotonic() + 120
     while arguments.wait_file and not os.path.exists(arguments.wait_file):
         if time.monotonic() > deadline:
             sys.exit(f"{arguments.wait_file} did not appear within 120 s")
         time.sleep(0.001)
+    yield Round(None, 0, arguments.seconds, time.monotonic_ns())
 
 
 def online(arguments):
@@ -150,28 +211,36 @@ def online(arguments):
         serve = request(arguments.kind)
         for _ in range(20):
             reference = serve()
-        begin(arguments)
-        start = time.monotonic_ns()
-        first = start + arguments.warmup_ms * 1_000_000
-        end = first + arguments.seconds * 1_000_000_000
-        rows, wrong = [], 0
-        for due in range(start, end, arguments.every_us * 1_000):
-            time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
-            began = time.monotonic_ns()
-            if began >= end:
-                if due >= first:
-                    rows.append((due, began, began, 0))
-                continue
-            wrong += serve() != reference
+        for each in rounds(arguments):
+            answer(arguments, each, serve, reference)
+
+
+def answer(arguments, each, serve, reference):
+    """The requests of one measurement."""
+    start = each.begin_ns
+    first = start + arguments.warmup_ms * 1_000_000
+    end = first + each.seconds * 1_000_000_000
+    rows, wrong = [], 0
+    each.wait()
+    for due in range(start, end, arguments.every_us * 1_000):
+        time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+        if each.is_over():
+            break
+        began = time.monotonic_ns()
+        if began >= end:
             if due >= first:
-                rows.append((due, began, time.monotonic_ns(), 1))
+                rows.append((due, began, began, 0))
+            continue
+        wrong += serve() != reference
+        if due >= first:
+            rows.append((due, began, time.monotonic_ns(), 1))
     if arguments.raw:
         with open(arguments.raw, "w") as out:
             out.write("due_ns,begin_ns,end_ns,served\n")
             out.writelines(",".join(map(str, row)) + "\n" for row in rows)
-    say({"line": "final", "from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong,
-         "service_us": quantiles([(ended - began) / 1e3 for _, began, ended, served in rows
-                                  if served])})
+    each.last({"from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong,
+               "service_us": quantiles([(ended - began) / 1e3 for _, began, ended, served in rows
+                                        if served])})
     if wrong:
         sys.exit(f"{wrong} results are not those of the first request")
 
@@ -203,10 +272,16 @@ def offline(arguments):
     for _ in range(5):
         step()
     torch.cuda.synchronize()
-    begin(arguments)
-    done, since = 0, time.monotonic_ns()
-    end = time.monotonic() + arguments.seconds
-    while time.monotonic() < end:
+    for each in rounds(arguments):
+        train(each, step)
+
+
+def train(each, step):
+    """The steps of one measurement. At its end nothing is left on the device."""
+    each.wait()
+    begin = since = time.monotonic_ns()
+    done, end = 0, begin + each.seconds * 1_000_000_000
+    while time.monotonic_ns() < end and not each.is_over():
         step()
         done += 1
         if done % 2 == 0:
@@ -214,6 +289,8 @@ def offline(arguments):
             now = time.monotonic_ns()
             say({"line": "rate", "from_ns": since, "until_ns": now, "count": 2})
             since = now
+    torch.cuda.synchronize()
+    each.last({"unit": "steps", "from_ns": begin, "until_ns": time.monotonic_ns(), "total": done})
 
 
 def say(line):
@@ -228,6 +305,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--warmup-ms", type=int, default=500)
     parser.add_argument("--every-us", type=int, default=50_000)
+    parser.add_argument("--rounds", action="store_true",
+                        help="stay for several measurements; orders come on stdin")
     parser.add_argument("--wait-file", help="begin only when this file exists")
     parser.add_argument("--raw", help="write every request that counts")
     arguments = parser.parse_args()

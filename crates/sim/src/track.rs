@@ -24,6 +24,21 @@ pub enum Activity {
     Kill,
 }
 
+impl Activity {
+    /// What pictures and traces call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Wait => "wait",
+            Self::Run => "run",
+            Self::Save => "save",
+            Self::Restore => "restore",
+            Self::Hold => "hold",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 /// A time during which a queue did the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {

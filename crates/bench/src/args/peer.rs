@@ -68,6 +68,7 @@ mod tests {
             | Command::Lc(_)
             | Command::Devices(_)
             | Command::Keeper(_)
+            | Command::Leash(_)
             | Command::Man { .. } => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cuda::{Context, HostMemory, Stream};
 use crate::device_clock::{Comparison, DeviceClock, Moment, wide};
@@ -12,30 +12,42 @@ use crate::workload::Workload;
 
 /// What is needed to write them down in the time of the processor.
 pub(super) struct Beats {
-    file: File,
+    path: PathBuf,
     comparison: Comparison,
-    first: Moment,
 }
 
 impl Beats {
     /// Before the load begins: a path that cannot be written costs no measurement.
-    pub(super) fn open(path: &Path, context: &Context, stream: &Stream) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| {
-            Failure::input(format_args!("cannot write {}: {error}", path.display()))
-        })?;
-        let comparison = Comparison::new(context, stream)?;
-        let first = comparison.look(stream)?;
-        Ok(Self { file, comparison, first })
+    pub(super) fn new(path: &Path, context: &Context, stream: &Stream) -> Result<Self, Failure> {
+        let beats = Self { path: path.to_owned(), comparison: Comparison::new(context, stream)? };
+        beats.file()?;
+        Ok(beats)
     }
 
-    /// After the load has ended.
-    pub(super) fn write(self, workload: &Workload, stream: &Stream) -> Result<(), Failure> {
-        let clock = DeviceClock { first: self.first, last: self.comparison.look(stream)? };
+    /// The same moment on both clocks, before a measurement.
+    pub(super) fn begin(&self, stream: &Stream) -> Result<Moment, Failure> {
+        self.comparison.look(stream)
+    }
+
+    fn file(&self) -> Result<File, Failure> {
+        let cannot =
+            |error| Failure::input(format_args!("cannot write {}: {error}", self.path.display()));
+        File::create(&self.path).map_err(cannot)
+    }
+
+    /// After it has ended.
+    pub(super) fn write(
+        &self,
+        workload: &Workload,
+        stream: &Stream,
+        first: Moment,
+    ) -> Result<(), Failure> {
+        let clock = DeviceClock { first, last: self.comparison.look(stream)? };
         let records = match workload.host() {
             Some(host) => of_endless(host, workload.shape().blocks),
             None => of_kernels(&workload.extra_words()?),
         };
-        write_records(self.file, &clock, &records)
+        write_records(self.file()?, &clock, &records)
             .map_err(|error| Failure::run(format_args!("cannot write the beats: {error}")))
     }
 }

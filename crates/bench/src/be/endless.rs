@@ -18,11 +18,12 @@ const STOP_WORD: usize = 0;
 /// Runs the kernel.
 pub(super) fn run(
     args: &BeArgs,
+    seconds: u64,
     context: &Context,
     stream: &Stream,
     workload: &Workload,
     stop: &Stop,
-) -> Result<(), Failure> {
+) -> Result<Final, Failure> {
     let output = Output { json: args.load.json };
     // PANIC: an endless kernel is prepared with host memory.
     let host = workload.host().expect("memory shared with the kernel");
@@ -33,7 +34,7 @@ pub(super) fn run(
     workload.launch(stream)?;
     stream.record(&mark)?;
 
-    let end = begin + args.load.seconds * 1_000_000_000;
+    let end = begin + seconds * 1_000_000_000;
     let every = args.report_ms * 1_000_000;
     let mut from_ns = begin;
     let mut total = 0;
@@ -59,8 +60,7 @@ pub(super) fn run(
     }
     let count = rounds(host, blocks);
     let total = Total { from_ns: begin, until_ns: clock.now_ns(), count, is_drained };
-    output.line(&Final::new(Unit::Rounds, &total, None))?;
-    if is_drained { Ok(()) } else { Err(Failure::Stuck) }
+    Ok(Final::new(Unit::Rounds, &total, None))
 }
 
 /// Rounds that all blocks together completed, for each block on average.

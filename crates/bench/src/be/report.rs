@@ -36,6 +36,9 @@ pub(super) struct Rate {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "line", rename = "final")]
 pub(super) struct Final {
+    /// The round, of a load that has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) round: Option<u64>,
     unit: Unit,
     from_ns: u64,
     until_ns: u64,
@@ -60,7 +63,28 @@ impl Final {
     pub(super) fn new(unit: Unit, total: &Total, exactness: Option<Exactness>) -> Self {
         let Total { from_ns, until_ns, count, is_drained } = *total;
         let per_second = rate(count, from_ns, until_ns);
-        Self { unit, from_ns, until_ns, total: count, per_second, drained: is_drained, exactness }
+        Self {
+            round: None,
+            unit,
+            from_ns,
+            until_ns,
+            total: count,
+            per_second,
+            drained: is_drained,
+            exactness,
+        }
+    }
+}
+
+impl Final {
+    /// Whether everything that was submitted completed.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Whether nothing is known to have happened twice or not at all.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exactness.as_ref().is_none_or(Exactness::is_pass)
     }
 }
 

@@ -8,7 +8,7 @@ use super::scenario::{Mode, scenario};
 use super::{simulate, time_line};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::plan::Step;
-use crate::results::{BeResult, Distribution, LcResult, LoadResult, Number, Role};
+use crate::results::{BeResult, COUNT, Distribution, LcResult, LoadResult, Number, Role};
 use crate::suite::Load;
 
 /// Simulates a case in a mode.
@@ -142,7 +142,7 @@ fn counts(outcome: &Outcome, mode: Mode) -> Vec<Number> {
     ]
     .map(|(name, title, count)| {
         // CAST: far below what a float counts exactly.
-        Number::new(name, title, "1", count as f64)
+        Number::new(name, title, COUNT, count as f64)
     })
     .to_vec()
 }

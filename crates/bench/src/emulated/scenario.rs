@@ -10,7 +10,7 @@ use gpreempt_sim::scenario::{
 
 use crate::plan::Step;
 use crate::results::Role;
-use crate::suite::{Arrivals, Load, Work, bursty};
+use crate::suite::{Arrivals, Load, Work};
 
 /// A way of sharing the simulated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +174,10 @@ pub fn scenario(
     let mut kernels = Vec::new();
     let mut tasks = Vec::new();
     let mut faults = Vec::new();
-    for load in step.case.loads.iter().filter(|load| keep(load)) {
+    for (index, load) in step.case.loads.iter().enumerate().filter(|(_, load)| keep(load)) {
         check(load)?;
         kernels.push(kernel(load, &model));
-        let task = task(load, kernels.len() - 1, mode, duration, step.seed);
+        let task = task(load, kernels.len() - 1, mode, duration, step.seed_of(index));
         if let (Role::Be, Some(lasts)) = (load.role, load.lasts) {
             let kind = FaultKind::TaskDeath(tasks.len());
             faults.push(FaultSpec { at: load.start + lasts, lasts: Duration::ZERO, kind });
@@ -232,8 +232,10 @@ fn task(load: &Load, kernel: usize, mode: Mode, duration: Duration, seed: u64) -
         Arrivals::Periodic { every, phase } => {
             SimArrivals::Periodic { every: every + ODD, phase: phase + first }
         }
-        Arrivals::Poisson { mean } => SimArrivals::Poisson { mean },
-        Arrivals::Bursty { mean } => SimArrivals::Trace(bursty(mean, duration, seed)),
+        // The same times that a GPU gets, not only the same kind.
+        Arrivals::Poisson { .. } | Arrivals::Bursty { .. } => {
+            SimArrivals::Trace(load.arrivals.times(duration, seed).unwrap_or_default())
+        }
         Arrivals::BackToBack { depth } => SimArrivals::BackToBack { depth: depth.min(4) },
     };
     // A graph's kernels follow each other without anybody waiting for each.

@@ -54,7 +54,7 @@ fn what_no_model_can_do_is_named_before_anything_runs() {
     let cases: Vec<_> = suite.cases.iter().collect();
     let steps = plan::steps(&cases, &modes, &wish(&[]));
     let missing = Emulated.missing(&steps);
-    assert_eq!(missing.len(), 8, "{missing:?}");
+    assert_eq!(missing.len(), 11, "{missing:?}");
     assert_eq!(missing[0], "case resnet: inference is a PyTorch program and needs a GPU");
     for name in built_in_names().filter(|name| *name != "torch") {
         let suite = built_in(name).unwrap();

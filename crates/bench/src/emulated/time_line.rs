@@ -2,7 +2,6 @@
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::outcome::{Outcome, Served};
-use gpreempt_sim::track::Activity;
 
 use crate::results::{Mark, Role, Span, TimeLine};
 use crate::suite::Load;
@@ -35,7 +34,7 @@ pub(super) fn around_one(loads: &[&Load], outcome: &Outcome) -> Option<TimeLine>
         if is_inside && task < ROWS_MAX && spans.len() < SPANS_MAX {
             spans.push(Span {
                 row: u32::try_from(task).unwrap_or(u32::MAX),
-                what: name(span.activity).to_owned(),
+                what: span.activity.name().to_owned(),
                 from_ns: offset(span.start),
                 to_ns: offset(span.end),
             });
@@ -49,16 +48,4 @@ pub(super) fn around_one(loads: &[&Load], outcome: &Outcome) -> Option<TimeLine>
         marks: vec![mark("request", request.arrived), mark("answer", request.ended)],
         length_ns: until.since(from).as_nanos(),
     })
-}
-
-fn name(activity: Activity) -> &'static str {
-    match activity {
-        Activity::Idle => "idle",
-        Activity::Wait => "wait",
-        Activity::Run => "run",
-        Activity::Save => "save",
-        Activity::Restore => "restore",
-        Activity::Hold => "hold",
-        Activity::Kill => "kill",
-    }
 }

@@ -1,6 +1,6 @@
 //! Numbers that follow from what each load got.
 
-use crate::results::{LoadResult, Measurement, Number};
+use crate::results::{COUNT, LoadResult, Measurement, Number};
 use crate::suite::{Case, Load};
 
 /// A load that is more important may be this much slower than one that is less important.
@@ -94,7 +94,7 @@ fn inversions(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
         }
     }
     let title = "pairs of loads of which the more important one was slower";
-    vec![number("inverted_pairs", title, f64::from(inverted))]
+    vec![Number::new("inverted_pairs", title, COUNT, f64::from(inverted))]
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::{Wish, cases, modes, steps};
-use crate::results::{Distribution, SCHEMA, SuiteInfo, rfc3339};
+use crate::results::{Distribution, SCHEMA, rfc3339};
 use crate::suite::read_suite;
 
 const TEXT: &str = "name = 's'\ntitle = 't'\n\
@@ -98,7 +98,7 @@ impl Watcher for Until {
 fn fresh(suite: &Suite, modes: &[ModeInfo]) -> Results {
     Results {
         schema: SCHEMA,
-        suite: SuiteInfo { name: "s".into(), title: "t".into(), digest: suite.digest.clone() },
+        suite: suite.info(),
         backend: "emulated".into(),
         command: "gpreempt bench s".into(),
         commit: None,

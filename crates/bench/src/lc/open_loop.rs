@@ -24,9 +24,11 @@ pub(super) trait Service {
     fn expect(&mut self) {}
 }
 
-/// How long to run.
-#[derive(Clone, Copy, Debug)]
+/// When and how long to run.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OpenLoop {
+    /// The beginning, from which all due times count.
+    pub(super) begin_ns: u64,
     /// Requests due this soon run but do not count.
     pub(super) warmup_ns: u64,
     /// Requests due in this time after it count.
@@ -75,7 +77,7 @@ impl OpenLoop {
         stop: &Stop,
         mut record: impl FnMut(Sample),
     ) -> Result<Outcome, Failure> {
-        let begin = clock.now_ns();
+        let begin = self.begin_ns;
         let from_ns = begin + self.warmup_ns;
         let mut end = from_ns + self.measured_ns;
         let (latency, service_time) = (Latency::new(), Latency::new());

@@ -15,29 +15,32 @@ pub(super) struct Seen {
     pub(super) last_device_ns: u64,
 }
 
-/// The comparison of the clocks before the load began.
+/// What compares the clocks before requests come and after them.
 pub(super) struct Probe {
     comparison: Comparison,
-    first: Moment,
 }
 
 impl Probe {
     /// Before the load begins.
     pub(super) fn new(context: &Context, stream: &Stream) -> Result<Self, Failure> {
-        let comparison = Comparison::new(context, stream)?;
-        let first = comparison.look(stream)?;
-        Ok(Self { comparison, first })
+        Ok(Self { comparison: Comparison::new(context, stream)? })
     }
 
-    /// After it: writes everything that counts, in the time of the processor.
+    /// The same moment on both clocks, before requests come.
+    pub(super) fn look(&self, stream: &Stream) -> Result<Moment, Failure> {
+        self.comparison.look(stream)
+    }
+
+    /// After them: writes everything that counts, in the time of the processor.
     pub(super) fn write(
         &self,
         file: &File,
+        first: Moment,
         stream: &Stream,
         seen: &[Seen],
         from_ns: u64,
     ) -> Result<(), Failure> {
-        let clock = DeviceClock { first: self.first, last: self.comparison.look(stream)? };
+        let clock = DeviceClock { first, last: self.comparison.look(stream)? };
         let write = || {
             let mut file = BufWriter::new(file);
             writeln!(file, "begin_ns,first_ns,last_ns")?;

@@ -11,6 +11,9 @@ use crate::latency::Quantiles;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "line", rename = "final")]
 pub(super) struct Final {
+    /// The round, of a load that has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round: Option<u64>,
     /// The measurement, by `CLOCK_MONOTONIC`.
     from_ns: u64,
     until_ns: u64,
@@ -30,8 +33,9 @@ pub(super) struct Final {
 
 impl Final {
     /// The line for an outcome.
-    pub(super) fn new(outcome: &Outcome) -> Self {
+    pub(super) fn new(outcome: &Outcome, round: Option<u64>) -> Self {
         Self {
+            round,
             from_ns: outcome.from_ns,
             until_ns: outcome.until_ns,
             n: outcome.latency.count(),
@@ -83,7 +87,7 @@ mod tests {
             unserved: 1,
             expected_late: 0,
         };
-        let line = Final::new(&outcome);
+        let line = Final::new(&outcome, None);
         assert_eq!(
             line.to_string(),
             "lc n 1, missed 0, unserved 1; latency us: min 1.0 p50 1.0 p90 1.0 p99 1.0 \

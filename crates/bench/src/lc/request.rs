@@ -74,8 +74,8 @@ impl Request {
         };
         let announcement = args.announce.as_deref().map(Announcement::open).transpose()?;
         let gap_ns = args.gap_us * 1_000;
-        let hints = args.hint_us.map(|_| Hints::open()).transpose()?;
         let seen = args.probe.as_ref().map(|_| Vec::new());
+        let hints = None;
         let mut request = Self { streams, step, steps, gap_ns, graph, announcement, hints, seen };
         request.serve()?;
         Ok(request)
@@ -83,6 +83,24 @@ impl Request {
 }
 
 impl Request {
+    /// A measurement begins: what was seen before does not count.
+    pub(super) fn begin_round(&mut self, hints: Option<Hints>) {
+        self.hints = hints;
+        if let Some(seen) = &mut self.seen {
+            seen.clear();
+        }
+    }
+
+    /// Whether somebody is told of requests ahead.
+    pub(super) fn gives_hints(&self) -> bool {
+        self.hints.is_some()
+    }
+
+    /// From now on nobody is told.
+    pub(super) fn end_hints(&mut self) {
+        self.hints = None;
+    }
+
     /// What the kernels of all requests wrote.
     pub(super) fn seen(&self) -> &[Seen] {
         self.seen.as_deref().unwrap_or_default()

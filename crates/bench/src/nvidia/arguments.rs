@@ -6,32 +6,25 @@ use crate::suite::{Arrivals, Load, Work};
 /// How long before each request a hint is given.
 const HINT_US: u64 = 350;
 /// Requests due in the first moments do not count.
-pub(super) const WARMUP_MS: u64 = 500;
+pub(super) const WARMUP_MS: u64 = 300;
 /// How often best-effort work says how far it is.
 const REPORT_MS: u64 = 50;
 
-/// What belongs to one measurement and not to the load.
+/// What a program is told at its start: it stays for all measurements of a case.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Occasion {
-    /// How long it runs at the most.
-    pub(super) seconds: u64,
-    /// Decides what is left to chance.
-    pub(super) seed: u64,
+pub(super) struct Start {
     /// How much a kernel must do, where that is known.
     pub(super) iterations: Option<u64>,
-    /// The file that begins the measurement.
-    pub(super) go: String,
-    /// Where every request is written.
+    /// Where every request of a round is written.
     pub(super) raw: String,
     /// Where moments inside the kernels are written, if they are looked at.
     pub(super) beats: Option<String>,
     /// Where the times of a trace are.
-    pub(super) trace: Option<String>,
-    /// Whether hints are given.
-    pub(super) hints: bool,
+    pub(super) trace: String,
 }
 
-/// The part that decides what its kernels are: loads that share it share their calibration.
+/// The part that decides what its kernels are. Loads that share it, and whether their kernels are
+/// looked into, share their calibration.
 pub(super) fn shape(load: &Load) -> Vec<String> {
     let mut words = vec![if load.role == Role::Lc { "lc" } else { "be" }.to_owned()];
     let mut add = |name: &str, value: &dyn ToString| {
@@ -66,14 +59,12 @@ pub(super) fn shape(load: &Load) -> Vec<String> {
 }
 
 /// Everything that `gpreempt-load` is told.
-pub(super) fn of_load(load: &Load, occasion: &Occasion) -> Vec<String> {
+pub(super) fn of_load(load: &Load, start: &Start) -> Vec<String> {
     let mut words = shape(load);
     let mut add = |name: &str, value: &dyn ToString| {
         words.extend([name.to_owned(), value.to_string()]);
     };
-    add("--seconds", &occasion.seconds);
-    add("--wait-file", &occasion.go);
-    if let Some(iterations) = occasion.iterations {
+    if let Some(iterations) = start.iterations {
         add("--iterations", &iterations);
     }
     match load.role {
@@ -81,24 +72,20 @@ pub(super) fn of_load(load: &Load, occasion: &Occasion) -> Vec<String> {
             add("--kernels", &load.kernels);
             add("--gap-us", &load.gap.as_micros());
             match load.arrivals {
-                Arrivals::Poisson { mean } => {
-                    add("--poisson-us", &mean.as_micros());
-                    add("--seed", &occasion.seed);
+                Arrivals::Periodic { every, phase } => {
+                    add("--every-us", &every.as_micros());
+                    add("--phase-us", &phase.as_micros());
                 }
-                Arrivals::Periodic { every, .. } => add("--every-us", &every.as_micros()),
-                Arrivals::Bursty { .. } => {
-                    add("--trace", &occasion.trace.clone().unwrap_or_default());
-                }
+                Arrivals::Poisson { .. } | Arrivals::Bursty { .. } => add("--trace", &start.trace),
                 Arrivals::BackToBack { .. } => {}
             }
             add("--warmup-ms", &WARMUP_MS);
-            add("--raw", &occasion.raw);
-            if let Some(beats) = &occasion.beats {
+            add("--raw", &start.raw);
+            if let Some(beats) = &start.beats {
                 add("--probe", beats);
             }
-            if occasion.hints {
-                add("--hint-us", &HINT_US);
-            }
+            // Only in rounds in which there is a daemon.
+            add("--hint-us", &HINT_US);
             if load.graph {
                 words.push("--graph".to_owned());
             } else if load.streams > 1 {
@@ -116,7 +103,7 @@ pub(super) fn of_load(load: &Load, occasion: &Occasion) -> Vec<String> {
                 add("--depth", &depth);
             }
             add("--report-ms", &REPORT_MS);
-            if let Some(beats) = &occasion.beats {
+            if let Some(beats) = &start.beats {
                 add("--beats", beats);
             }
             if load.graph {
@@ -124,28 +111,25 @@ pub(super) fn of_load(load: &Load, occasion: &Occasion) -> Vec<String> {
             }
         }
     }
-    words.push("--json".to_owned());
+    words.extend(["--rounds".to_owned(), "--json".to_owned()]);
     words
 }
 
 /// What the PyTorch program is told.
-pub(super) fn of_torch(load: &Load, what: &str, occasion: &Occasion) -> Vec<String> {
+pub(super) fn of_torch(load: &Load, what: &str, start: &Start) -> Vec<String> {
     let role = if load.role == Role::Lc { "lc" } else { "be" };
     let every_us = load.arrivals.mean().map_or(0, gpreempt_core::time::Duration::as_micros);
     [
         role,
+        "--rounds",
         "--kind",
         what,
-        "--seconds",
-        &occasion.seconds.to_string(),
         "--every-us",
         &every_us.to_string(),
         "--warmup-ms",
         &WARMUP_MS.to_string(),
-        "--wait-file",
-        &occasion.go,
         "--raw",
-        &occasion.raw,
+        &start.raw,
     ]
     .map(str::to_owned)
     .to_vec()
@@ -156,44 +140,47 @@ mod tests {
     use super::*;
     use crate::suite::read_suite;
 
-    fn words(load: &str, occasion: &Occasion) -> String {
+    fn words(load: &str, start: &Start) -> String {
         let text = format!(
             "name = 's'\ntitle = 't'\n[[case]]\nname = 'c'\ntitle = 'C'\n\
              [[case.load]]\nname = 'x'\n{load}"
         );
         let suite = read_suite("f", &text).unwrap();
-        of_load(&suite.cases[0].loads[0], occasion).join(" ")
+        of_load(&suite.cases[0].loads[0], start).join(" ")
     }
 
-    fn occasion() -> Occasion {
-        Occasion { seconds: 9, seed: 3, go: "go".into(), raw: "raw".into(), ..Occasion::default() }
+    fn start() -> Start {
+        Start { raw: "raw".into(), trace: "times".into(), ..Start::default() }
     }
 
     #[test]
     fn a_load_is_told_what_the_suite_says() {
-        let gap = "role = 'lc'\narrivals = { every_us = 10000 }\nkernels = 20\ngap_us = 30\n";
+        let gap = "role = 'lc'\narrivals = { every_us = 10000, phase_us = 500 }\nkernels = 20\n\
+                   gap_us = 30\n";
         assert_eq!(
-            words(gap, &occasion()),
-            "lc --kernel-us 20 --seconds 9 --wait-file go --kernels 20 --gap-us 30 \
-             --every-us 10000 --warmup-ms 500 --raw raw --json"
+            words(gap, &start()),
+            "lc --kernel-us 20 --kernels 20 --gap-us 30 --every-us 10000 --phase-us 500 \
+             --warmup-ms 300 --raw raw --hint-us 350 --rounds --json"
         );
-        let hinted = Occasion { hints: true, iterations: Some(7), ..occasion() };
+        let known = Start { iterations: Some(7), ..start() };
         let poisson = "role = 'lc'\narrivals = { poisson_us = 5000 }\ngraph = true\n";
         assert_eq!(
-            words(poisson, &hinted),
-            "lc --kernel-us 20 --seconds 9 --wait-file go --iterations 7 --kernels 1 --gap-us 0 \
-             --poisson-us 5000 --seed 3 --warmup-ms 500 --raw raw --hint-us 350 --graph --json"
+            words(poisson, &known),
+            "lc --kernel-us 20 --iterations 7 --kernels 1 --gap-us 0 --trace times \
+             --warmup-ms 300 --raw raw --hint-us 350 --graph --rounds --json"
         );
         let full = "role = 'be'\nkernel_us = 8000\nregisters = 'full'\nshared_kib = 64\n";
         assert_eq!(
-            words(full, &occasion()),
-            "be --kernel-us 8000 --registers full --shared-kib 64 --seconds 9 --wait-file go \
-             --depth 8 --report-ms 50 --json"
+            words(full, &start()),
+            "be --kernel-us 8000 --registers full --shared-kib 64 --depth 8 --report-ms 50 \
+             --rounds --json"
         );
-        let beats = Occasion { beats: Some("b".into()), ..occasion() };
+        let beats = Start { beats: Some("b".into()), ..start() };
         assert_eq!(
             words("role = 'be'\nkind = 'endless'\n", &beats),
-            "be --endless --seconds 9 --wait-file go --report-ms 50 --beats b --json"
+            "be --endless --report-ms 50 --beats b --rounds --json"
         );
+        let bursts = "role = 'lc'\narrivals = { bursty_us = 9000 }\n";
+        assert!(words(bursts, &start()).contains(" --trace times "));
     }
 }

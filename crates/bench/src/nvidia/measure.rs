@@ -2,47 +2,64 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::Nvidia;
+use super::access::Access;
+use super::actor::{Actor, of_role};
+use super::cast::Cast;
 use super::control;
+use super::estimate::be_alone_seconds;
+use super::hold_calls;
 use super::mode::Mode;
 use super::moments::Moments;
 use super::samples::{self, Sample};
-use super::scene::{Actor, Scene};
-use super::steer::Steer;
-use super::{BE_ALONE_SECONDS, Nvidia};
+use super::steer::{Daemon, Steer};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
 use crate::results::{BeResult, LoadResult, Number, Role};
-use crate::suite::Load;
+use crate::round::Round;
 
+/// How long an order takes to be everywhere before somebody begins.
+const LEAD: Duration = Duration::from_millis(30);
 /// How long best-effort work runs before requests come.
-const HEAD_START: Duration = Duration::from_millis(400);
-/// How long after its time a load may still be serving its last request.
-const LATE: Duration = Duration::from_secs(60);
+const HEAD_START: Duration = Duration::from_millis(200);
+/// Best-effort work is told when to end; if it is not, it ends by itself so much later.
+const MARGIN_SECONDS: u64 = 25;
 /// How often the clock is looked at while nobody has to be waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes one.
+/// Makes one. If something goes wrong all processes leave, and the next one starts them anew.
 pub(super) fn measure(
     nvidia: &mut Nvidia,
     step: &Step<'_>,
     mode: Mode,
 ) -> Result<Measured, String> {
+    let mut cast = nvidia.cast(step, mode.family())?;
+    let measured = in_rounds(nvidia, step, mode, &mut cast)?;
+    nvidia.keep(cast);
+    Ok(measured)
+}
+
+fn in_rounds(
+    nvidia: &Nvidia,
+    step: &Step<'_>,
+    mode: Mode,
+    cast: &mut Cast,
+) -> Result<Measured, String> {
     let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
-    let of = |role: Role| step.case.of(role).collect::<Vec<&Load>>();
     if mode != Mode::Alone {
-        let all: Vec<&Load> = step.case.loads.iter().collect();
-        return together(nvidia, step, mode, &all, seconds);
+        return together(nvidia, step, mode, cast, None, seconds);
     }
+    let has = |role: Role| step.case.of(role).next().is_some();
     let mut measured = Measured::default();
-    if !of(Role::Lc).is_empty() {
-        measured = together(nvidia, step, mode, &of(Role::Lc), seconds)?;
+    if has(Role::Lc) {
+        measured = together(nvidia, step, mode, cast, Some(Role::Lc), seconds)?;
     }
-    if !of(Role::Be).is_empty() {
-        let be = together(nvidia, step, mode, &of(Role::Be), BE_ALONE_SECONDS)?;
+    if has(Role::Be) {
+        let seconds = be_alone_seconds(step);
+        let be = together(nvidia, step, mode, cast, Some(Role::Be), seconds)?;
         let rate = be.be.map_or(0.0, |be| be.per_second);
         let title = "best-effort work with nobody beside";
         measured.numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
@@ -50,59 +67,105 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// Runs some loads beside each other.
+/// Runs everybody, or those of one role, beside each other.
 fn together(
-    nvidia: &mut Nvidia,
+    nvidia: &Nvidia,
     step: &Step<'_>,
     mode: Mode,
-    loads: &[&Load],
+    cast: &mut Cast,
+    only: Option<Role>,
     seconds: u64,
 ) -> Result<Measured, String> {
-    let mut scene = nvidia.scene(step, mode, loads, seconds)?;
-    if let Some(daemon) = &scene.daemon {
-        daemon.tell(nvidia, &scene.actors)?;
+    let policy = step.case.policy;
+    let daemon = (mode == Mode::Hints).then(|| Daemon::start(nvidia, &cast.folder, policy));
+    let daemon = daemon.transpose()?;
+    let hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
+    let is_changed = mode.is_steered() || step.case.controlled;
+    let before = is_changed.then(|| Access::look(pids(cast, only))).transpose()?;
+    let round = cast.next_round(seconds, step.seed, hints);
+    for actor in cast.members(only) {
+        let is_be = actor.load.role == Role::Be;
+        let seconds = if is_be { seconds + MARGIN_SECONDS } else { seconds };
+        actor.prepare(&Round { seconds, ..round.clone() })?;
     }
-    let steer = Steer::start(nvidia, mode, step.case.policy, &scene.actors, &scene.folder)?;
-    scene.go(Role::Be)?;
-    std::thread::sleep(HEAD_START);
-    let begin = monotonic_ns();
-    scene.go(Role::Lc)?;
-    let limit = Duration::from_secs(seconds) + LATE;
-    let mut window = (begin, u64::MAX);
-    let has_lc = loads.iter().any(|load| load.role == Role::Lc);
-    if has_lc {
-        for actor in scene.actors.iter_mut().filter(|actor| actor.load.role == Role::Lc) {
-            actor.child.wait(limit, &nvidia.stop)?;
-            let last = lines::last(&actor.child.said());
-            let last = last.ok_or_else(|| actor.child.failure("did not say how it ended"))?;
-            window = (window.0.max(last.from_ns), window.1.min(last.until_ns));
-        }
-    } else {
-        window.1 = begin + seconds * 1_000_000_000;
-        wait_until(nvidia, window.1)?;
+    cast.members(only).try_for_each(|actor| actor.wait_until_prepared(nvidia))?;
+    if let Some(daemon) = &daemon {
+        daemon.tell(nvidia, &cast.actors)?;
     }
-    let calls = match scene.actors.first() {
-        Some(first) if step.case.controlled => control::numbers(first.child.pid(), &nvidia.stop)?,
-        Some(_) | None => Vec::new(),
-    };
+    let steer = Steer::start(nvidia, mode, policy, &cast.actors, &cast.folder)?;
+    let window = perform(nvidia, cast, only, &round, seconds)?;
+    let calls = if step.case.controlled { calls(nvidia, &cast.actors)? } else { Vec::new() };
     let steered = steer.end();
-    let scheduled = scene.daemon.take().map_or(Ok(()), super::steer::Daemon::end);
-    for actor in scene.actors.iter_mut().filter(|actor| actor.load.role == Role::Be) {
-        actor.child.end(Signal::TERM)?;
-    }
+    let scheduled = daemon.map_or(Ok(()), Daemon::end);
+    let mut be: Vec<&mut Actor> =
+        cast.members(only).filter(|actor| actor.load.role == Role::Be).collect();
+    be.iter_mut().try_for_each(|actor| actor.end(round.round))?;
+    be.iter_mut().try_for_each(|actor| actor.wait_until_over(nvidia, 0).map(drop))?;
     scheduled?;
     let holds = steered?;
-    let (mut measured, samples) = read(&scene, window)?;
+    if let Some(before) = &before {
+        Access::look(pids(cast, only))?.is_as_before(before)?;
+    }
+    let (mut measured, samples) = read(cast.members(only), window)?;
     measured.numbers.extend(calls.into_iter().chain(holds));
-    if mode == Mode::Alone && has_lc {
+    if only == Some(Role::Lc) {
         measured.numbers.push(busy(&samples, window));
     }
     if step.case.probed && mode != Mode::Alone {
-        let moments = Moments::read(&scene.actors);
+        let moments = Moments::read(&cast.actors);
         measured.numbers.extend(moments.numbers());
         measured.time_line = moments.time_line();
     }
     Ok(measured)
+}
+
+fn pids(cast: &mut Cast, only: Option<Role>) -> Vec<u32> {
+    cast.members(only).map(|actor| actor.child.pid()).collect()
+}
+
+/// What the calls cost that control a process: one that is busy; and a hold for one that is not.
+fn calls(nvidia: &Nvidia, actors: &[Actor]) -> Result<Vec<Number>, String> {
+    let of = |role: Role| of_role(actors, role).map(|actor| actor.child.pid()).collect::<Vec<_>>();
+    let (lc, be) = (of(Role::Lc), of(Role::Be));
+    let mut numbers = Vec::new();
+    if let Some(busy) = be.first() {
+        numbers.extend(control::numbers(*busy, &nvidia.stop)?);
+    }
+    if let Some(holder) = lc.first() {
+        numbers.extend(hold_calls::numbers(*holder, &be, &nvidia.stop)?);
+    }
+    Ok(numbers)
+}
+
+/// Lets a round run, and says which time counts. Best-effort work goes on.
+fn perform(
+    nvidia: &Nvidia,
+    cast: &mut Cast,
+    only: Option<Role>,
+    round: &Round,
+    seconds: u64,
+) -> Result<(u64, u64), String> {
+    let begin = monotonic_ns() + nanos(LEAD);
+    let has_be = cast.members(only).any(|actor| actor.load.role == Role::Be);
+    let lc_begin = if has_be { begin + nanos(HEAD_START) } else { begin };
+    for actor in cast.members(only) {
+        let at_ns = if actor.load.role == Role::Be { begin } else { lc_begin };
+        actor.begin(round.round, at_ns)?;
+    }
+    let mut window = (lc_begin, u64::MAX);
+    for actor in cast.members(only).filter(|actor| actor.load.role == Role::Lc) {
+        let last = actor.wait_until_over(nvidia, seconds)?;
+        window = (window.0.max(last.from_ns), window.1.min(last.until_ns));
+    }
+    if window.1 == u64::MAX {
+        window.1 = lc_begin + seconds * 1_000_000_000;
+        wait_until(nvidia, window.1)?;
+    }
+    Ok(window)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
@@ -116,16 +179,17 @@ fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
 }
 
 /// What all processes wrote down, in a window of time.
-fn read(scene: &Scene<'_>, window: (u64, u64)) -> Result<(Measured, Vec<Sample>), String> {
+fn read<'c>(
+    actors: impl Iterator<Item = &'c mut Actor>,
+    window: (u64, u64),
+) -> Result<(Measured, Vec<Sample>), String> {
     let mut measured = Measured::default();
     let mut all: Vec<Sample> = Vec::new();
     let (mut missed, mut total) = (None::<u64>, None::<BeResult>);
-    for actor in &scene.actors {
+    for actor in actors {
         let (lc, be) = match actor.load.role {
             Role::Lc => {
-                let text = std::fs::read_to_string(&actor.raw)
-                    .map_err(|error| format!("{}: {error}", actor.raw.display()))?;
-                let samples = samples::read(&text);
+                let samples = samples::read(&actor.requests()?);
                 let lc = samples::result(&samples, actor.load.deadline);
                 missed = lc
                     .as_ref()
@@ -152,7 +216,7 @@ fn read(scene: &Scene<'_>, window: (u64, u64)) -> Result<(Measured, Vec<Sample>)
     Ok((measured, all))
 }
 
-fn best_effort(actor: &Actor<'_>, window: (u64, u64)) -> Result<BeResult, String> {
+fn best_effort(actor: &Actor, window: (u64, u64)) -> Result<BeResult, String> {
     let said = actor.child.said();
     let (done, seconds) = lines::done(&said, window.0, window.1);
     let last = lines::last(&said).unwrap_or_default();

@@ -23,6 +23,17 @@ pub enum Mode {
     Hints,
 }
 
+/// What a process is from its start to its end: a client of MPS cannot become something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// No MPS.
+    Plain,
+    /// A client of MPS.
+    Mps,
+    /// A client of MPS with a priority.
+    MpsPriority,
+}
+
 impl Mode {
     /// All of them.
     pub const ALL: [Self; 8] = [
@@ -74,8 +85,25 @@ impl Mode {
         ModeInfo { name: self.name().to_owned(), title: self.title().to_owned(), alone }
     }
 
-    /// Whether an MPS server is needed.
-    pub(super) fn uses_mps(self) -> bool {
-        matches!(self, Self::Mps | Self::MpsPriority)
+    /// Whether somebody changes processes from outside meanwhile.
+    pub(super) fn is_steered(self) -> bool {
+        match self {
+            Self::PeerSlices | Self::Slices | Self::Hold | Self::Hints => true,
+            Self::Alone | Self::Default | Self::Mps | Self::MpsPriority => false,
+        }
+    }
+
+    /// The processes that can be measured in it.
+    pub(super) fn family(self) -> Family {
+        match self {
+            Self::Mps => Family::Mps,
+            Self::MpsPriority => Family::MpsPriority,
+            Self::Alone
+            | Self::Default
+            | Self::PeerSlices
+            | Self::Slices
+            | Self::Hold
+            | Self::Hints => Family::Plain,
+        }
     }
 }

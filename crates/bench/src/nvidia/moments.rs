@@ -1,7 +1,7 @@
 //! When best-effort work left, when a request's first instruction ran, when the other was back:
 //! by the clock of the device, written down inside the kernels.
 
-use super::scene::Actor;
+use super::actor::{Actor, of_role};
 use crate::results::{Distribution, Mark, Number, Role, Span, TimeLine};
 
 /// A request as its kernel saw it. All times are of `CLOCK_MONOTONIC`.
@@ -36,8 +36,8 @@ const AROUND_NS: u64 = 100_000;
 
 impl Moments {
     /// Reads what was written.
-    pub(super) fn read(actors: &[Actor<'_>]) -> Self {
-        let of = |role: Role| actors.iter().filter(move |actor| actor.load.role == role);
+    pub(super) fn read(actors: &[Actor]) -> Self {
+        let of = |role: Role| of_role(actors, role);
         let text = |role: Role| {
             let texts = of(role).map(|actor| std::fs::read_to_string(&actor.beats));
             texts.map(Result::unwrap_or_default).collect::<String>()

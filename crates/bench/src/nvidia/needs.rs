@@ -9,6 +9,7 @@ use gpreempt_device::nvidia::driver::Driver;
 use super::mode::Mode;
 use super::programs::Programs;
 use crate::plan::Step;
+use crate::results::Role;
 use crate::suite::{Load, Work};
 
 /// What is missing, each in one sentence.
@@ -73,6 +74,7 @@ impl Needs {
                 Some(Mode::Alone | Mode::Default | Mode::PeerSlices) | None => {}
             }
             needs.attach |= step.case.controlled;
+            needs.hold |= step.case.controlled && step.case.of(Role::Lc).next().is_some();
             needs.impossible.extend(unschedulable(step));
             for load in &step.case.loads {
                 needs.torch |= matches!(load.work, Work::Torch(_));

@@ -1,6 +1,7 @@
 //! The programs that a measurement starts.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Where they are; none if they are not there.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,19 @@ pub struct Programs {
     pub mps: Option<PathBuf>,
     /// Python.
     pub python: Option<PathBuf>,
+    /// What keeps others from outliving the runner; without it nobody does.
+    pub leash: Option<PathBuf>,
+}
+
+/// What becomes of a program whose runner dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leash {
+    /// It is killed.
+    Kill,
+    /// It is asked to end, because it has something to undo.
+    Ask,
+    /// It quits as an MPS server does, with all that it started.
+    Mps,
 }
 
 impl Programs {
@@ -35,7 +49,28 @@ impl Programs {
             emulator: ours("gpreempt-emu"),
             mps: theirs("nvidia-cuda-mps-control"),
             python: theirs("python3"),
+            leash: ours("gpreempt-load"),
         }
+    }
+
+    /// The same command for a program that must not outlive us.
+    pub(crate) fn leashed(&self, leash: Leash, command: Command) -> Command {
+        let Some(program) = &self.leash else { return command };
+        let mut leashed = Command::new(program);
+        leashed.args(["leash", "--parent", &std::process::id().to_string()]);
+        leashed.args(match leash {
+            Leash::Kill => &["--end", "kill"],
+            Leash::Ask => &["--end", "ask"],
+            Leash::Mps => &["--end", "mps"],
+        });
+        leashed.arg("--").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => leashed.env(name, value),
+                None => leashed.env_remove(name),
+            };
+        }
+        leashed
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is done to the processes of a measurement from outside.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use gpreempt_core::config::PolicyKind;
 use rustix::process::Signal;
 
 use super::Nvidia;
+use super::actor::{Actor, of_role};
 use super::mode::Mode;
-use super::programs::there;
-use super::scene::Actor;
+use super::programs::{Leash, there};
 use crate::child::Child;
 use crate::lines::{self, Line};
-use crate::results::{Number, Role};
+use crate::results::{COUNT, Number, Role};
 
 /// How long a program of ours has to take hold.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -22,14 +22,18 @@ const LONGEST: &str = "620s";
 const LONGEST_SECONDS: &str = "600";
 /// How long slices and classes need to settle.
 const SETTLE: Duration = Duration::from_millis(300);
-/// What the daemon is told: everybody is low until somebody says otherwise.
-const CONFIG: &str = "[scheduler]\ndefault_priority = 2\n";
+/// What the daemon is told: everybody is low until somebody says otherwise, but for clients of MPS,
+/// which wait for measurements of their own.
+const CONFIG: &str = "[[rule]]\nenv = \"CUDA_MPS_PIPE_DIRECTORY=*\"\nignore = true\n\
+                      [scheduler]\ndefault_priority = 2\n";
 
 /// The daemon, before there is anybody to schedule.
 #[derive(Debug)]
 pub(super) struct Daemon {
     child: Child,
-    pub(super) environment: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
+    /// Where it listens.
+    pub(super) socket: PathBuf,
 }
 
 impl Daemon {
@@ -50,13 +54,16 @@ impl Daemon {
         let mut command = Command::new(there(&nvidia.programs.daemon, "gpreemptd")?);
         command.arg("--config").arg(&config).arg("--socket").arg(&socket);
         command.envs(environment.iter().cloned());
+        let mut command = nvidia.programs.leashed(Leash::Ask, command);
+        // One that was there for an earlier round may have left it.
+        let _ = std::fs::remove_file(&socket);
         let mut child = Child::start("gpreemptd", &mut command, folder.join("gpreemptd"))?;
         child.wait_for("listening", |_| socket.exists(), LIMIT, &nvidia.stop)?;
-        Ok(Self { child, environment })
+        Ok(Self { child, environment, socket })
     }
 
     /// Gives every process its priority.
-    pub(super) fn tell(&self, nvidia: &Nvidia, actors: &[Actor<'_>]) -> Result<(), String> {
+    pub(super) fn tell(&self, nvidia: &Nvidia, actors: &[Actor]) -> Result<(), String> {
         for actor in actors {
             let begin = Instant::now();
             // It looks for new processes now and then.
@@ -70,7 +77,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn set(&self, nvidia: &Nvidia, actor: &Actor<'_>) -> Result<(), String> {
+    fn set(&self, nvidia: &Nvidia, actor: &Actor) -> Result<(), String> {
         let priority = actor.load.priority.level().to_string();
         let weight = actor.load.weight.to_string();
         let mut command = Command::new(there(&nvidia.programs.gpreempt, "gpreempt")?);
@@ -105,7 +112,7 @@ impl Steer {
         nvidia: &Nvidia,
         mode: Mode,
         policy: PolicyKind,
-        actors: &[Actor<'_>],
+        actors: &[Actor],
         folder: &Path,
     ) -> Result<Self, String> {
         let child = match mode {
@@ -122,7 +129,7 @@ impl Steer {
     /// Ends it; everything is then as it was. Says how often the device was held.
     pub(super) fn end(mut self) -> Result<Vec<Number>, String> {
         let Some(child) = &mut self.child else { return Ok(Vec::new()) };
-        child.end(Signal::INT)?;
+        child.end_well(Signal::INT)?;
         Ok(holds(&child.said()))
     }
 }
@@ -141,8 +148,8 @@ fn holds(said: &str) -> Vec<Number> {
     }
     // CAST: far below what a float counts exactly.
     vec![
-        Number::new("holds", "times that the device was held", "1", sum.0 as f64),
-        Number::new("holds_expired", "holds that were given up", "1", sum.1 as f64),
+        Number::new("holds", "times that the device was held", COUNT, sum.0 as f64),
+        Number::new("holds_expired", "holds that were given up", COUNT, sum.1 as f64),
         Number::new("hold_longest", "the longest hold", "ns", (sum.2 * 1_000) as f64),
     ]
 }
@@ -151,7 +158,7 @@ fn attach(
     nvidia: &Nvidia,
     mode: Mode,
     policy: PolicyKind,
-    actors: &[Actor<'_>],
+    actors: &[Actor],
     folder: &Path,
 ) -> Result<Child, String> {
     let mut command = Command::new(there(&nvidia.programs.gpreempt, "gpreempt")?);
@@ -160,6 +167,7 @@ fn attach(
     if mode == Mode::Slices {
         command.arg("--no-hold");
     }
+    let mut command = nvidia.programs.leashed(Leash::Ask, command);
     let mut child = Child::start("gpreempt attach", &mut command, folder.join("attach"))?;
     let all = |said: &str| {
         lines::of(said).filter(|line| matches!(line, Line::Attached { .. })).count() >= actors.len()
@@ -169,16 +177,15 @@ fn attach(
 }
 
 /// A process as `attach` names it.
-fn target(actor: &Actor<'_>) -> String {
-    let load = actor.load;
+fn target(actor: &Actor) -> String {
+    let load = &actor.load;
     format!("{}:{}:{}", actor.child.pid(), load.priority.level(), load.weight)
 }
 
 /// The published design knows two classes; without both there is nothing to do.
-fn peer(nvidia: &Nvidia, actors: &[Actor<'_>], folder: &Path) -> Result<Option<Child>, String> {
+fn peer(nvidia: &Nvidia, actors: &[Actor], folder: &Path) -> Result<Option<Child>, String> {
     let of = |role: Role| {
-        let all = actors.iter().filter(move |actor| actor.load.role == role);
-        all.map(|actor| actor.child.pid().to_string()).collect::<Vec<_>>()
+        of_role(actors, role).map(|actor| actor.child.pid().to_string()).collect::<Vec<_>>()
     };
     let (lc, be) = (of(Role::Lc), of(Role::Be));
     if lc.is_empty() || be.is_empty() {
@@ -187,6 +194,7 @@ fn peer(nvidia: &Nvidia, actors: &[Actor<'_>], folder: &Path) -> Result<Option<C
     let mut command = Command::new(there(&nvidia.programs.load, "gpreempt-load")?);
     command.args(["peer", "slices", "--lc"]).args(lc).arg("--be").args(be);
     command.args(["--seconds", LONGEST_SECONDS, "--json"]);
+    let mut command = nvidia.programs.leashed(Leash::Ask, command);
     let mut child = Child::start("gpreempt-load peer slices", &mut command, folder.join("peer"))?;
     // Its first line says which slices were set; a complaint is no line of JSON.
     let is_set = |said: &str| said.contains("{\"line\":");

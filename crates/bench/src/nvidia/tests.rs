@@ -23,7 +23,11 @@ fn pretenders(name: &str, script: &str) -> Option<Nvidia> {
     std::fs::write(&path, format!("#!{}\n{script}", python.display())).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     nvidia.programs.load = Some(path.clone());
+    nvidia.programs.daemon = Some(path.clone());
+    nvidia.programs.mps = Some(path.clone());
     nvidia.programs.gpreempt = Some(path);
+    // Ours is beside nobody's unit tests; `tests/killed.rs` has it.
+    nvidia.programs.leash = None;
     Some(nvidia)
 }
 
@@ -36,22 +40,33 @@ fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, 
     nvidia.measure(step)
 }
 
+fn number(measured: &Measured, name: &str) -> f64 {
+    let found = measured.numbers.iter().find(|number| number.name == name);
+    found.map(|number| number.value).unwrap_or_else(|| panic!("{name}: {measured:?}"))
+}
+
+/// The processes that wait for their next measurement.
+fn waiting(nvidia: &Nvidia) -> Vec<u32> {
+    let actors = nvidia.casts.iter().flat_map(|cast| &cast.actors);
+    actors.map(|actor| actor.child.pid()).collect()
+}
+
 #[test]
-fn a_whole_measurement_with_programs_that_only_pretend() {
+fn a_whole_case_with_programs_that_only_pretend() {
     let Some(mut nvidia) = pretenders("pretend", include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
     let suite = read_suite("s", TEXT).unwrap();
-    let number = |measured: &Measured, name: &str| {
-        let found = measured.numbers.iter().find(|number| number.name == name);
-        found.map(|number| number.value).unwrap_or_else(|| panic!("{name}: {measured:?}"))
-    };
     let alone = measured(&mut nvidia, &suite, "alone").unwrap();
     assert!(number(&alone, BE_ALONE) > 0.0);
     let busy = number(&alone, LC_BUSY);
     assert!((0.09..0.11).contains(&busy), "{busy}");
     assert!(alone.be.is_none());
+    assert_eq!(nvidia.iterations.len(), 2, "each kernel is calibrated once");
+    let plain = waiting(&nvidia);
+    assert_eq!(plain.len(), 2);
+
     let held = measured(&mut nvidia, &suite, "hold").unwrap();
     let lc = held.lc.as_ref().unwrap();
     assert_eq!((lc.latency.p50_ns, lc.latency.count), (1_001_000, 100));
@@ -61,7 +76,50 @@ fn a_whole_measurement_with_programs_that_only_pretend() {
     assert_eq!(number(&held, "be_off_p50"), 134.0);
     assert_eq!(number(&held, "first_instruction_p50"), 185.0);
     assert_eq!(number(&held, "resume_p50"), 146.0);
-    assert_eq!(nvidia.iterations.len(), 2, "each kernel is calibrated once");
+    assert_eq!(number(&held, "holds"), 5.0);
+    measured(&mut nvidia, &suite, "hints").unwrap();
+    assert_eq!(waiting(&nvidia), plain, "the same processes serve all modes");
+
+    let mps = measured(&mut nvidia, &suite, "mps").unwrap();
+    assert!(mps.be.is_some() && number(&mps, "first_instruction_p50") == 185.0);
+    assert_eq!(waiting(&nvidia).len(), 4, "clients of MPS are others, and both stay");
+    measured(&mut nvidia, &suite, "default").unwrap();
+    measured(&mut nvidia, &suite, "mps").unwrap();
+    assert_eq!(nvidia.cast_count, 2);
+    assert_eq!(nvidia.iterations.len(), 2);
+}
+
+#[test]
+fn another_case_has_other_processes() {
+    let Some(mut nvidia) = pretenders("cases", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    measured(&mut nvidia, &read_suite("s", TEXT).unwrap(), "default").unwrap();
+    let first = waiting(&nvidia);
+    let other = TEXT.replace("name = 'c'", "name = 'd'");
+    measured(&mut nvidia, &read_suite("s", &other).unwrap(), "default").unwrap();
+    let second = waiting(&nvidia);
+    assert!(first.len() == 2 && second.len() == 2);
+    assert!(first.iter().all(|pid| !second.contains(pid)), "{first:?} {second:?}");
+}
+
+#[test]
+fn a_program_that_dies_fails_one_measurement_and_is_started_again() {
+    let Some(mut nvidia) = pretenders("dies", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let suite = read_suite("s", TEXT).unwrap();
+    measured(&mut nvidia, &suite, "default").unwrap();
+    let die = nvidia.scratch.join("die");
+    std::fs::write(&die, "").unwrap();
+    let error = measured(&mut nvidia, &suite, "default").unwrap_err();
+    assert!(error.contains("this one was told to die"), "{error}");
+    assert!(waiting(&nvidia).is_empty());
+    std::fs::remove_file(&die).unwrap();
+    measured(&mut nvidia, &suite, "default").unwrap();
+    assert_eq!(nvidia.cast_count, 2);
 }
 
 #[test]
@@ -97,7 +155,7 @@ fn whoever_asks_to_stop_leaves_nobody_behind() {
     let long = TEXT.replace("seconds = 1\nshort_seconds = 1", "seconds = 400\nshort_seconds = 400");
     let suite = read_suite("s", &long).unwrap();
     let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.scratch.clone());
-    let begun = folder.join("scene-1/go-lc");
+    let begun = folder.join("cast-1/raw-0");
     let asker = std::thread::spawn(move || {
         let begin = std::time::Instant::now();
         while !begun.exists() && begin.elapsed() < Duration::from_secs(120) {
@@ -114,4 +172,44 @@ fn whoever_asks_to_stop_leaves_nobody_behind() {
         String::from_utf8_lossy(&words).contains(&name)
     });
     assert!(!left, "somebody is left");
+}
+
+#[test]
+fn the_pytorch_program_keeps_to_its_rounds() {
+    // PyTorch itself only pretends: everything is a thing that can be called and is always equal.
+    let torch = "from unittest.mock import MagicMock\n\
+                 import sys\n\
+                 Tensor = cuda = backends = optim = MagicMock()\n\
+                 nn = MagicMock(name='nn')\n\
+                 nn.Module = type('Module', (), {})\n\
+                 def __getattr__(name):\n    return MagicMock(name=name)\n";
+    let Some(mut nvidia) = pretenders("torch", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let module = nvidia.scratch.join("torch");
+    std::fs::create_dir_all(&module).unwrap();
+    std::fs::write(module.join("__init__.py"), torch).unwrap();
+    let python = nvidia.scratch.join("python");
+    let real = nvidia.programs.python.clone().unwrap();
+    let folder = nvidia.scratch.display().to_string();
+    let script = format!("#!/bin/sh\nPYTHONPATH={folder} exec {} \"$@\"\n", real.display());
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    nvidia.programs.python = Some(python);
+    let text = TEXT
+        .replace("probe = true\n", "")
+        .replace("role = 'lc'\n", "role = 'lc'\nkind = 'torch-resnet'\n")
+        .replace("role = 'be'\n", "role = 'be'\nkind = 'torch-resnet'\n");
+    let suite = read_suite("s", &text).unwrap();
+    let alone = measured(&mut nvidia, &suite, "alone").unwrap();
+    assert!(number(&alone, BE_ALONE) > 0.0);
+    let first = waiting(&nvidia);
+    for mode in ["default", "hold"] {
+        let together = measured(&mut nvidia, &suite, mode).unwrap();
+        let (lc, be) = (together.lc.unwrap(), together.be.unwrap());
+        assert_eq!(lc.latency.count, 100, "{mode}");
+        assert!(be.done > 0.0 && be.unit == "steps", "{mode}: {be:?}");
+    }
+    assert_eq!(waiting(&nvidia), first);
 }

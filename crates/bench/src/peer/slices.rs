@@ -22,7 +22,7 @@ use crate::args::SlicesArgs;
 use crate::clock::{Clock, Monotonic};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::stop::{Stop, end_after};
+use crate::stop::{Bound, Stop};
 
 /// The slice of a latency-critical process.
 const LC_US: u64 = 1_000_000;
@@ -93,7 +93,7 @@ enum Ended {
 pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     each_once(args)?;
     writable_driver()?;
-    end_after(OVERHEAD + Duration::from_secs(args.seconds));
+    let _bound = Bound::after(OVERHEAD + Duration::from_secs(args.seconds));
     let stop = Stop::on_signals()?;
     let journal = Journal::open().map_err(Failure::run)?;
     // What was left behind has to be undone before we look, or it would be taken for the original.

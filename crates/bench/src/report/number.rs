@@ -2,8 +2,13 @@
 
 use gpreempt_core::time::Duration;
 
+use crate::results::COUNT;
+
 /// What stands where there is no number.
 pub(crate) const NOTHING: &str = "–";
+
+/// What stands where requests come faster than they are served.
+pub(crate) const OVERLOADED: &str = "never catches up";
 
 /// Between a number and its unit: a space at which no line is broken.
 const SPACE: char = '\u{a0}';
@@ -66,6 +71,7 @@ pub(crate) fn quantity(value: f64, unit: &str) -> String {
     };
     match unit {
         "ns" => nanoseconds(value),
+        COUNT => count(whole(value)),
         "1" | "" => digits,
         "%" => format!("{digits}%"),
         "1/s" => format!("{digits}/s"),
@@ -124,6 +130,7 @@ mod tests {
             (0.007_04, "1", "0.0070"),
             (99_700.0, "1/s", "99,700/s"),
             (0.5, "1", "0.50"),
+            (12.5, "count", "13"),
             (12.34, "%", "12.3%"),
             (1_234_567.8, "KiB", "1,234,568 KiB"),
             (-1_500.0, "KiB", "−1,500 KiB"),

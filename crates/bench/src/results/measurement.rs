@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Distribution, TimeLine};
+use super::{COUNT, Distribution, TimeLine};
 
 /// One case, once, in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ impl Number {
             ("count", "how many", spread.count as f64),
         ]
         .map(|(suffix, meaning, value)| {
-            let unit = if suffix == "count" { "1" } else { "ns" };
+            let unit = if suffix == "count" { COUNT } else { "ns" };
             Self::new(&format!("{name}_{suffix}"), &format!("{title}: {meaning}"), unit, value)
         })
         .to_vec()

@@ -18,6 +18,10 @@ pub struct SummaryRow {
     pub failure: Option<String>,
     /// Whether the first of the others was not even tried.
     pub skipped: bool,
+    /// Whether requests came faster than they were served, so that every number about them says how
+    /// long somebody measured.
+    #[serde(default)]
+    pub overloaded: bool,
     /// Half of all requests take at most this (ns).
     pub p50_ns: Option<Estimate>,
     /// 99 % do (ns).
@@ -76,6 +80,8 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
         ok: u32::try_from(ok.len()).unwrap_or(u32::MAX),
         skipped: failure.as_ref().is_some_and(|(_, skipped)| *skipped),
         failure: failure.map(|(reason, _)| reason),
+        // In most repetitions.
+        overloaded: ok.iter().filter(|each| is_overloaded(each)).count() * 2 > ok.len(),
         p50_ns: estimate(p50),
         p99_ns: estimate(p99),
         mean_ns: estimate(mean),
@@ -84,6 +90,11 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
         mean_ratio: ratio(mean),
         be_kept: estimate(|each| each.be.as_ref()?.kept),
     })
+}
+
+/// Of requests that are only late now and then hardly any wait at the end: not one in twenty.
+fn is_overloaded(each: &Measurement) -> bool {
+    each.lc.as_ref().is_some_and(|lc| lc.unfinished * 20 > lc.latency.count.max(60))
 }
 
 // CAST: latencies are far below what a float counts exactly.

@@ -45,7 +45,7 @@ fn results(measurements: Vec<Measurement>) -> Results {
     };
     let mut results = Results {
         schema: SCHEMA,
-        suite: SuiteInfo { name: "s".into(), title: "t".into(), digest: "00".into() },
+        suite: SuiteInfo { name: "s".into(), title: "t".into(), digest: "00".into(), text: None },
         backend: "emulated".into(),
         command: "gpreempt bench s".into(),
         commit: None,
@@ -118,4 +118,36 @@ fn other_files_are_refused() {
     let later = r#"{"schema": 2}"#;
     let error = Results::read("r.json", later).unwrap_err();
     assert_eq!(error, "r.json: has format 2; this program reads 1: use another version");
+}
+
+#[test]
+fn where_requests_queue_up_the_row_says_so() {
+    let waiting = |mode: &str, repetition: u32, unfinished: u64| {
+        let mut measured = measured(mode, repetition, 100, None);
+        if let Some(lc) = &mut measured.lc {
+            lc.latency = Distribution::of(vec![100; 320]).unwrap();
+            lc.unfinished = unfinished;
+        }
+        measured
+    };
+    let results = results(vec![
+        waiting("held", 0, 2),
+        waiting("held", 1, 57),
+        waiting("held", 2, 0),
+        waiting("mps", 0, 57),
+        waiting("mps", 1, 60),
+    ]);
+    let is_so =
+        |mode: &str| results.summary.iter().find(|row| row.mode == mode).unwrap().overloaded;
+    assert!(!is_so("held") && is_so("mps"));
+}
+
+#[test]
+fn files_from_before_suites_were_kept_can_be_read() {
+    let mut text: serde_json::Value =
+        serde_json::from_str(&results(vec![measured("alone", 0, 7, None)]).to_text()).unwrap();
+    assert!(text["suite"].get("text").is_none());
+    text["summary"][0].as_object_mut().unwrap().remove("overloaded");
+    let read = Results::read("r.json", &text.to_string()).unwrap();
+    assert!(read.suite.text.is_none() && !read.summary[0].overloaded);
 }

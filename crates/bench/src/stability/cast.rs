@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::child::Child;
 use crate::lines::{self, Final, Line};
-use crate::nvidia::{Programs, there};
+use crate::nvidia::{Leash, Programs, there};
 
 /// Whoever is kept off gets a turn now and then: priorities change without end, and somebody who
 /// never runs could not even leave.
@@ -64,6 +64,7 @@ impl Cast {
         let (gpu, socket) = (folder.join("gpu"), folder.join("gpreemptd.sock"));
         let mut command = Command::new(there(&programs.emulator, "gpreempt-emu")?);
         command.arg("--socket").arg(&gpu).args(["--compute-units", UNITS]);
+        let mut command = programs.leashed(Leash::Kill, command);
         let mut emulator = Child::start("gpreempt-emu", &mut command, folder.join("emulator"))?;
         emulator.wait_for("listening", |_| gpu.exists(), LIMIT, stop)?;
 
@@ -78,6 +79,7 @@ impl Cast {
         command.args(["--no-nvidia", "--no-amd", "--config"]).arg(&config);
         command.arg("--emulated").arg(&gpu).arg("--socket").arg(&socket);
         command.envs(environment.iter().cloned());
+        let mut command = programs.leashed(Leash::Ask, command);
         let mut daemon = Child::start("gpreemptd", &mut command, folder.join("daemon"))?;
         daemon.wait_for("listening", |_| socket.exists(), LIMIT, stop)?;
 
@@ -105,6 +107,7 @@ impl Cast {
         let mut command = Command::new(there(&self.programs.emulator, "gpreempt-emu")?);
         command.arg("load").args(words).args(["--groups", GROUPS, "--seconds", seconds, "--json"]);
         command.arg("--socket").arg(self.folder.join("gpu"));
+        let mut command = self.programs.leashed(Leash::Kill, command);
         let mut child = Child::start(name, &mut command, self.folder.join(name))?;
         let is_ready = |said: &str| lines::of(said).any(|line| matches!(line, Line::Ready { .. }));
         child.wait_for("ready", is_ready, LIMIT, &self.stop)?;
@@ -158,6 +161,7 @@ impl Cast {
             let windows = lines::of(&said).filter_map(|line| match line {
                 Line::Rate { from_ns, count, .. } => Some((from_ns, count)),
                 Line::Ready { .. }
+                | Line::Prepared { .. }
                 | Line::Final(_)
                 | Line::Holds { .. }
                 | Line::Attached { .. } => None,

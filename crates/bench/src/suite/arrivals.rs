@@ -69,6 +69,26 @@ impl Arrivals {
             Self::BackToBack { .. } => None,
         }
     }
+
+    /// The times of requests up to `end`, where they are left to chance: the same for the same
+    /// seed, so that a GPU and the simulator can be given the same ones.
+    pub fn times(&self, end: Duration, seed: u64) -> Option<Vec<Duration>> {
+        match *self {
+            Self::Poisson { mean } => Some(poisson(mean, end, seed)),
+            Self::Bursty { mean } => Some(bursty(mean, end, seed)),
+            Self::Periodic { .. } | Self::BackToBack { .. } => None,
+        }
+    }
+}
+
+fn poisson(mean: Duration, end: Duration, seed: u64) -> Vec<Duration> {
+    let mut chance = Prng::new(seed).branch(0x9015);
+    let mut now = Duration::ZERO;
+    let next = || {
+        now += chance.exponential(mean);
+        (now < end).then_some(now)
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// How much closer requests are in a burst than on average.
@@ -80,7 +100,7 @@ const BURST_REQUESTS: u64 = 12;
 ///
 /// In a burst requests are independent, four times as dense as on average; the quiet time after
 /// it is such that the average comes out. Nobody's recorded trace is at hand, so this one is made.
-pub fn bursty(mean: Duration, end: Duration, seed: u64) -> Vec<Duration> {
+fn bursty(mean: Duration, end: Duration, seed: u64) -> Vec<Duration> {
     let mut chance = Prng::new(seed).branch(0xb0b5);
     let close = Duration::from_nanos((mean.as_nanos() / BURST).max(1));
     let quiet = mean.times(BURST_REQUESTS).saturating_sub(close.times(BURST_REQUESTS));
@@ -119,9 +139,22 @@ mod tests {
     }
 
     #[test]
+    fn independent_requests_have_the_wished_average() {
+        let times = poisson(Duration::from_millis(4), Duration::from_millis(80_000), 1);
+        assert!((19_000..21_000).contains(&times.len()), "{}", times.len());
+        assert!(times.is_sorted());
+    }
+
+    #[test]
     fn a_seed_names_one_trace() {
-        let trace = |seed| bursty(Duration::from_millis(1), Duration::from_millis(100), seed);
-        assert_eq!(trace(7), trace(7));
-        assert_ne!(trace(7), trace(8));
+        let mean = Duration::from_millis(1);
+        for arrivals in [Arrivals::Poisson { mean }, Arrivals::Bursty { mean }] {
+            let trace = |seed| arrivals.times(Duration::from_millis(100), seed).unwrap();
+            assert_eq!(trace(7), trace(7));
+            assert_ne!(trace(7), trace(8));
+            // A longer one begins with the shorter one.
+            let longer = arrivals.times(Duration::from_millis(200), 7).unwrap();
+            assert_eq!(longer[..trace(7).len()], trace(7));
+        }
     }
 }

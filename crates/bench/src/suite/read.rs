@@ -2,7 +2,7 @@
 
 use gpreempt_fields::{Fields, ReadError, quoted, with_root};
 
-use super::{Case, Criterion, Suite, case, criterion};
+use super::{Case, Criterion, Suite, case, criterion, numbers};
 
 const KEYS: &[&str] = &[
     "name",
@@ -50,11 +50,15 @@ fn suite(fields: &Fields<'_>, text: &str) -> Result<Suite, ReadError> {
         if let Some(name) = unknown {
             return Err(table.error_at("cases", format!("no case is called {}", quoted(name))));
         }
+        if let Some((key, problem)) = numbers::problem(&criterion, &cases) {
+            return Err(table.error_at(key, problem));
+        }
         criteria.push(criterion);
     }
     Ok(Suite {
         name: fields.name("name")?,
         title: fields.name("title")?,
+        text: text.to_owned(),
         digest: digest(text),
         repetitions: fields.u32("repetitions", 1..=REPETITIONS_MAX, 5)?,
         repetitions_short: fields.u32("repetitions_short", 1..=REPETITIONS_MAX, 3)?,

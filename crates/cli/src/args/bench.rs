@@ -91,7 +91,7 @@ pub(crate) struct BenchPredictArgs {
     /// The file of results
     #[arg(value_name = "RESULT.json")]
     pub(crate) file: PathBuf,
-    /// The suite, if it is none of ours
+    /// The suite, instead of the text that the results contain
     #[arg(long, value_name = "FILE")]
     pub(crate) suite: Option<PathBuf>,
     /// Print JSON

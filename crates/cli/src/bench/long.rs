@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpreempt_bench::emulated::Emulated;
 use gpreempt_bench::engine::Backend;
 use gpreempt_bench::plan::spoken;
-use gpreempt_bench::results::{Results, SCHEMA, SuiteInfo};
+use gpreempt_bench::results::{Results, SCHEMA};
 use gpreempt_bench::stability::Stability;
 use gpreempt_bench::suite::Suite;
 
@@ -62,11 +62,7 @@ pub(super) fn main(
 fn empty(args: &BenchArgs, suite: &Suite, started: String) -> Results {
     Results {
         schema: SCHEMA,
-        suite: SuiteInfo {
-            name: suite.name.clone(),
-            title: suite.title.clone(),
-            digest: suite.digest.clone(),
-        },
+        suite: suite.info(),
         backend: Emulated.name().to_owned(),
         command: command(args),
         commit: args.commit.clone(),

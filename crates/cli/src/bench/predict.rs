@@ -2,7 +2,7 @@
 
 use gpreempt_bench::predict::{Prediction, TOLERANCE, predict};
 
-use gpreempt_bench::suite::built_in;
+use gpreempt_bench::suite::{built_in, read_suite};
 
 use crate::args::BenchPredictArgs;
 use crate::failure::Failure;
@@ -15,14 +15,15 @@ pub(super) fn main(args: &BenchPredictArgs) -> Result<(), Failure> {
         let why = "is of the simulator itself; predict what was measured on a GPU";
         return Err(Failure::input(format_args!("{name} {why}")));
     }
-    let suite = match (&args.suite, built_in(&results.suite.name)) {
+    let suite = match (&args.suite, &results.suite.text) {
         (Some(path), _) => super::read(path)?,
-        (None, Some(suite)) => suite,
-        (None, None) => {
+        (None, Some(text)) => read_suite(&name, text).map_err(Failure::input)?,
+        // Older files do not contain their suite.
+        (None, None) => built_in(&results.suite.name).ok_or_else(|| {
             let suite = &results.suite.name;
             let what = "is none of our suites; name its file with --suite";
-            return Err(Failure::input(format_args!("{suite} {what}")));
-        }
+            Failure::input(format_args!("{suite} {what}"))
+        })?,
     };
     let predictions = predict(&suite, &results).map_err(Failure::input)?;
     if predictions.is_empty() {

@@ -7,7 +7,7 @@ use gpreempt_bench::emulated::Emulated;
 use gpreempt_bench::engine::{self, Backend, Ended};
 use gpreempt_bench::nvidia::Nvidia;
 use gpreempt_bench::plan::{self, Step, Wish, spoken};
-use gpreempt_bench::results::{CaseInfo, ModeInfo, Results, SCHEMA, SuiteInfo, rfc3339};
+use gpreempt_bench::results::{CaseInfo, ModeInfo, Results, SCHEMA, rfc3339};
 use gpreempt_bench::suite::{Case, Suite};
 
 use super::{long, page, table, watch::Keeper};
@@ -52,7 +52,7 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     }
     let estimate: Duration = steps.iter().map(|step| backend.estimate(step)).sum();
     if args.dry_run {
-        return output::print(&planned(&steps, estimate));
+        return output::print(&planned(&steps, backend.as_ref()));
     }
     refuse_if_missing(&suite, backend.as_mut(), &steps)?;
 
@@ -108,13 +108,26 @@ fn wish(args: &BenchArgs, suite: &Suite, backend: &'static str) -> Wish {
     }
 }
 
-fn planned(steps: &[Step<'_>], estimate: Duration) -> String {
+/// A line for each case with its modes and its time, and the sum.
+fn planned(steps: &[Step<'_>], backend: &dyn Backend) -> String {
     let mut text = String::new();
-    for step in steps {
-        let (case, mode) = (&step.case.name, &step.mode.name);
-        text.push_str(&format!("{case}, {mode}, repetition {}\n", step.repetition + 1));
+    let time = |steps: &[Step<'_>]| spoken(steps.iter().map(|step| backend.estimate(step)).sum());
+    for of_case in steps.chunk_by(|one, other| one.case.name == other.case.name) {
+        let first = &of_case[0];
+        let modes: Vec<&str> = of_case
+            .iter()
+            .filter(|step| step.repetition == first.repetition)
+            .map(|step| step.mode.name.as_str())
+            .collect();
+        let repetitions = of_case.len() / modes.len().max(1);
+        text.push_str(&format!(
+            "{}: {repetitions} times {}, about {}\n",
+            first.case.name,
+            modes.join(", "),
+            time(of_case)
+        ));
     }
-    text.push_str(&format!("{} measurements, about {}\n", steps.len(), spoken(estimate)));
+    text.push_str(&format!("{} measurements, about {}\n", steps.len(), time(steps)));
     text
 }
 
@@ -190,11 +203,7 @@ fn fresh(
     };
     Results {
         schema: SCHEMA,
-        suite: SuiteInfo {
-            name: suite.name.clone(),
-            title: suite.title.clone(),
-            digest: suite.digest.clone(),
-        },
+        suite: suite.info(),
         backend: backend.name().to_owned(),
         command: command(args),
         commit: args.commit.clone(),

@@ -37,6 +37,10 @@ fn cells(row: &SummaryRow) -> Vec<String> {
     let cell = |estimate: Option<Estimate>, show: &dyn Fn(&Estimate) -> String| {
         estimate.as_ref().map_or_else(|| "-".to_owned(), show)
     };
+    let ratio = |estimate: Option<Estimate>| match row.overloaded {
+        true => "never catches up".to_owned(),
+        false => cell(estimate, &times),
+    };
     let count = match (&row.failure, row.skipped) {
         (None, _) => row.ok.to_string(),
         (Some(_), true) => "skipped".to_owned(),
@@ -47,8 +51,8 @@ fn cells(row: &SummaryRow) -> Vec<String> {
         row.mode.clone(),
         cell(row.p50_ns, &us),
         cell(row.p99_ns, &us),
-        cell(row.p50_ratio, &times),
-        cell(row.p99_ratio, &times),
+        ratio(row.p50_ratio),
+        ratio(row.p99_ratio),
         cell(row.be_kept, &part),
         count,
     ]

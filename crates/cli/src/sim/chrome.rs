@@ -7,7 +7,6 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::time::Instant;
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::scenario::Scenario;
-use gpreempt_sim::track::Activity;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -34,7 +33,7 @@ pub(crate) fn trace(scenario: &Scenario, outcome: &Outcome) -> Trace {
     }
     for span in &outcome.spans {
         events.push(json!({
-            "name": name_of(span.activity),
+            "name": span.activity.name(),
             "cat": "queue",
             "ph": "X",
             "pid": device_of(outcome, span.queue),
@@ -69,18 +68,6 @@ pub(crate) fn trace(scenario: &Scenario, outcome: &Outcome) -> Trace {
 
 fn metadata(kind: &str, device: usize, queue: u64, name: &str) -> Value {
     json!({ "name": kind, "ph": "M", "pid": device, "tid": queue, "args": { "name": name } })
-}
-
-fn name_of(activity: Activity) -> &'static str {
-    match activity {
-        Activity::Idle => "idle",
-        Activity::Wait => "wait",
-        Activity::Run => "run",
-        Activity::Save => "save",
-        Activity::Restore => "restore",
-        Activity::Hold => "hold",
-        Activity::Kill => "kill",
-    }
 }
 
 fn device_of(outcome: &Outcome, queue: QueueId) -> usize {

@@ -159,7 +159,7 @@ fn format_uuid(bytes: [u8; 16]) -> String {
 }
 
 /// The bytes of a UUID as [`format_uuid`] writes it.
-pub(super) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u32> = text
         .strip_prefix("GPU-")?
         .chars()

@@ -46,8 +46,9 @@ impl Service for FakeService {
 fn run(slow: fn(u64) -> u64, warmup_ms: u64, ms: u64) -> (Outcome, Vec<Sample>) {
     let clock = FakeClock::default();
     let mut service = FakeService { clock: clock.clone(), served: 0, slow };
-    let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS });
-    let open_loop = OpenLoop { warmup_ns: warmup_ms * MS, measured_ns: ms * MS, ahead_ns: 0 };
+    let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 0 });
+    let open_loop =
+        OpenLoop { warmup_ns: warmup_ms * MS, measured_ns: ms * MS, ..OpenLoop::default() };
     let mut samples = Vec::new();
     let outcome = open_loop
         .run(schedule, &mut service, &clock, &Stop::default(), |sample| samples.push(sample))
@@ -107,8 +108,8 @@ fn a_signal_ends_the_measurement() {
     let clock = FakeClock::default();
     let stop = Stop::default();
     let mut service = FakeService { clock: clock.clone(), served: 0, slow: |_| 1 };
-    let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS });
-    let open_loop = OpenLoop { warmup_ns: 0, measured_ns: 1_000 * MS, ahead_ns: 0 };
+    let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 0 });
+    let open_loop = OpenLoop { measured_ns: 1_000 * MS, ..OpenLoop::default() };
     let outcome = open_loop
         .run(schedule, &mut service, &clock, &stop, |sample| {
             if sample.due_ns == 40 * MS {
@@ -119,4 +120,17 @@ fn a_signal_ends_the_measurement() {
     assert_eq!(service.served, 5);
     assert_eq!(outcome.unserved, 0);
     assert_eq!(outcome.until_ns, 41 * MS);
+}
+
+#[test]
+fn all_times_count_from_the_given_beginning() {
+    let clock = FakeClock::default();
+    let mut service = FakeService { clock: clock.clone(), served: 0, slow: |_| 1 };
+    let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 3 * MS });
+    let open_loop = OpenLoop { begin_ns: 50 * MS, measured_ns: 20 * MS, ..OpenLoop::default() };
+    let mut due = Vec::new();
+    open_loop
+        .run(schedule, &mut service, &clock, &Stop::default(), |sample| due.push(sample.due_ns))
+        .unwrap();
+    assert_eq!(due, [53 * MS, 63 * MS]);
 }

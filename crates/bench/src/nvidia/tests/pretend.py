@@ -1,9 +1,11 @@
-"""Pretends to be gpreempt-load, gpreempt attach and an MPS server, for tests without a GPU."""
+"""Pretends to be our programs and an MPS server, for tests without a GPU."""
 
 import json
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 
 words = sys.argv[1:]
@@ -20,45 +22,78 @@ def say(line):
     print(json.dumps(line), flush=True)
 
 
-def wait():
-    path = option("--wait-file")
-    while path and not os.path.exists(path) and not stopped:
-        time.sleep(0.002)
+class Orders:
+    """What stdin says; its end ends everything."""
+
+    def __init__(self):
+        self.queue, self.ended = queue.Queue(), 0
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in sys.stdin:
+            order = json.loads(line)
+            if order["do"] == "end":
+                self.ended = order["round"]
+            else:
+                self.queue.put(order)
+        stopped.append(1)
+
+    def next(self):
+        while not stopped:
+            try:
+                return self.queue.get(timeout=0.005)
+            except queue.Empty:
+                pass
+        return None
 
 
-def lc():
-    say({"line": "ready", "load": "lc", "kernel": {"iterations": 7}})
-    wait()
-    if stopped:
-        return
-    begin = time.monotonic_ns()
-    end = begin + int(option("--seconds")) * 1_000_000_000
-    if option("--raw"):
-        with open(option("--raw"), "w") as out:
-            out.write("due_ns,begin_ns,end_ns,served\n")
-            for due in range(begin, end, 10_000_000):
-                out.write(f"{due},{due + 1000},{due + 1_001_000},1\n")
+def rounds(kind, iterations, perform):
+    say({"line": "ready", "load": kind, "kernel": {"iterations": iterations}})
+    orders = Orders()
+    while True:
+        prepare = orders.next()
+        if prepare is None:
+            return
+        say({"line": "prepared", "round": prepare["round"]})
+        begin = orders.next()
+        if begin is None:
+            return
+        assert begin["round"] == prepare["round"], (begin, prepare)
+        while time.monotonic_ns() < begin["at_ns"]:
+            time.sleep(0.001)
+        perform(prepare, begin["at_ns"], lambda: stopped or orders.ended >= prepare["round"])
+
+
+def requests(order, begin, is_over):
+    if os.environ.get("GPREEMPT_TEST_FOLDER"):
+        open(os.path.join(os.environ["GPREEMPT_TEST_FOLDER"], "begun"), "w").close()
+    end = begin + order["seconds"] * 1_000_000_000
+    with open(option("--raw"), "w") as out:
+        out.write("due_ns,begin_ns,end_ns,served\n")
+        for due in range(begin, end, 10_000_000):
+            out.write(f"{due},{due + 1000},{due + 1_001_000},1\n")
     if option("--probe"):
         with open(option("--probe"), "w") as out:
             out.write(f"begin_ns,first_ns,last_ns\n{begin},{begin + 185},{begin + 205}\n")
         with open(option("--probe").replace("beats-0", "beats-1"), "w") as out:
             out.write(f"off_ns,back_ns\n{begin + 134},{begin + 351}\n")
-    while time.monotonic_ns() < end and not stopped:
+    while time.monotonic_ns() < end and not is_over():
         time.sleep(0.005)
-    say({"line": "final", "from_ns": begin, "until_ns": end})
+    say({"line": "final", "round": order["round"], "from_ns": begin, "until_ns": end})
 
 
-def be():
-    say({"line": "ready", "load": "be", "kernel": {"iterations": 9}})
-    wait()
-    since = time.monotonic_ns()
-    while not stopped:
+def work(order, begin, is_over):
+    if os.path.exists(os.path.join(os.path.dirname(option("--beats")), "..", "die")):
+        sys.exit("this one was told to die")
+    since = begin
+    while not is_over():
         time.sleep(0.02)
         now = time.monotonic_ns()
         done = (now - since) // 1_000_000
         say({"line": "rate", "from_ns": since, "until_ns": now, "count": done})
         since = now
-    say({"line": "final", "unit": "kernels", "exactness": {"result": "pass"}})
+    say({"line": "final", "round": order["round"], "unit": "kernels",
+         "exactness": {"result": "pass"}})
 
 
 def attach():
@@ -67,6 +102,29 @@ def attach():
             say({"line": "attached", "pid": int(word.split(":")[0])})
     while not stopped:
         time.sleep(0.01)
+    say({"line": "holds", "pid": 1, "placed": 5, "expired": 0, "longest_us": 9})
 
 
-{"lc": lc, "be": be, "attach": attach}[words[0]]()
+def wait_with(path):
+    """A server that listens when a file is there."""
+    open(path, "w").close()
+    while not stopped and os.path.exists(path):
+        time.sleep(0.01)
+
+
+if words and words[0] == "lc":
+    rounds("lc", 7, requests)
+elif words and words[0] == "be":
+    rounds("be", 9, work)
+elif words and words[0] == "attach":
+    attach()
+elif words and words[0] == "set":
+    pass
+elif not words and sys.stdin.readline() == "quit\n":
+    os.remove(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+elif option("--socket"):
+    wait_with(option("--socket"))
+elif words == ["-f"]:
+    wait_with(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+else:
+    sys.exit(f"cannot pretend {words}")

@@ -11,7 +11,11 @@ pub(super) fn section(results: &Results, raw: &str) -> String {
         address(raw),
         Escaped(raw)
     );
-    table::environment(&rows(results), &results.command, &link)
+    let text = results.suite.text.as_deref().map_or_else(String::new, |text| {
+        let head = "<summary>The text of the suite</summary>";
+        format!("<details>\n{head}\n<pre><code>{}</code></pre>\n</details>\n", Escaped(text))
+    });
+    table::environment(&rows(results), &results.command, &(link + &text))
 }
 
 fn rows(results: &Results) -> Vec<(String, String)> {

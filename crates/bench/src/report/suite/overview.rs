@@ -34,9 +34,13 @@ fn cell(row: Option<&SummaryRow>) -> Cell {
         return if row.skipped { Cell::of("skipped") } else { Cell::wrong("failed") };
     }
     let kept = row.be_kept.map(|kept| number::percent(Some(kept.median)));
-    match (row.p99_ratio, kept) {
-        (Some(ratio), Some(kept)) => Cell::of(number::times(ratio.median)).with(kept),
-        (Some(ratio), None) => Cell::of(number::times(ratio.median)),
+    let ratio = match row.overloaded {
+        true => Some(number::OVERLOADED.to_owned()),
+        false => row.p99_ratio.map(|ratio| number::times(ratio.median)),
+    };
+    match (ratio, kept) {
+        (Some(ratio), Some(kept)) => Cell::of(ratio).with(kept),
+        (Some(ratio), None) => Cell::of(ratio),
         (None, Some(kept)) => Cell::of(number::NOTHING).with(kept),
         (None, None) => Cell::of(number::NOTHING),
     }

@@ -39,6 +39,7 @@ pub(crate) fn results() -> Results {
             name: "sample".to_owned(),
             title: "Requests with gaps, beside endless kernels".to_owned(),
             digest: "0123456789abcdef".to_owned(),
+            text: Some("name = \"sample\"\n# <none>\n".to_owned()),
         },
         backend: "nvidia".to_owned(),
         command: "gpreempt bench sample --backend nvidia --repetitions 3".to_owned(),

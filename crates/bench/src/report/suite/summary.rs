@@ -4,7 +4,7 @@ use super::super::grid::{Cell, Row, table};
 use super::super::html::Escaped;
 use super::super::number;
 use super::folded;
-use crate::results::{CaseInfo, ModeInfo, Results, SummaryRow};
+use crate::results::{CaseInfo, Estimate, ModeInfo, Results, SummaryRow};
 
 /// A column: its name and what it means.
 struct Column {
@@ -91,11 +91,19 @@ fn cells(row: &SummaryRow, repetitions: u32) -> Vec<Cell> {
     vec![
         Cell::estimate(row.p50_ns.as_ref(), number::nanoseconds),
         Cell::estimate(row.p99_ns.as_ref(), number::nanoseconds),
-        Cell::estimate(row.p50_ratio.as_ref(), number::times),
-        Cell::estimate(row.p99_ratio.as_ref(), number::times),
+        ratio(row, row.p50_ratio.as_ref()),
+        ratio(row, row.p99_ratio.as_ref()),
         Cell::estimate(row.be_kept.as_ref(), percent),
         runs,
     ]
+}
+
+/// Where requests queue up a ratio says how long somebody measured, so words stand there.
+fn ratio(row: &SummaryRow, ratio: Option<&Estimate>) -> Cell {
+    match row.overloaded {
+        true => Cell::of(number::OVERLOADED),
+        false => Cell::estimate(ratio, number::times),
+    }
 }
 
 /// What each column means, and the intervals.

@@ -207,3 +207,19 @@ fn write_the_sample() {
     let path = std::env::var_os("GPREEMPT_SAMPLE_REPORT").expect("where to write it");
     std::fs::write(path, page(&sample::results(), "result.json")).unwrap();
 }
+
+#[test]
+fn requests_that_queue_up_have_words_instead_of_a_ratio() {
+    let mut results = sample::results();
+    assert!(!rendered(&results).contains("never catches up"));
+    for each in results.measurements.iter_mut().filter(|each| each.mode == "default") {
+        if let Some(lc) = &mut each.lc {
+            lc.unfinished = lc.latency.count / 2;
+        }
+    }
+    results.summarise();
+    let page = rendered(&results);
+    // In the summary of each case twice, and at a glance.
+    assert_eq!(page.matches("never catches up").count(), 3 * results.cases.len());
+    assert!(page.contains("The text of the suite") && page.contains("# &lt;none&gt;"));
+}

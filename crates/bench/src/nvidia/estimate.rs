@@ -1,0 +1,132 @@
+//! About how long a measurement takes, from what runs on an H200 took.
+
+use std::time::Duration;
+
+use super::mode::{Family, Mode};
+use crate::plan::Step;
+use crate::results::{ALONE, Role};
+use crate::suite::{Case, Work};
+
+/// Everything of a round but the time that counts: orders, the head start, the warm-up, the end.
+const ROUND: Duration = Duration::from_millis(650);
+/// Taking hold of processes and letting go of them.
+const ATTACH: Duration = Duration::from_millis(450);
+/// The same by a daemon that has to find them first.
+const DAEMON: Duration = Duration::from_millis(650);
+/// The start of programs, which start at the same time.
+const PROGRAMS: Duration = Duration::from_millis(800);
+/// One more of them.
+const PROGRAM: Duration = Duration::from_millis(80);
+/// The same for PyTorch.
+const TORCH: Duration = Duration::from_millis(12_000);
+/// A kernel that is measured before it is used: most cases have two.
+const CALIBRATIONS: Duration = Duration::from_millis(1_500);
+/// An MPS server.
+const SERVER: Duration = Duration::from_millis(1_000);
+/// The calls of `control`, 200 times each.
+const CALLS: Duration = Duration::from_millis(2_500);
+
+/// How long best-effort work is measured with nobody beside, in seconds.
+pub(super) fn be_alone_seconds(step: &Step<'_>) -> u64 {
+    match (has_torch(step.case), step.is_short) {
+        // A step of training takes a while.
+        (true, _) | (_, false) => 2,
+        (false, true) => 1,
+    }
+}
+
+/// About how long a measurement takes.
+pub(super) fn estimate(step: &Step<'_>) -> Duration {
+    let Some(mode) = Mode::from_name(&step.mode.name) else { return Duration::ZERO };
+    let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
+    let has = |role: Role| step.case.of(role).next().is_some();
+    let round = |seconds: u64| ROUND + Duration::from_secs(seconds);
+    let measured = match mode {
+        Mode::Alone => {
+            let lc = if has(Role::Lc) { round(seconds) } else { Duration::ZERO };
+            let be = if has(Role::Be) { round(be_alone_seconds(step)) } else { Duration::ZERO };
+            lc + be
+        }
+        Mode::Default | Mode::Mps | Mode::MpsPriority => round(seconds),
+        Mode::PeerSlices | Mode::Slices | Mode::Hold => round(seconds) + ATTACH,
+        Mode::Hints => round(seconds) + DAEMON,
+    };
+    let calls = if step.case.controlled { CALLS } else { Duration::ZERO };
+    measured + calls + start(step, mode)
+}
+
+/// The start of the programs, in the first measurement that needs them.
+fn start(step: &Step<'_>, mode: Mode) -> Duration {
+    let is_first = match mode.family() {
+        Family::Mps | Family::MpsPriority => true,
+        // What the others are compared with comes first, if the case has it.
+        Family::Plain => {
+            let modes = &step.case.modes;
+            mode == Mode::Alone
+                || !modes.is_empty()
+                    && modes.iter().all(|name| name != ALONE)
+                    && modes.first() == Some(&step.mode.name)
+        }
+    };
+    if !is_first || step.repetition > 0 {
+        return Duration::ZERO;
+    }
+    let programs = match has_torch(step.case) {
+        true => TORCH,
+        false => PROGRAMS,
+    };
+    let more: Duration = step.case.loads.iter().map(|_| PROGRAM).sum();
+    let first = if mode.family() == Family::Plain { CALIBRATIONS } else { SERVER };
+    programs + more + first
+}
+
+fn has_torch(case: &Case) -> bool {
+    case.loads.iter().any(|load| matches!(load.work, Work::Torch(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Wish, cases, modes, steps};
+    use crate::suite::{Suite, built_in, built_in_names};
+
+    fn short_form(suite: &Suite) -> Duration {
+        let repetitions = suite.repetitions_short;
+        let wish = Wish { backend: "nvidia", repetitions, is_short: true, cases: Vec::new() };
+        let known: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
+        let wished = match suite.nvidia_modes_short.is_empty() {
+            true => &suite.nvidia_modes,
+            false => &suite.nvidia_modes_short,
+        };
+        let modes = modes(wished, &known).unwrap();
+        let cases = cases(suite, &wish).unwrap();
+        steps(&cases, &modes, &wish).iter().map(estimate).sum()
+    }
+
+    #[test]
+    fn all_short_forms_together_fit_into_half_an_hour() {
+        let mut sum = Duration::ZERO;
+        let mut said = String::new();
+        for name in built_in_names() {
+            let suite = built_in(name).unwrap();
+            assert_eq!(suite.repetitions_short, 3, "{name}");
+            let estimate = short_form(&suite);
+            assert!(estimate < Duration::from_secs(10 * 60), "{name}: {estimate:?}");
+            said.push_str(&format!("{name} {} s, ", estimate.as_secs()));
+            sum += estimate;
+        }
+        println!("{said}together {} s", sum.as_secs());
+        assert!(sum <= Duration::from_secs(30 * 60), "{said}together {} s", sum.as_secs());
+    }
+
+    #[test]
+    fn programs_start_once() {
+        let suite = built_in("torch").unwrap();
+        let case = &suite.cases[0];
+        let info = Mode::MpsPriority.info();
+        let of =
+            |repetition| estimate(&Step { case, mode: &info, repetition, seed: 1, is_short: true });
+        assert!(of(0) > of(1) + TORCH);
+        assert_eq!(of(1), of(2));
+    }
+}

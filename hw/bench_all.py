@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The benchmark suites on one NVIDIA GPU, one after the other, each with a limit on its time.
+
+Needs the binaries (`cargo build --release --workspace --bins` on any machine) and, on the machine
+with the GPU, Python 3; for the suite `torch` also PyTorch with CUDA:
+
+    python3 hw/bench_all.py --bin target/release --out results --limit 590 micro disb
+
+Without suites: all of them, in the short form. A suite that was stopped by the limit goes on when
+the same command is given again, and one that is finished is left alone, so several short stays on a
+machine add up. At the end: a table, and what the kernel's log says of the GPU (Xid).
+Exit code 0 if everything was measured, 1 if something is left or failed, 3 without a GPU.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from harness import kernel_log
+
+SUITES = ("micro", "disb", "torch", "online-offline", "scale", "share")
+# What a suite needs to end what it started after Ctrl-C.
+GRACE = 45
+
+
+def result(folder):
+    """What a suite has measured so far."""
+    try:
+        with open(os.path.join(folder, "result.json")) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def run(command, seconds):
+    """Runs a suite; after so long it gets the Ctrl-C that makes it keep what it has."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait(timeout=max(1, seconds))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        # The terminal told the suite as well.
+        pass
+    try:
+        return process.wait(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def row(suite, folder):
+    """The line of a suite, and whether nothing is left to do."""
+    found = result(folder)
+    if found is None:
+        return (suite, "nothing", "", "", "", ""), False
+    measured = found["measurements"]
+    failed = [each for each in measured if each["status"].get("state") != "ok"]
+    checks = found["checks"]
+    wrong = [check for check in checks if not check["passed"]]
+    is_whole = found["finished"] is not None
+    minutes = sum(each["took_s"] for each in measured) / 60
+    return (suite, "whole" if is_whole else "in part", str(len(measured)), str(len(failed)),
+            f"{len(checks) - len(wrong)} of {len(checks)}", f"{minutes:.1f}"), \
+        is_whole and not failed
+
+
+def details(suite, folder):
+    """What failed and what does not hold, a line each."""
+    found = result(folder) or {"measurements": [], "checks": []}
+    for each in found["measurements"]:
+        if each["status"].get("state") != "ok":
+            print(f"failed: {suite}, {each['case']}, {each['mode']}: "
+                  f"{each['status'].get('reason')}")
+    for check in found["checks"]:
+        if not check["passed"]:
+            place = ", ".join(filter(None, (suite, check["case"], check["mode"])))
+            print(f"does not hold: {place}: {check['name']}: {check['text']}")
+
+
+def table(rows):
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    for line in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
+    parser.add_argument("--bin", default="target/release")
+    parser.add_argument("--out", default="bench-results")
+    parser.add_argument("--limit", type=int, default=1800, metavar="SECONDS",
+                        help="for everything together")
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--long", action="store_true", help="the whole form, which takes hours")
+    arguments = parser.parse_args()
+    unknown = set(arguments.suites) - set(SUITES)
+    if unknown:
+        parser.error(f"there is no suite {', '.join(sorted(unknown))}")
+    if not os.path.exists("/dev/nvidiactl"):
+        print("SKIPPED: no NVIDIA driver; run this on a machine with a GPU")
+        return 3
+    suites = arguments.suites or SUITES
+    before = len(kernel_log())
+    end = time.monotonic() + arguments.limit - GRACE
+    folder_of = lambda suite: os.path.join(arguments.out, suite)
+    for suite in suites:
+        found = result(folder_of(suite))
+        if found and found["finished"]:
+            print(f"{suite} is finished")
+            continue
+        left = end - time.monotonic()
+        if left < 10:
+            print(f"no time is left for {suite}")
+            continue
+        form = [] if arguments.long else ["--short"]
+        run([os.path.join(arguments.bin, "gpreempt"), "bench", suite, "--backend", "nvidia", *form,
+             "--out", folder_of(suite), "--commit", arguments.commit], left)
+    rows = [row(suite, folder_of(suite)) for suite in suites]
+    print()
+    table([("suite", "measured", "n", "failed", "lines hold", "minutes")]
+          + [line for line, _ in rows])
+    for suite in suites:
+        details(suite, folder_of(suite))
+    log = [line for line in kernel_log()[before:] if "Xid" in line]
+    print("\n".join(log) if log else "The kernel's log has no Xid.")
+    return 0 if all(is_done for _, is_done in rows) and not log else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
