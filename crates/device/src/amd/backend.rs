@@ -8,6 +8,7 @@
 
 mod adoption;
 mod backoff;
+mod change_over;
 mod fleet;
 mod hold_session;
 mod mqds;
@@ -72,6 +73,8 @@ pub struct AmdBackend {
     fleet: Option<Fleet>,
     /// Whether the kernel schedules, and we do not.
     is_yielded: bool,
+    /// What is said while the list of all queues is gone.
+    unlisted: Option<String>,
     /// In which way queues are stopped, if the kernel does not schedule and if it does.
     ways: [InUse; 2],
 }
@@ -94,6 +97,8 @@ struct Adopted {
     limit: Option<Limit>,
     /// Whether it is controlled together with the others.
     in_fleet: bool,
+    /// Whether it is let go of, to be controlled in another way.
+    is_moving: bool,
     priority: Option<Priority>,
 }
 
@@ -151,6 +156,7 @@ impl AmdBackend {
             scout,
             fleet,
             is_yielded: false,
+            unlisted: None,
             ways,
         };
         if is_yielded {
@@ -184,6 +190,8 @@ impl AmdBackend {
                     }
                 }
                 Report::KernelSchedules(schedules) => self.set_yielded(schedules),
+                Report::OwnCalls(own_calls) => self.set_own_calls(own_calls),
+                Report::Unlisted(sentence) => self.set_unlisted(sentence),
                 Report::Rings(process) => self.take_readings(process),
                 Report::Over(task) => self.take_end(task),
             }
@@ -278,9 +286,14 @@ impl AmdBackend {
         gone.len()
     }
 
-    /// A worker has ended, because its process has.
+    /// Somebody has let go of a process: because that has ended, or because it is to be controlled
+    /// in another way.
     fn take_end(&mut self, task: TaskId) {
         let Some(adopted) = self.tasks.get_mut(&task) else { return };
+        let is_moving = std::mem::take(&mut adopted.is_moving);
+        if adopted.worker.is_none() && !is_moving {
+            return;
+        }
         let (process, worker) = (adopted.process, adopted.worker.take());
         self.leaving.extend(worker.map(|worker| (process, worker)));
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
@@ -289,6 +302,9 @@ impl AmdBackend {
         self.aim_reader(task);
         self.judge_costs();
         self.leaving.retain(|(_, worker)| !worker.has_ended());
+        if is_moving {
+            self.begin(task);
+        }
     }
 
     fn task_of(&self, process: ProcessKey) -> Option<TaskId> {

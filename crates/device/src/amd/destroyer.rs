@@ -65,7 +65,7 @@ impl Destroyers {
                 memory.as_ref().map(find).unwrap_or_default()
             };
             // Where there are no threads it is tried again.
-            self.lookout = Lookout::start(look, |_, _| {}).ok();
+            self.lookout = Lookout::start(Some(pid), look, |_, _| {}).ok();
         }
         let lookout = self.lookout.as_ref();
         lookout.and_then(|lookout| lookout.ask_within((), LOOK_MAX)).unwrap_or_default()

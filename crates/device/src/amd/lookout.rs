@@ -4,18 +4,20 @@
 //! whoever reads it waits for as long as the process likes. So a thread does that which can be
 //! spared. Others ask it and take what there is; nobody ever waits for its end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most threads of this kind in a program: those that wait for ever cannot be ended.
 const LIVING_MAX: usize = 1024;
+/// Most of them for one process, so that it cannot use up those of the others.
+const LIVING_EACH_MAX: usize = 4;
 
-/// How many there are.
-static LIVING: AtomicUsize = AtomicUsize::new(0);
+/// How many there are for each process.
+static LIVING: Mutex<BTreeMap<Option<u32>, usize>> = Mutex::new(BTreeMap::new());
 
 /// A thread that answers questions, one at a time. When this is dropped it ends as soon as it can.
 pub(super) struct Lookout<A, T> {
@@ -41,16 +43,17 @@ struct State<A, T> {
 }
 
 impl<A: Send + 'static, T: Clone + Send + 'static> Lookout<A, T> {
-    /// Starts one. `look` finds answers, and `told` is called when one can be had, with whether
+    /// Starts one that looks at a process, or at no particular one. `look` finds answers, and `told` is called when one can be had, with whether
     /// whoever asked waited for it.
     ///
     /// # Errors
     /// If there are no more threads, or too many that never answered.
     pub(super) fn start(
+        pid: Option<u32>,
         mut look: impl FnMut(A) -> T + Send + 'static,
         mut told: impl FnMut(&T, bool) + Send + 'static,
     ) -> io::Result<Self> {
-        let place = Place::take()?;
+        let place = Place::take(pid)?;
         let state = State {
             question: None,
             since: None,
@@ -171,23 +174,32 @@ impl<A, T> fmt::Debug for Lookout<A, T> {
 }
 
 /// One of the threads that may live.
-struct Place;
+struct Place(Option<u32>);
 
 impl Place {
-    fn take() -> io::Result<Self> {
-        // ORDERING: nothing else depends on this number.
-        if LIVING.fetch_add(1, Ordering::Relaxed) >= LIVING_MAX {
-            LIVING.fetch_sub(1, Ordering::Relaxed);
+    fn take(pid: Option<u32>) -> io::Result<Self> {
+        let mut living = LIVING.lock().unwrap_or_else(PoisonError::into_inner);
+        if living.values().sum::<usize>() >= LIVING_MAX {
             return Err(io::Error::other("too many processes do not let themselves be read"));
         }
-        Ok(Self)
+        let own = living.entry(pid).or_default();
+        if pid.is_some() && *own >= LIVING_EACH_MAX {
+            return Err(io::Error::other("too many threads of ours wait in its memory already"));
+        }
+        *own += 1;
+        Ok(Self(pid))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // ORDERING: likewise.
-        LIVING.fetch_sub(1, Ordering::Relaxed);
+        let mut living = LIVING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = living.get_mut(&self.0) {
+            *own -= 1;
+            if *own == 0 {
+                living.remove(&self.0);
+            }
+        }
     }
 }
 
@@ -211,7 +223,7 @@ mod tests {
                 let _ = tell.send(*answer);
             }
         };
-        (Lookout::start(look, told_by).unwrap(), told)
+        (Lookout::start(None, look, told_by).unwrap(), told)
     }
 
     #[test]
@@ -232,6 +244,18 @@ mod tests {
         drop(lookout);
         drop(open);
         assert!(told.recv_timeout(PATIENCE).is_err(), "the thread has ended and told nobody");
+    }
+
+    #[test]
+    fn one_process_does_not_use_up_the_places_of_the_others() {
+        // No process has such a number.
+        let (greedy, other) = (Some(u32::MAX), Some(u32::MAX - 1));
+        let places: Vec<Place> =
+            (0..LIVING_EACH_MAX).map(|_| Place::take(greedy).unwrap()).collect();
+        assert!(Place::take(greedy).is_err());
+        assert!(Place::take(other).is_ok());
+        drop(places);
+        assert!(Place::take(greedy).is_ok());
     }
 
     #[test]

@@ -46,8 +46,8 @@ pub(super) fn borrowed_from(pid: u32) -> Result<Vec<OwnedFd>, Errno> {
     let Some(number) = number() else { return Ok(Vec::new()) };
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     let process = pidfd_open(raw, PidfdFlags::empty())?;
-    let held = held_by(pid, number)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ACCESS))?;
+    let held =
+        held_by(pid, number).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let mut files = Vec::new();
     for fd in held {
         match pidfd_getfd(process.as_fd(), fd, PidfdGetfdFlags::empty()) {

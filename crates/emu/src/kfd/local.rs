@@ -191,6 +191,11 @@ impl FakeKfd {
         self.state().driver.logical_priority(pid)
     }
 
+    /// The same of one queue, if somebody said so of that alone.
+    pub fn logical_priority_of(&self, pid: u32, queue: u32) -> Option<u8> {
+        self.state().driver.logical_priority_of(pid, queue)
+    }
+
     /// A debugger's process is killed: the kernel ends its sessions.
     pub fn kill_debugger(&self, pid: u32) {
         self.act(|driver, world| driver.end_debugger(world, pid));
@@ -263,6 +268,11 @@ impl FakeKfd {
             driver.expire(world);
             driver.schedule(world);
         });
+    }
+
+    /// From now on it is patched, or no longer is.
+    pub fn set_own_calls(&self, own_calls: bool) {
+        self.act(|driver, world| driver.set_own_calls(world, own_calls));
     }
 
     /// Sets the scheduler inside of a patched one.

@@ -64,6 +64,16 @@ fn length_of(entries: &[PreemptEntry]) -> Result<u32, Errno> {
     u32::try_from(entries.len()).map_err(|_| Errno::INVAL)
 }
 
+/// Makes a call whose block points to entries from there.
+fn call_about(
+    door: &impl Ioctl,
+    call: Call<'_>,
+    at: usize,
+    entries: &mut [PreemptEntry],
+) -> Result<(), Errno> {
+    door.call(Call { array: Some(Pointed { at, bytes: entries.as_mut_bytes() }), ..call })
+}
+
 impl<T: Ioctl> OwnDoor for T {
     fn preempt_queues(
         &self,
@@ -80,8 +90,7 @@ impl<T: Ioctl> OwnDoor for T {
             ..PreemptQueue::default()
         };
         let at = offset_of!(PreemptQueue, entries);
-        let array = Some(Pointed { at, bytes: entries.as_mut_bytes() });
-        self.call(Call { array, ..Call::plain(PREEMPT_QUEUE, block.as_mut_bytes()) })
+        call_about(self, Call::plain(PREEMPT_QUEUE, block.as_mut_bytes()), at, entries)
     }
 
     fn unpreempt_queues(&self, entries: &mut [PreemptEntry], any_owner: bool) -> Result<(), Errno> {
@@ -92,8 +101,7 @@ impl<T: Ioctl> OwnDoor for T {
             ..ResumeQueue::default()
         };
         let at = offset_of!(ResumeQueue, entries);
-        let array = Some(Pointed { at, bytes: entries.as_mut_bytes() });
-        self.call(Call { array, ..Call::plain(RESUME_QUEUE, block.as_mut_bytes()) })
+        call_about(self, Call::plain(RESUME_QUEUE, block.as_mut_bytes()), at, entries)
     }
 
     fn set_preempt_priority(&self, pid: u32, queue: Meant, priority: u32) -> Result<u32, Errno> {

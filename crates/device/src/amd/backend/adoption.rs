@@ -80,8 +80,14 @@ impl Controller for AmdBackend {
         }
         process.check().map_err(|error| error.to_string())?;
         self.ledger.claim(process).map_err(|error| error.to_string())?;
-        let adopted =
-            Adopted { process, worker: None, limit: None, in_fleet: false, priority: None };
+        let adopted = Adopted {
+            process,
+            worker: None,
+            limit: None,
+            in_fleet: false,
+            is_moving: false,
+            priority: None,
+        };
         self.tasks.insert(task, adopted);
         self.notes.retain(|note| *note != Note::Appeared(process));
         // A session with a process that does not use KFD would make it use KFD.
@@ -131,7 +137,9 @@ impl Controller for AmdBackend {
     fn limit_of(&self, task: TaskId) -> Option<Limit> {
         let adopted = self.tasks.get(&task)?;
         let read = || self.reading_limit(adopted.process);
-        adopted.limit.clone().or_else(read).or_else(|| self.yielded_limit(adopted))
+        let unlisted = || self.unlisted_limit(adopted);
+        let limit = adopted.limit.clone().or_else(read).or_else(unlisted);
+        limit.or_else(|| self.yielded_limit(adopted))
     }
 
     fn set_priority(&mut self, task: TaskId, priority: Priority) {

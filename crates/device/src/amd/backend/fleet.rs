@@ -27,6 +27,7 @@ use gpreempt_core::priority::Priority;
 use super::report::Report;
 use super::worker::Job;
 use crate::amd::Site;
+use crate::amd::session::QueueName;
 use crate::controller::{Reporter, Waker};
 use crate::keeper::monotonic_ns;
 use crate::ledger::Ledger;
@@ -38,14 +39,14 @@ use crew::Crew;
 pub(super) enum Order {
     /// Control a process.
     Add(TaskId, ProcessKey),
-    /// Put it back as it was.
+    /// Put it back as it was, and say when that is done.
     Remove(TaskId),
     /// Do something to a queue.
     Do(TaskId, Job),
     /// A process has another priority.
     Priority(TaskId, Priority),
     /// A queue has another priority, or again that of its process.
-    QueuePriority(TaskId, u32, Option<Priority>),
+    QueuePriority(TaskId, QueueName, Option<Priority>),
 }
 
 /// The thread, as long as it runs.

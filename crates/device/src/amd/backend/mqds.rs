@@ -48,7 +48,7 @@ impl Dumps {
         let mut lookout = self.lookout.lock().unwrap_or_else(PoisonError::into_inner);
         if lookout.is_none() {
             let look = move |()| Reading { begun: Instant::now(), dump: Arc::new(read()) };
-            *lookout = Lookout::start(look, |_, _| {}).ok();
+            *lookout = Lookout::start(None, look, |_, _| {}).ok();
         }
         let lookout = lookout.as_ref()?;
         let latest = lookout.latest();

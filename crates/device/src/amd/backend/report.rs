@@ -4,6 +4,7 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
 
 use crate::amd::abi::trap::QueueEntry;
+use crate::amd::own_calls::OwnCalls;
 use crate::amd::session::{Epoch, QueueName};
 use crate::controller::Limit;
 use crate::process::ProcessKey;
@@ -25,9 +26,13 @@ pub(super) enum Report {
     Limit(TaskId, Option<Limit>),
     /// The kernel schedules from now on, or no longer does.
     KernelSchedules(bool),
+    /// It stands like that with the calls of a patched KFD now.
+    OwnCalls(OwnCalls),
+    /// The list of all queues is gone, in a sentence; or it is there again.
+    Unlisted(Option<String>),
     /// The rings of a process show something else than before.
     Rings(ProcessKey),
-    /// The worker of a task has ended.
+    /// Whoever controlled a task has put its process back as it was, and let go of it.
     Over(TaskId),
 }
 

@@ -70,7 +70,7 @@ impl RingReader {
                 let _ = reports.send(Report::Rings(process));
             }
         };
-        let lookout = Lookout::start(look, told)?;
+        let lookout = Lookout::start(Some(process.pid), look, told)?;
         Ok(Self { lookout, wanted: Arc::default(), before: None, is_late: false })
     }
 

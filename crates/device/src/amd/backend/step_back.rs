@@ -56,7 +56,7 @@ impl AmdBackend {
 
     pub(super) fn hand_queue_over(&mut self, queue: QueueId, priority: Option<Priority>) {
         let Some(target) = self.queues.get(&queue) else { return };
-        let order = Order::QueuePriority(target.task, target.listed.entry.queue_id, priority);
+        let order = Order::QueuePriority(target.task, target.listed.name(), priority);
         let in_fleet = self.tasks.get(&target.task).is_some_and(|adopted| adopted.in_fleet);
         if let Some(fleet) = self.fleet.as_ref().filter(|_| in_fleet) {
             fleet.tell(order);

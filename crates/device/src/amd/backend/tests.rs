@@ -1,3 +1,4 @@
+mod change_over;
 mod names;
 mod obstacles;
 mod own_calls;

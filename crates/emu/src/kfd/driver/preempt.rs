@@ -141,6 +141,14 @@ impl Driver {
         self.apply_touched(world, &touched);
     }
 
+    /// The module is loaded anew, patched or not: whatever was preempted goes on.
+    pub fn set_own_calls(&mut self, world: &mut World<'_>, own_calls: bool) {
+        self.rules.own_calls = own_calls;
+        self.changes += 1;
+        let touched = self.resume_matching(|_| true);
+        self.apply_touched(world, &touched);
+    }
+
     /// Whatever was preempted for a time that is over goes on.
     pub fn expire(&mut self, world: &mut World<'_>) {
         let now = world.now;

@@ -112,6 +112,11 @@ impl Driver {
         self.processes.get(&pid)?.logical_priority
     }
 
+    /// The same of one queue, if somebody said so of that alone.
+    pub fn logical_priority_of(&self, pid: u32, queue: u32) -> Option<u8> {
+        self.processes.get(&pid)?.queues.get(&queue)?.logical_priority
+    }
+
     /// The hardware no longer does what it is told about a queue.
     pub fn break_queue(&mut self, pid: u32, queue: u32) {
         let process = self.processes.get_mut(&pid);

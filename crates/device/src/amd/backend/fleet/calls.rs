@@ -9,12 +9,15 @@ use rustix::io::Errno;
 use super::super::report::Report;
 use super::crew::{Crew, Name};
 use crate::amd::abi::own::{PreemptEntry, QUEUES_MAX};
+use crate::amd::own_calls::OwnCalls;
 use crate::controller::Alone;
 
 /// How long the kernel keeps queues off for us without hearing of us again.
 const LEASE_MS: u32 = 5_000;
 /// How often it does hear of us.
 const RENEW: Duration = Duration::from_millis(1_000);
+/// How often it is looked whether there are calls.
+const PROBE: Duration = Duration::from_secs(1);
 /// Our loop turns more often than this, or stands still.
 const PULSE_MAX: Duration = Duration::from_secs(5);
 
@@ -76,8 +79,25 @@ impl Crew {
         Ok(())
     }
 
+    /// Looks now and then whether there are calls still or again, and at once when one was refused.
+    pub(super) fn look_at_calls(&mut self) -> Result<(), Alone> {
+        if !std::mem::take(&mut self.is_refused) && self.probed.elapsed() < PROBE {
+            return Ok(());
+        }
+        self.probed = Instant::now();
+        let found = OwnCalls::probe(&*self.site.door);
+        if found == std::mem::replace(&mut self.site.own_calls, found) {
+            return Ok(());
+        }
+        if found != OwnCalls::Usable {
+            // Whoever does not know the calls any more does not know either what they did.
+            self.held.clear();
+        }
+        self.reports.send(Report::OwnCalls(found))
+    }
+
     /// As few calls as there can be: one, unless there are very many queues.
-    fn call(&self, names: &[Name], is_preempt: bool) -> Results {
+    fn call(&mut self, names: &[Name], is_preempt: bool) -> Results {
         let mut results = Results::new();
         let mut asked: Vec<(Name, PreemptEntry)> = Vec::new();
         for name in names {
@@ -104,6 +124,7 @@ impl Crew {
             } else {
                 door.unpreempt_queues(&mut entries, false)
             };
+            self.is_refused |= matches!(made, Err(Errno::NOTTY | Errno::PERM));
             for ((name, _), entry) in part.iter().zip(&entries) {
                 let result = made.and_then(|()| errno_of(entry.result).map_or(Ok(()), Err));
                 results.insert(*name, result.map_err(fault));
@@ -122,7 +143,8 @@ fn errno_of(result: i32) -> Option<Errno> {
 fn fault(errno: Errno) -> Fault {
     match errno {
         // Another queue of that name is not the one that was meant.
-        Errno::SRCH | Errno::NOENT | Errno::STALE => Fault::Gone,
+        // So is what a KFD without the calls is asked: nothing is preempted there.
+        Errno::SRCH | Errno::NOENT | Errno::STALE | Errno::NOTTY => Fault::Gone,
         Errno::TIME | Errno::TIMEDOUT => Fault::TimedOut,
         errno => Fault::Refused(errno.raw_os_error().unsigned_abs()),
     }
@@ -139,6 +161,7 @@ mod tests {
         assert_eq!(of(Errno::SRCH), Some(Fault::Gone));
         assert_eq!(of(Errno::NOENT), Some(Fault::Gone));
         assert_eq!(of(Errno::STALE), Some(Fault::Gone));
+        assert_eq!(of(Errno::NOTTY), Some(Fault::Gone));
         assert_eq!(of(Errno::BUSY), Some(Fault::Refused(16)));
         assert_eq!(of(Errno::IO), Some(Fault::Refused(5)));
     }

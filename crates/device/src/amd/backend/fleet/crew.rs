@@ -14,7 +14,7 @@ use super::super::worker::{Job, timespec};
 use super::{Order, Pulse};
 use crate::amd::Site;
 use crate::amd::own_calls::OwnCalls;
-use crate::amd::session::Epoch;
+use crate::amd::session::{Epoch, QueueName};
 use crate::controller::{Alone, Awaited, Reporter, Waker};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
@@ -64,8 +64,14 @@ pub(super) struct Crew {
     pub(super) held: BTreeMap<Name, u8>,
     /// Whether the kernel schedules.
     pub(super) schedules: bool,
-    /// Whether debugfs has the list of all queues.
+    /// Whether debugfs had the list of all queues.
     pub(super) has_list: bool,
+    /// How often in succession it was not there.
+    pub(super) misses: u8,
+    /// Whether a call was refused that was not before.
+    pub(super) is_refused: bool,
+    /// When it was last looked whether there are calls.
+    pub(super) probed: Instant,
     /// When what we hold was last asked for.
     pub(super) renewed: Instant,
 }
@@ -99,6 +105,9 @@ impl Crew {
             held: BTreeMap::new(),
             schedules: false,
             has_list: false,
+            misses: 0,
+            is_refused: false,
+            probed: Instant::now(),
             renewed: Instant::now(),
         }
     }
@@ -124,6 +133,7 @@ impl Crew {
                 self.look()?;
             }
             self.renew()?;
+            self.look_at_calls()?;
         }
     }
 
@@ -180,6 +190,8 @@ impl Crew {
     }
 
     fn add(&mut self, task: TaskId, process: ProcessKey) {
+        // Whoever had it before us may have crossed it out.
+        let _ = self.ledger.claim(process);
         let aboard = Aboard {
             process,
             listed: None,
@@ -198,10 +210,10 @@ impl Crew {
         let Some(aboard) = self.aboard.remove(&task) else { return Ok(()) };
         self.held.retain(|name, _| name.0 != task);
         let _ = self.reports.send(Report::Solved(aboard.process.pid));
-        match self.ledger.undo_process(aboard.process) {
-            Ok(()) => Ok(()),
-            Err(problem) => self.reports.send(Report::Problem(problem)),
+        if let Err(problem) = self.ledger.undo_process(aboard.process) {
+            self.reports.send(Report::Problem(problem))?;
         }
+        self.reports.send(Report::Over(task))
     }
 
     /// The same for all, whether anybody listens or not.
@@ -228,8 +240,13 @@ impl Crew {
 
     /// Whether the queue of that number is still the one that was meant.
     fn is_current(&self, task: TaskId, job: &Job) -> bool {
-        let seen = self.aboard.get(&task).and_then(|aboard| aboard.seen.get(&job.name.id));
-        seen.is_some_and(|seen| seen.epoch == job.name.epoch)
+        self.is_named(task, job.name)
+    }
+
+    /// The same of a name.
+    pub(super) fn is_named(&self, task: TaskId, name: QueueName) -> bool {
+        let seen = self.aboard.get(&task).and_then(|aboard| aboard.seen.get(&name.id));
+        seen.is_some_and(|seen| seen.epoch == name.epoch)
     }
 
     /// Whether we may call.

@@ -11,6 +11,7 @@ use super::super::report::Report;
 use super::crew::Crew;
 use crate::amd::abi::own::PRIORITY_DEFAULT;
 use crate::amd::door::Meant;
+use crate::amd::session::QueueName;
 use crate::controller::Alone;
 use crate::journal::Act;
 
@@ -24,10 +25,14 @@ impl Crew {
     pub(super) fn set_queue_priority(
         &mut self,
         task: TaskId,
-        queue: u32,
+        name: QueueName,
         priority: Option<Priority>,
     ) -> Result<(), Alone> {
-        let is_on = self.schedules && self.may_act();
+        let (is_on, queue) = (self.schedules && self.may_act(), name.id);
+        // What has its number by now is another.
+        if !self.is_named(task, name) {
+            return Ok(());
+        }
         let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
         match priority {
             Some(priority) => aboard.own_priorities.insert(queue, priority),
@@ -44,6 +49,13 @@ impl Crew {
     pub(super) fn hand_all_over(&mut self) -> Result<(), Alone> {
         let tasks: Vec<TaskId> = self.aboard.keys().copied().collect();
         tasks.into_iter().try_for_each(|task| self.hand_over(task))
+    }
+
+    /// A process has queues that it did not have: it may have replaced itself by another program,
+    /// and of that the kernel knows nothing.
+    pub(super) fn hand_over_again(&mut self, task: TaskId) -> Result<(), Alone> {
+        let is_told = self.aboard.get(&task).is_some_and(|aboard| aboard.is_handed_over);
+        if self.schedules && is_told { self.hand_over(task) } else { Ok(()) }
     }
 
     fn hand_over(&mut self, task: TaskId) -> Result<(), Alone> {

@@ -12,6 +12,8 @@ use crate::amd::queue::{Kind, Line, listing, queues_of};
 use crate::amd::session::Epoch;
 use crate::controller::Alone;
 
+/// How often the list may be missing in succession before that is believed.
+const MISSES_MAX: u8 = 3;
 /// How often a queue that we hold may be seen running before it is believed: the list may be older
 /// than our call.
 const DOUBTS_MAX: u8 = 3;
@@ -23,12 +25,22 @@ impl Crew {
         if self.aboard.is_empty() {
             return Ok(());
         }
-        let lines = listing(&self.site.places.debugfs).ok();
-        if lines.is_none() && self.has_list {
-            // Nobody knows now, and the names alone would be other queues than those we know.
-            return Ok(());
+        let lines = match listing(&self.site.places.debugfs) {
+            Ok(lines) => Some(lines),
+            // It may be there again the moment after, and says more than the names alone.
+            Err(_) if self.has_list && self.misses + 1 < MISSES_MAX => {
+                self.misses += 1;
+                return Ok(());
+            }
+            Err(error) => {
+                self.misses = MISSES_MAX;
+                self.lose_list(&error)?;
+                None
+            }
+        };
+        if lines.is_some() {
+            self.find_list()?;
         }
-        self.has_list = lines.is_some();
         let mut by_pid: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
         for line in lines.iter().flatten().filter(|line| line.kind == Kind::Compute) {
             by_pid.entry(line.pid).or_default().push(*line);
@@ -51,6 +63,27 @@ impl Crew {
             self.tell_queues(task, listed)?;
         }
         Ok(())
+    }
+
+    /// There is no list any more, if there ever was one.
+    fn lose_list(&mut self, error: &std::io::Error) -> Result<(), Alone> {
+        if !std::mem::take(&mut self.has_list) {
+            return Ok(());
+        }
+        let file = self.site.places.debugfs.join("queues");
+        let sentence = format!(
+            "AMD: the list of queues is gone ({}: {error}); queues are found in sysfs, and all of \
+             them count as busy until debugfs is there again",
+            file.display()
+        );
+        self.reports.send(Report::Unlisted(Some(sentence)))
+    }
+
+    /// There is one.
+    fn find_list(&mut self) -> Result<(), Alone> {
+        let was_lost = !std::mem::replace(&mut self.has_list, true) && self.misses > 0;
+        self.misses = 0;
+        if was_lost { self.reports.send(Report::Unlisted(None)) } else { Ok(()) }
     }
 
     /// The kernel's scheduler was switched on or off. What we keep off is let on by whoever hears
@@ -121,13 +154,20 @@ impl Crew {
         let aboard = self.aboard.get_mut(&task)?;
         let seen = aboard.seen.entry(queue);
         let seen = seen.or_insert_with(|| Seen { epoch: Epoch::next(), serial });
-        if seen.serial != serial {
-            *seen = Seen { epoch: Epoch::next(), serial };
-            // What we held is gone, and nobody asked for this one or said how important it is.
-            self.held.remove(&(task, queue));
-            aboard.own_priorities.remove(&queue);
+        if serial == 0 || seen.serial == serial {
+            // Without the list nobody can tell, and whatever we ask for names the one we know.
+            return Some(seen.epoch);
         }
-        Some(seen.epoch)
+        if seen.serial == 0 {
+            seen.serial = serial;
+            return Some(seen.epoch);
+        }
+        *seen = Seen { epoch: Epoch::next(), serial };
+        let epoch = seen.epoch;
+        // What we held is gone, and nobody asked for this one, or said how important it is.
+        aboard.own_priorities.remove(&queue);
+        self.held.remove(&(task, queue));
+        Some(epoch)
     }
 
     fn tell_queues(&mut self, task: TaskId, listed: Vec<Listed>) -> Result<(), Alone> {
@@ -139,7 +179,10 @@ impl Crew {
         self.held.retain(|name, _| name.0 != task || is_there(name.1));
         aboard.own_priorities.retain(|queue, _| is_there(*queue));
         aboard.seen.retain(|queue, _| is_there(*queue));
-        aboard.listed = Some(listed.clone());
-        self.reports.send(Report::Queues { task, queues: listed, fresh: false })
+        let before = aboard.listed.replace(listed.clone()).unwrap_or_default();
+        let is_known = |it: &Listed| before.iter().any(|known| known.is_same(it));
+        let has_new = !listed.iter().all(is_known);
+        self.reports.send(Report::Queues { task, queues: listed, fresh: false })?;
+        if has_new { self.hand_over_again(task) } else { Ok(()) }
     }
 }

@@ -4,7 +4,7 @@ use gpreempt_core::priority::Priority;
 
 use super::*;
 
-fn patched() -> Rules {
+pub(super) fn patched() -> Rules {
     Rules { own_calls: true, ..Rules::default() }
 }
 
@@ -39,19 +39,19 @@ impl Drop for Another {
     }
 }
 
-fn set_scheduler(scene: &Scene, text: &str) {
+pub(super) fn set_scheduler(scene: &Scene, text: &str) {
     let folder = scene.root.join("parameters");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("kfd_preempt_enable"), text).unwrap();
 }
 
 /// The serial number of the first process's queue 0.
-fn serial(scene: &Scene) -> u64 {
+pub(super) fn serial(scene: &Scene) -> u64 {
     scene.kfd.serial(scene.key.pid, 0).unwrap()
 }
 
 /// What debugfs lists: that queue, with some serial number.
-fn list(scene: &Scene, serial: u64, mark: &str) {
+pub(super) fn list(scene: &Scene, serial: u64, mark: &str) {
     let pid = scene.key.pid;
     fs::create_dir_all(scene.root.join("debug")).unwrap();
     let line = format!(
