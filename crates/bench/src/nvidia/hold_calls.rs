@@ -44,7 +44,7 @@ pub(super) fn numbers(
     let said = |error: &dyn ToString| error.to_string();
     let journal = Journal::open().map_err(|error| said(&error))?;
     let lock = journal.lock().map_err(|error| said(&error))?;
-    keeper::clean_up(&journal, &mut act::undo).map_err(|error| said(&error))?;
+    keeper::clean_up(&journal, act::undo).map_err(|error| said(&error))?;
     refuse_rivals(&journal)?;
     let process = look(holder).map_err(|error| said(&error))?;
     let mut acts = slices(&process, HOLDER_US)?;
