@@ -20,7 +20,7 @@ const QUIT: Duration = Duration::from_secs(10);
 /// Becomes the program, or stays beside it where it has to be ended with others.
 pub(crate) fn main(args: &LeashArgs) -> Result<(), Failure> {
     let signal = if args.end == End::Kill { Signal::KILL } else { Signal::TERM };
-    let stop = (args.end == End::Mps).then(Stop::on_signals).transpose()?;
+    let stop = (args.end == End::Mps).then(Stop::on_many_signals).transpose()?;
     end_with_parent(Some(signal)).map_err(|error| Failure::run(std::io::Error::from(error)))?;
     // Whoever started us may have died before that; then nobody would end us.
     if getppid() != Pid::from_raw(args.parent) {

@@ -13,8 +13,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::stop::{Bound, Stop};
 
-/// How often it is looked whether somebody asked to stop.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether a signal asked to stop. Orders and their end wake us at once, and
+/// whoever is idle must not disturb those who are measured.
+const LOOK: Duration = Duration::from_millis(250);
 /// How long a prepared round waits for its beginning.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a round may take beyond its time: preparing, the last request, what is in flight.

@@ -34,7 +34,6 @@ impl Stop {
     pub(crate) fn on_signals() -> Result<Self, Failure> {
         let stop = Self::default();
         for signal in [SIGTERM, SIGINT] {
-            let cannot = |error| Failure::run(format_args!("cannot handle signals: {error}"));
             // In this order: the shutdown looks at the flag before the first signal sets it.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
@@ -42,6 +41,16 @@ impl Stop {
                 Arc::clone(&stop.asked),
             )
             .map_err(cannot)?;
+            signal_hook::flag::register(signal, Arc::clone(&stop.asked)).map_err(cannot)?;
+        }
+        Ok(stop)
+    }
+
+    /// The same, but however many come, they only ask: a parent of several threads that dies says
+    /// so more than once.
+    pub(crate) fn on_many_signals() -> Result<Self, Failure> {
+        let stop = Self::default();
+        for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register(signal, Arc::clone(&stop.asked)).map_err(cannot)?;
         }
         Ok(stop)
@@ -68,6 +77,10 @@ impl Stop {
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
+}
+
+fn cannot(error: std::io::Error) -> Failure {
+    Failure::run(format_args!("cannot handle signals: {error}"))
 }
 
 /// The end of the program's patience: a device may never answer.

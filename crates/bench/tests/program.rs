@@ -79,3 +79,18 @@ fn the_program_can_be_its_own_keeper() {
     assert!(!folder.exists());
     std::fs::remove_dir_all(root).unwrap();
 }
+
+#[test]
+fn whoever_was_left_alone_before_it_began_does_not_begin() {
+    // The first process of the machine did not start this one.
+    let output = run(&["leash", "--parent", "1", "--", "echo", "begun"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("whoever started this is gone"), "{said}");
+    let own = std::process::id().to_string();
+    let output = run(&["leash", "--parent", &own, "--", "echo", "begun"]);
+    assert_eq!(output.stdout, b"begun\n");
+    let output = run(&["leash", "--parent", &own, "--", "/nowhere/program"]);
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -53,7 +53,8 @@ impl Programs {
         }
     }
 
-    /// The same command for a program that must not outlive us.
+    /// The same command for a program that must not outlive us. The kernel looks at the thread
+    /// that starts it, so that has to stay as long as the runner does.
     pub(crate) fn leashed(&self, leash: Leash, command: Command) -> Command {
         let Some(program) = &self.leash else { return command };
         let mut leashed = Command::new(program);
