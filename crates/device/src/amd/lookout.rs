@@ -43,8 +43,8 @@ struct State<A, T> {
 }
 
 impl<A: Send + 'static, T: Clone + Send + 'static> Lookout<A, T> {
-    /// Starts one that looks at a process, or at no particular one. `look` finds answers, and `told` is called when one can be had, with whether
-    /// whoever asked waited for it.
+    /// Starts one that looks at a process, or at no particular one. `look` finds answers, and
+    /// `told` is called when one can be had, with whether whoever asked waited for it.
     ///
     /// # Errors
     /// If there are no more threads, or too many that never answered.
