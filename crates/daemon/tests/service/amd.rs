@@ -154,7 +154,8 @@ fn an_emulator_that_ends_is_missed_and_used_again_when_it_is_back() {
         };
         until("that is said", is_said);
         until("its processes are gone", || daemon.snapshot().tasks.is_empty());
-        (drop(low), drop(high));
+        drop(low);
+        drop(high);
         let emulator = Emulator::start_kfd(&folder, kernel, MI300X);
         until("that is over", || !is_said());
         let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
