@@ -19,6 +19,7 @@ mod driver_gate;
 mod events;
 mod failure;
 mod keeper;
+mod kernel_note;
 mod man;
 mod observe;
 mod output;

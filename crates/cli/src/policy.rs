@@ -6,16 +6,23 @@ use serde_json::{Map, Value, json};
 
 use crate::args::PolicyArgs;
 use crate::failure::Failure;
-use crate::{daemon, output};
+use crate::{daemon, kernel_note, output};
 
 pub(crate) fn main(args: &PolicyArgs) -> Result<(), Failure> {
     let wish = if args.words.is_empty() { None } else { Some(parse(&args.words)?) };
     let mut client = daemon::require(Role::Command)?;
     let settings = client.policy(wish).map_err(|error| daemon::failure(&error))?;
+    let snapshot = daemon::snapshot(&mut client).ok();
+    let note = snapshot.and_then(|snapshot| kernel_note::of_policy(&snapshot));
     if args.json {
-        return output::print_json(&as_json(&settings));
+        let mut result = as_json(&settings);
+        if let Some(note) = note {
+            result["note"] = note.into();
+        }
+        return output::print_json(&result);
     }
-    output::print(&text(&settings))
+    let note = note.map_or(String::new(), |note| format!("{note}\n"));
+    output::print(&format!("{}{note}", text(&settings)))
 }
 
 /// A name, parameters, or both; the name comes first.

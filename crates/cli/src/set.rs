@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::args::SetArgs;
 use crate::control::{Request, ask_all, not_attached};
 use crate::failure::Failure;
-use crate::{daemon, output};
+use crate::{daemon, kernel_note, output};
 
 pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let pid = args.pid;
@@ -15,7 +15,10 @@ pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
         let process = daemon::process(pid)?;
         let change = args.traits.change(args.priority);
         daemon::tell(&mut client, &Wish::Set { process, change })?;
-        return say(args);
+        let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
+        let snapshot = is_more.then(|| daemon::snapshot(&mut client).ok()).flatten();
+        let note = snapshot.and_then(|snapshot| kernel_note::of_traits(&snapshot, pid));
+        return say(args, note.as_deref());
     }
     if let Some(path) = daemon::died_at() {
         return Err(Failure::input(daemon::obituary(&path)));
@@ -29,10 +32,10 @@ pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     let request = Request::Set { pid, priority };
     ask_all(&journal, &request)?.ok_or_else(|| not_attached(pid))?;
-    say(args)
+    say(args, None)
 }
 
-fn say(args: &SetArgs) -> Result<(), Failure> {
+fn say(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
     let (pid, traits) = (args.pid, args.traits);
     if args.json {
         let mut result = json!({ "pid": pid });
@@ -45,6 +48,9 @@ fn say(args: &SetArgs) -> Result<(), Failure> {
         if let Some(deadline) = traits.deadline {
             result["deadline_us"] = deadline.into();
         }
+        if let Some(note) = note {
+            result["note"] = note.into();
+        }
         return output::print_json(&result);
     }
     let mut parts = Vec::new();
@@ -54,5 +60,6 @@ fn say(args: &SetArgs) -> Result<(), Failure> {
         0 => "no deadline".to_owned(),
         us => format!("a deadline of {us} us"),
     }));
-    output::print(&format!("{pid} has {}\n", parts.join(", ")))
+    let note = note.map_or(String::new(), |note| format!("{note}\n"));
+    output::print(&format!("{pid} has {}\n{note}", parts.join(", ")))
 }

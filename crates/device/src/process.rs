@@ -6,8 +6,12 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 /// One process, now and for ever.
@@ -59,7 +63,7 @@ impl ProcessInfo {
         let folder = folder(pid);
         let read = |name: &str| {
             fs::read(folder.join(name)).map_err(|error| {
-                let gone = rustix::io::Errno::SRCH.raw_os_error();
+                let gone = Errno::SRCH.raw_os_error();
                 if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(gone) {
                     ProcessError::Gone(pid)
                 } else {
@@ -95,6 +99,36 @@ impl ProcessKey {
             return Err(ProcessError::Replaced(self.pid));
         }
         if info.zombie { Err(ProcessError::Gone(self.pid)) } else { Ok(()) }
+    }
+}
+
+/// A process whose number something is done to. If it lives afterwards, the number was its own all
+/// the time; if not, it may have been another's.
+#[derive(Debug)]
+pub struct Held(OwnedFd);
+
+impl Held {
+    /// Takes hold of a process. That does not keep it from ending.
+    ///
+    /// # Errors
+    /// If it does not live any more, or the kernel does not show it.
+    pub fn of(key: ProcessKey) -> Result<Self, ProcessError> {
+        let pid = i32::try_from(key.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(ProcessError::Gone(key.pid))?;
+        let held = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => ProcessError::Gone(key.pid),
+            errno => ProcessError::Hidden(key.pid, errno.into()),
+        })?;
+        // Looked at after that: what was opened is the one that is looked at, or it has ended.
+        key.check()?;
+        Ok(Self(held))
+    }
+
+    /// Whether it has not ended.
+    pub fn lives(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
     }
 }
 
@@ -188,6 +222,20 @@ mod tests {
         let other = ProcessKey { start_ticks: info.key.start_ticks + 1, ..info.key };
         assert!(matches!(other.check(), Err(ProcessError::Replaced(_))));
         assert!(all_pids().unwrap().contains(&pid));
+    }
+
+    #[test]
+    fn a_process_that_is_held_lives_until_it_has_ended() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let key = ProcessInfo::read(child.id()).unwrap().key;
+        let held = Held::of(key).unwrap();
+        assert!(held.lives());
+        let other = ProcessKey { start_ticks: key.start_ticks + 1, ..key };
+        assert!(matches!(Held::of(other), Err(ProcessError::Replaced(_))));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!held.lives());
+        assert!(matches!(Held::of(key), Err(ProcessError::Gone(_))));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub trait Door: OwnDoor {
     /// If the kernel refuses.
     fn version(&self) -> Result<Version, Errno>;
 
+    /// Whether nobody answers any more. A kernel does as long as it runs.
+    fn is_gone(&self) -> bool;
+
     /// Makes the calling thread the tracer of a process, without stopping it. It is until the
     /// thread ends.
     ///

@@ -67,6 +67,11 @@ pub trait DebuggerIoctl: Ioctl {
     /// The thread that traces a process.
     fn tracer_of(&self, pid: u32) -> Option<u32>;
 
+    /// Whether nobody answers any more. A kernel does as long as it runs.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Makes a call through the file of another process.
     ///
     /// # Errors

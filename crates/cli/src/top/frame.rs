@@ -114,12 +114,12 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
     height
 }
 
-/// Who decides there is said if that is not us.
+/// Who decides there is said if that is not us, before what may be cut off.
 fn device_name(device: &DeviceSnapshot) -> String {
-    let name = format!("{} {} {}", device.id, device.kind, device.uuid);
+    let DeviceSnapshot { id, kind, uuid, .. } = device;
     match device.way.as_deref() {
-        Some("kernel-scheduler") => format!("{name}, scheduled by the kernel"),
-        Some(_) | None => name,
+        Some("kernel-scheduler") => format!("{id} {kind}, scheduled by the kernel {uuid}"),
+        Some(_) | None => format!("{id} {kind} {uuid}"),
     }
 }
 

@@ -73,16 +73,30 @@ fn selected(history: &History) -> Panel {
 }
 
 fn picture(width: u16, height: u16) -> String {
-    let history = history();
-    let panel = selected(&history);
+    picture_of(&history(), width, height)
+}
+
+fn picture_of(history: &History, width: u16, height: u16) -> String {
+    let panel = selected(history);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal
         .draw(|picture| {
             let area = picture.area();
-            frame::draw(&history, &panel, area, picture.buffer_mut());
+            frame::draw(history, &panel, area, picture.buffer_mut());
         })
         .unwrap();
     text(terminal.backend().buffer())
+}
+
+#[test]
+fn who_schedules_is_not_cut_off_at_80_columns() {
+    let mut snapshot = snapshot(1);
+    let device = &mut snapshot.devices[0];
+    (device.kind, device.way) = ("amd".to_owned(), Some("kernel-scheduler".to_owned()));
+    let mut history = History::default();
+    history.push(snapshot);
+    let picture = picture_of(&history, 80, 24);
+    assert!(picture.contains("0 amd, scheduled by the kernel "), "{picture}");
 }
 
 #[test]

@@ -142,6 +142,33 @@ fn a_suspension_is_kept_and_ends_with_its_lease() {
 }
 
 #[test]
+fn an_emulator_that_ends_is_missed_and_used_again_when_it_is_back() {
+    for kernel in ["6.12.103", "6.12.103+patched"] {
+        let scene = Scene::new(kernel, MI300X);
+        scene.until_low_waits();
+        let Scene { low, high, daemon, emulator, folder } = scene;
+        drop(emulator);
+        let is_said = || {
+            let problems = daemon.snapshot().problems;
+            problems.iter().any(|problem| problem.contains("has ended, and its processes"))
+        };
+        until("that is said", is_said);
+        until("its processes are gone", || daemon.snapshot().tasks.is_empty());
+        drop(low);
+        drop(high);
+        let emulator = Emulator::start_kfd(&folder, kernel, MI300X);
+        until("that is over", || !is_said());
+        let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
+        until("the low one runs", || state(&daemon, &low) == Some(TaskState::Running));
+        let high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
+        let mut scene = Scene { low, high, daemon, emulator, folder };
+        scene.until_low_waits();
+        scene.high.finish();
+        scene.low.finish();
+    }
+}
+
+#[test]
 fn processes_that_die_leave_nothing_behind() {
     let mut scene = Scene::new("6.12.103", MI300X);
     scene.until_low_waits();

@@ -126,7 +126,7 @@ impl AmdBackend {
             devices.push(Device { gpu_id: node.gpu_id, uuid: node.uuid(), cost, calls: 1 });
         }
         let (reports, incoming) = Reporter::new(waker);
-        let scout = Scout::start(site.places.sysfs.clone(), reports.clone())?;
+        let scout = Scout::start(site.clone(), reports.clone())?;
         let is_yielded = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
         let fleet = match site.own_calls {
             OwnCalls::Absent => None,
@@ -176,6 +176,7 @@ impl AmdBackend {
             match report {
                 Report::Event(event) => self.events.push_back(event),
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
+                Report::Resolved(sentence) => self.notes.push_back(Note::Solved(sentence)),
                 Report::Solved(pid) => {
                     // The two ways in which sentences about a process begin.
                     for beginning in [format!("process {pid} "), format!("process {pid}:")] {

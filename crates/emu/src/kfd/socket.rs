@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use gpreempt_kfd::{Call, Ioctl};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -22,6 +23,14 @@ impl KfdSocket {
     /// If nobody listens there.
     pub fn open(folder: &Path) -> Result<Self, Errno> {
         Ok(Self { socket: crate::socket::connect(&folder.join(super::SOCKET))? })
+    }
+
+    /// Whether the emulator has ended, or has closed this.
+    pub fn is_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_told = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0);
+        is_told && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Makes a call through the file of another process, or the own one.

@@ -65,6 +65,10 @@ impl<T: DebuggerIoctl> Door for T {
         Ok(Version { major: block.major, minor: block.minor })
     }
 
+    fn is_gone(&self) -> bool {
+        DebuggerIoctl::is_gone(self)
+    }
+
     fn seize(&self, pid: u32) -> Result<(), Errno> {
         DebuggerIoctl::seize(self, pid)
     }

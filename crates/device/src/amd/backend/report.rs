@@ -16,6 +16,8 @@ pub(super) enum Report {
     Event(Event),
     /// Something that did not work, in a sentence that begins with the process.
     Problem(String),
+    /// What was said in that sentence is over.
+    Resolved(String),
     /// A process is under control, whatever was in the way before.
     Solved(u32),
     /// These processes use KFD now.

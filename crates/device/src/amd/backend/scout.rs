@@ -1,13 +1,14 @@
 //! A thread that notices which processes use KFD.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::report::Report;
 use crate::amd::queue::users;
+use crate::amd::{Site, SiteName};
 use crate::controller::Reporter;
 use crate::process::{ProcessInfo, ProcessKey};
 
@@ -23,16 +24,30 @@ pub(super) struct Scout {
 }
 
 impl Scout {
-    /// Starts one that looks into KFD's folder in sysfs.
+    /// Starts one that looks into KFD's folder in sysfs, and whether there is a KFD at all.
     ///
     /// # Errors
     /// If there are no more threads.
-    pub(super) fn start(sysfs: PathBuf, reports: Reporter<Report>) -> io::Result<Self> {
+    pub(super) fn start(site: Site, reports: Reporter<Report>) -> io::Result<Self> {
         let (orders, incoming) = channel();
         let thread = std::thread::Builder::new().name("amd scout".into()).spawn(move || {
             let (mut every, mut known) = (EVERY, Vec::new());
+            let mut was_gone = false;
             loop {
-                let found = look(&sysfs);
+                let is_gone = site.door.is_gone();
+                if is_gone != std::mem::replace(&mut was_gone, is_gone) {
+                    let sentence = gone(&site);
+                    let report = if is_gone {
+                        Report::Problem(sentence)
+                    } else {
+                        Report::Resolved(sentence)
+                    };
+                    if reports.send(report).is_err() {
+                        return;
+                    }
+                }
+                // What it showed last is still there, and true of nobody.
+                let found = if is_gone { Vec::new() } else { look(&site.places.sysfs) };
                 if found != known {
                     known.clone_from(&found);
                     if reports.send(Report::Users(found)).is_err() {
@@ -63,6 +78,18 @@ impl Scout {
             let _ = thread.join();
         }
     }
+}
+
+/// What is said while there is no KFD any more.
+fn gone(site: &Site) -> String {
+    let folder = match &site.name {
+        SiteName::Kernel => "the kernel".to_owned(),
+        SiteName::Emulated(folder) => folder.display().to_string(),
+    };
+    format!(
+        "AMD: the emulated KFD in {folder} has ended, and its processes are left alone; it is used \
+         again when it is back (gpreempt-emu --kfd {folder})"
+    )
 }
 
 /// Who uses KFD beside ourselves. A folder that cannot be read shows nobody, and is read again.

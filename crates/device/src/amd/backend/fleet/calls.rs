@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Fault;
+use gpreempt_core::id::TaskId;
 use rustix::io::Errno;
 
 use super::super::report::Report;
 use super::crew::{Crew, Name};
 use crate::amd::abi::own::{PreemptEntry, QUEUES_MAX};
+use crate::amd::door::Door;
 use crate::amd::own_calls::OwnCalls;
 use crate::controller::Alone;
+use crate::process::Held;
 
 /// How long the kernel keeps queues off for us without hearing of us again.
 const LEASE_MS: u32 = 5_000;
@@ -85,6 +88,10 @@ impl Crew {
             return Ok(());
         }
         self.probed = Instant::now();
+        if self.site.door.is_gone() {
+            // That is said elsewhere, and who comes after it may be like it.
+            return Ok(());
+        }
         let found = OwnCalls::probe(&*self.site.door);
         if found == std::mem::replace(&mut self.site.own_calls, found) {
             return Ok(());
@@ -100,9 +107,16 @@ impl Crew {
     fn call(&mut self, names: &[Name], is_preempt: bool) -> Results {
         let mut results = Results::new();
         let mut asked: Vec<(Name, PreemptEntry)> = Vec::new();
+        let mut held: BTreeMap<TaskId, Held> = BTreeMap::new();
         for name in names {
             // Its number may have been given to another process.
-            match self.aboard.get(&name.0).filter(|aboard| aboard.process.check().is_ok()) {
+            let aboard = self.aboard.get(&name.0);
+            if let Some(aboard) = aboard.filter(|_| !held.contains_key(&name.0))
+                && let Ok(taken) = Held::of(aboard.process)
+            {
+                held.insert(name.0, taken);
+            }
+            match aboard.filter(|_| held.contains_key(&name.0)) {
                 Some(aboard) => {
                     let entry = PreemptEntry {
                         pid: aboard.process.pid,
@@ -125,12 +139,32 @@ impl Crew {
                 door.unpreempt_queues(&mut entries, false)
             };
             self.is_refused |= matches!(made, Err(Errno::NOTTY | Errno::PERM));
+            if is_preempt && made.is_ok() {
+                let lives = |task: &TaskId| held.get(task).is_some_and(Held::lives);
+                let_strangers_on(&**door, part, lives);
+            }
             for ((name, _), entry) in part.iter().zip(&entries) {
                 let result = made.and_then(|()| errno_of(entry.result).map_or(Ok(()), Err));
                 results.insert(*name, result.map_err(fault));
             }
         }
         results
+    }
+}
+
+/// A process may have ended while its queues were taken off, and another have its number. Where
+/// queues have serial numbers nothing was done to that one; where they have none, it is undone.
+fn let_strangers_on(
+    door: &dyn Door,
+    part: &[(Name, PreemptEntry)],
+    lives: impl Fn(&TaskId) -> bool,
+) {
+    let is_unsure = |(name, entry): &&(Name, PreemptEntry)| entry.serial == 0 && !lives(&name.0);
+    let mut unsure: Vec<PreemptEntry> =
+        part.iter().filter(is_unsure).map(|(_, entry)| *entry).collect();
+    if !unsure.is_empty() {
+        // Who is not there needs nothing.
+        let _ = door.unpreempt_queues(&mut unsure, false);
     }
 }
 
@@ -153,6 +187,24 @@ fn fault(errno: Errno) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amd::fake::{FakeKfd, Rules};
+
+    #[test]
+    fn what_was_done_to_a_stranger_is_undone_and_a_serial_number_keeps_it_from_being_done() {
+        let kfd = FakeKfd::with(Rules { own_calls: true, ..Rules::default() });
+        let (client, own, task) = (kfd.client(7), kfd.door(1), TaskId(1));
+        let door: &dyn Door = &own;
+        let queue = client.open_queue(1001).unwrap();
+        let unsure = PreemptEntry { pid: 7, queue_id: queue, ..PreemptEntry::default() };
+        let sure = PreemptEntry { serial: kfd.serial(7, queue).unwrap(), ..unsure };
+        door.preempt_queues(&mut [unsure], None, 0).unwrap();
+        for (entry, lives, is_let_on) in
+            [(unsure, true, false), (sure, false, false), (unsure, false, true)]
+        {
+            let_strangers_on(door, &[((task, queue), entry)], |_| lives);
+            assert_eq!(kfd.is_running(7, queue), Some(is_let_on), "{entry:?}");
+        }
+    }
 
     #[test]
     fn results_are_faults_by_their_numbers() {

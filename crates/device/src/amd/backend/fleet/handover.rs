@@ -14,6 +14,7 @@ use crate::amd::door::Meant;
 use crate::amd::session::QueueName;
 use crate::controller::Alone;
 use crate::journal::Act;
+use crate::process::Held;
 
 impl Crew {
     pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) -> Result<(), Alone> {
@@ -89,10 +90,15 @@ impl Crew {
     fn say(&self, task: TaskId, queue: Meant, level: u32) -> Result<(), Alone> {
         let Some(aboard) = self.aboard.get(&task) else { return Ok(()) };
         let process = aboard.process;
-        if process.check().is_err() {
+        let Ok(held) = Held::of(process) else { return Ok(()) };
+        let door = &self.site.door;
+        let told = door.set_preempt_priority(process.pid, queue, level);
+        if !held.lives() {
+            // Its number may be another's by now, who has nothing to do with it.
+            let _ = door.set_preempt_priority(process.pid, queue, PRIORITY_DEFAULT);
             return Ok(());
         }
-        match self.site.door.set_preempt_priority(process.pid, queue, level) {
+        match told {
             // What is gone needs none.
             Ok(_) | Err(Errno::SRCH | Errno::NOENT | Errno::STALE) => Ok(()),
             Err(errno) => {
