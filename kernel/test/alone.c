@@ -134,6 +134,12 @@ FUNCTION(amdgpu_xcp_get_inst_details)
 FUNCTION(amdgpu_xcp_query_partition_mode)
 FUNCTION(kfd_debugfs_kfd_mem_limits)
 
+/* In a kernel of which only the kernel itself was built these are missing, too. */
+#ifdef WITHOUT_OTHER_MODULES
+FUNCTION(crc16)
+FUNCTION(ttm_bo_move_to_lru_tail)
+#endif
+
 /* The only thing that is needed without a device: every process gets one. */
 int amdgpu_pasid_alloc(unsigned int bits)
 {

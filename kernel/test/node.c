@@ -20,6 +20,7 @@
  * whether a runlist update is still to be made that failed.
  */
 
+#include <linux/completion.h>
 #include <linux/debugfs.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -55,6 +56,9 @@ static struct {
 	struct dentry *control;
 	bool is_gone;
 	bool in_reset;
+	struct work_struct reset_work;
+	struct completion reset_begun;
+	struct completion reset_over;
 	char lost;
 } fake;
 
@@ -194,6 +198,29 @@ static void node_lose(void)
 	kfd_preempt_fini_node(&fake.dqm);
 }
 
+/* A lock must not be held by somebody who is back in user space. */
+static void node_hold_reset(struct work_struct *work)
+{
+	down_write(&fake.reset.sem);
+	complete(&fake.reset_begun);
+	wait_for_completion(&fake.reset_over);
+	up_write(&fake.reset.sem);
+}
+
+static void node_set_reset(bool on)
+{
+	if (on == fake.in_reset)
+		return;
+	fake.in_reset = on;
+	if (on) {
+		queue_work(system_unbound_wq, &fake.reset_work);
+		wait_for_completion(&fake.reset_begun);
+	} else {
+		complete(&fake.reset_over);
+		flush_work(&fake.reset_work);
+	}
+}
+
 /* On purpose. */
 static void node_fault(void)
 {
@@ -239,11 +266,7 @@ static ssize_t node_write(struct file *file, const char __user *text,
 		dqm_unlock(&fake.dqm);
 		r = 0;
 	} else if (sscanf(line, "reset %u", &on) == 1) {
-		if (on && !fake.in_reset)
-			down_write(&fake.reset.sem);
-		else if (!on && fake.in_reset)
-			up_write(&fake.reset.sem);
-		fake.in_reset = on;
+		node_set_reset(on);
 		r = 0;
 	} else if (!strncmp(line, "fault", 5)) {
 		node_fault();
@@ -289,6 +312,9 @@ int node_init(void)
 	fake.file.driver_priv = fake.private;
 
 	init_rwsem(&fake.reset.sem);
+	INIT_WORK(&fake.reset_work, node_hold_reset);
+	init_completion(&fake.reset_begun);
+	init_completion(&fake.reset_over);
 	fake.reset.wq = alloc_ordered_workqueue("kfd_node_reset", 0);
 	if (!fake.reset.wq)
 		goto nothing;
@@ -337,8 +363,7 @@ void node_exit(void)
 	fake.top->gpu = NULL;
 	fake.top->gpu_id = 0;
 	node_lose();
-	if (fake.in_reset)
-		up_write(&fake.reset.sem);
+	node_set_reset(false);
 	destroy_workqueue(fake.reset.wq);
 	kvfree(fake.private);
 	kvfree(fake.adev);

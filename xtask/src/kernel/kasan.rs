@@ -18,6 +18,9 @@ use crate::process::{repository_root, run_to_success};
 /// What the kernel is made of.
 const CONFIG: &str = "kernel/test/kasan.config";
 
+/// The modules that amdgpu needs are not built.
+const SETTINGS: &str = "KCFLAGS=-DWITHOUT_OTHER_MODULES=1";
+
 /// An emulated kernel that looks at every access takes its time.
 const PATIENCE: Duration = Duration::from_secs(1_500);
 
@@ -61,7 +64,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     let compiled = objects::compile_in(&source, &build)?;
     let symbols = build.join("Module.symvers");
     fs::copy(build.join("vmlinux.symvers"), &symbols).context("the kernel has no symbols")?;
-    let linked = alone::link(&source, &build, &compiled, ("kasan/alone", &[]))?;
+    let linked = alone::link(&source, &build, &compiled, ("kasan/alone", &[SETTINGS]))?;
     let module = folder().join("kasan/amdgpu.ko");
     vm::strip(&linked, &module)?;
     let (_, _, busybox) = kfd_vm::newest()?;
@@ -90,7 +93,7 @@ fn kernel(source: &Path) -> anyhow::Result<PathBuf> {
     if !dropped.is_empty() {
         bail!("the kernel cannot be configured so: {}", dropped.join(", "));
     }
-    run_to_success(objects::make(source, &build).arg("bzImage"))?;
+    run_to_success(objects::make(source, &build).args(["bzImage", "modules_prepare"]))?;
     Ok(build)
 }
 
