@@ -233,10 +233,7 @@ impl Scheduler {
         }
         queue.standing = next;
         queue.meter.account.resumes += 1;
-        let doubt = queue.doubt;
-        if !doubt.is_zero() {
-            self.timers.set(Timer::Sure(id), self.now + doubt);
-        }
+        self.go_on_doubting(id);
         let queue = self.queue_mut(id)?;
         if core::mem::take(&mut queue.doubtful) {
             // It runs for certain; the preempt that was given up on is not repeated at once.

@@ -36,24 +36,43 @@ impl Scheduler {
         let hides = queue.ring.running.is_none() && !device.capabilities.quiet.is_zero();
         if hides && device.capabilities.mechanism == Mechanism::Stop {
             queue.doubt = DOUBT;
-            self.timers.set(Timer::Sure(id), self.now + DOUBT);
+            let sure_at = self.now + DOUBT;
+            // Busy rings move at every reading; their timer is put off when it fires.
+            if queue.sure_at.replace(sure_at).is_none() {
+                self.timers.set(Timer::Sure(id), sure_at);
+            }
         }
     }
 
     /// The queue goes off.
     pub(super) fn pause_doubt(&mut self, id: QueueId) {
-        let Some(until) = self.timers.end_of(Timer::Sure(id)) else { return };
-        self.timers.stop(Timer::Sure(id));
-        if let Some(queue) = self.queues.get_mut(&id) {
-            queue.doubt = until.since(self.now);
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if let Some(sure_at) = queue.sure_at.take() {
+            queue.doubt = sure_at.since(self.now);
+            self.timers.stop(Timer::Sure(id));
         }
     }
 
-    /// It was on for long enough.
+    /// The queue is on again.
+    pub(super) fn go_on_doubting(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if !queue.doubt.is_zero() {
+            let sure_at = self.now + queue.doubt;
+            queue.sure_at = Some(sure_at);
+            self.timers.set(Timer::Sure(id), sure_at);
+        }
+    }
+
+    /// It was on for long enough, unless there was another sign meanwhile.
     pub(super) fn end_doubt(&mut self, id: QueueId) {
-        if let Some(queue) = self.queues.get_mut(&id) {
-            queue.doubt = Duration::ZERO;
-            self.reseat(id);
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        match queue.sure_at {
+            Some(sure_at) if sure_at > self.now => self.timers.set(Timer::Sure(id), sure_at),
+            _ => {
+                queue.sure_at = None;
+                queue.doubt = Duration::ZERO;
+                self.reseat(id);
+            }
         }
     }
 }

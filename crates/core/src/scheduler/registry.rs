@@ -179,6 +179,7 @@ impl Scheduler {
             waits_since: None,
             empty_since: None,
             doubt: Duration::ZERO,
+            sure_at: None,
             gap: None,
             slice: None,
             told_priority: None,

@@ -177,6 +177,8 @@ pub(crate) struct Queue {
     pub(crate) empty_since: Option<Instant>,
     /// How much longer something may run in it that its ring does not show.
     pub(crate) doubt: Duration,
+    /// Until when that is, while it is on.
+    pub(crate) sure_at: Option<Instant>,
     /// How long its ring usually stays empty.
     pub(crate) gap: Option<Duration>,
     /// The slice in force; the outer none means that nobody ever set one.
