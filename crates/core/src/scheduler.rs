@@ -149,7 +149,6 @@ impl Scheduler {
             self.judged = false;
             match timer {
                 Timer::Idle(queue) => self.set_active(queue, false),
-                Timer::Sure(queue) => self.end_doubt(queue),
                 Timer::Overdue(queue) => self.report_overdue(queue),
                 Timer::Retry(queue) => self.release_stuck(queue),
                 Timer::HintOver(task) => self.drop_hint(task),
@@ -225,7 +224,7 @@ impl Scheduler {
     }
 
     fn finish_resume(&mut self, id: QueueId) -> Result<(), EventError> {
-        let interval = self.config.interval;
+        let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
         let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
         if next != crate::queue::Standing::On {
@@ -233,8 +232,7 @@ impl Scheduler {
         }
         queue.standing = next;
         queue.meter.account.resumes += 1;
-        self.go_on_doubting(id);
-        let queue = self.queue_mut(id)?;
+        queue.go_on_doubting(now);
         if core::mem::take(&mut queue.doubtful) {
             // It runs for certain; the preempt that was given up on is not repeated at once.
             queue.stuck = true;

@@ -11,8 +11,6 @@ use crate::time::Instant;
 pub(crate) enum Timer {
     /// The queue's ring has looked empty long enough: it counts as idle.
     Idle(QueueId),
-    /// The queue has been on for so long without a sign that nothing can run in it unseen.
-    Sure(QueueId),
     /// The queue's preempt should have finished by now.
     Overdue(QueueId),
     /// The queue's failed command may be tried again.

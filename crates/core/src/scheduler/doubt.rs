@@ -13,17 +13,28 @@ use super::Scheduler;
 use super::state::Queue;
 use crate::capability::Mechanism;
 use crate::id::QueueId;
-use crate::time::Duration;
-use crate::timer::Timer;
+use crate::time::{Duration, Instant};
 
 /// Kernels longer than this may be in the way unseen.
 const DOUBT: Duration = Duration::from_millis(100);
 
 impl Queue {
-    /// Whether it has to make way although it looks idle. Members of gangs are believed: to stop
-    /// one of them for a moment would stop them all.
+    /// Whether it has to make way although it looks idle. Members of gangs are believed: to stop one
+    /// of them for a moment would stop them all.
     pub(super) fn may_run_unseen(&self) -> bool {
         !self.doubt.is_zero() && !self.ring.is_done() && self.gang.is_none()
+    }
+
+    /// It goes off.
+    pub(super) fn pause_doubt(&mut self, now: Instant) {
+        if let Some(sure_at) = self.sure_at.take() {
+            self.doubt = sure_at.since(now);
+        }
+    }
+
+    /// It is on again.
+    pub(super) fn go_on_doubting(&mut self, now: Instant) {
+        self.sure_at = (!self.doubt.is_zero()).then(|| now + self.doubt);
     }
 }
 
@@ -36,43 +47,21 @@ impl Scheduler {
         let hides = queue.ring.running.is_none() && !device.capabilities.quiet.is_zero();
         if hides && device.capabilities.mechanism == Mechanism::Stop {
             queue.doubt = DOUBT;
-            let sure_at = self.now + DOUBT;
-            // Busy rings move at every reading; their timer is put off when it fires.
-            if queue.sure_at.replace(sure_at).is_none() {
-                self.timers.set(Timer::Sure(id), sure_at);
-            }
+            queue.sure_at = Some(self.now + DOUBT);
         }
     }
 
-    /// The queue goes off.
-    pub(super) fn pause_doubt(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get_mut(&id) else { return };
-        if let Some(sure_at) = queue.sure_at.take() {
-            queue.doubt = sure_at.since(self.now);
-            self.timers.stop(Timer::Sure(id));
+    /// Whether a queue that would have to make way was on for long enough: nothing runs in it. No
+    /// timer says so, because nobody asks before it is in somebody's way.
+    pub(super) fn ends_doubt(&mut self, id: QueueId) -> bool {
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(&id) else { return false };
+        if queue.active || queue.sure_at.is_none_or(|sure_at| sure_at > now) {
+            return false;
         }
-    }
-
-    /// The queue is on again.
-    pub(super) fn go_on_doubting(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get_mut(&id) else { return };
-        if !queue.doubt.is_zero() {
-            let sure_at = self.now + queue.doubt;
-            queue.sure_at = Some(sure_at);
-            self.timers.set(Timer::Sure(id), sure_at);
-        }
-    }
-
-    /// It was on for long enough, unless there was another sign meanwhile.
-    pub(super) fn end_doubt(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get_mut(&id) else { return };
-        match queue.sure_at {
-            Some(sure_at) if sure_at > self.now => self.timers.set(Timer::Sure(id), sure_at),
-            _ => {
-                queue.sure_at = None;
-                queue.doubt = Duration::ZERO;
-                self.reseat(id);
-            }
-        }
+        queue.sure_at = None;
+        queue.doubt = Duration::ZERO;
+        self.reseat(id);
+        true
     }
 }

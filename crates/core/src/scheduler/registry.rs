@@ -219,7 +219,7 @@ impl Scheduler {
         self.set_active(id, false);
         self.leave_mixture(id, priority);
         let left = self.queues.remove(&id).map(|queue| (queue.lane, queue.position));
-        for timer in [Timer::Idle(id), Timer::Sure(id), Timer::Retry(id)] {
+        for timer in [Timer::Idle(id), Timer::Retry(id)] {
             self.timers.stop(timer);
         }
         if let Some(task) = self.tasks.get_mut(&task_id) {

@@ -78,6 +78,9 @@ impl Scheduler {
             return self.preempt(queue, Reason::InDoubt);
         }
         if let Some((loser, winner)) = lane.loser() {
+            if self.ends_doubt(loser.queue.0) {
+                return self.settle_lane(id, class);
+            }
             let reason = self.reason_to_go(&loser, &winner);
             return self.preempt(loser.queue.0, reason);
         }
@@ -110,6 +113,7 @@ impl Scheduler {
         queue.commanded_at = now;
         // A ring that is empty while its queue is off says nothing about the client's gaps.
         queue.empty_since = None;
+        queue.pause_doubt(now);
         let (device_id, lane) = (queue.device, queue.lane);
         let device: &mut Device = self.devices.get_mut(&device_id)?;
         device.lane_mut(lane).preempting += 1;
@@ -117,7 +121,6 @@ impl Scheduler {
         let level = device.capabilities.level;
         self.timers.set(Timer::Overdue(id), now + self.config.preempt_timeout);
         self.timers.stop(Timer::Idle(id));
-        self.pause_doubt(id);
         self.reseat(id);
         self.decide(id, reason);
         Some(Command::Preempt { queue: id, level })
