@@ -158,7 +158,7 @@ fn format_uuid(bytes: [u8; 16]) -> String {
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The bytes of a UUID as [`format_uuid`] writes it.
+/// The bytes of a UUID as `format_uuid` writes it.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u32> = text
         .strip_prefix("GPU-")?
