@@ -19,8 +19,8 @@ use crate::time::{Duration, Instant};
 const DOUBT: Duration = Duration::from_millis(100);
 
 impl Queue {
-    /// Whether it has to make way although it looks idle. Members of gangs are believed: to stop one
-    /// of them for a moment would stop them all.
+    /// Whether it has to make way although it looks idle. Members of gangs are believed: to stop
+    /// one of them for a moment would stop them all.
     pub(super) fn may_run_unseen(&self) -> bool {
         !self.doubt.is_zero() && !self.ring.is_done() && self.gang.is_none()
     }
