@@ -28,21 +28,27 @@ pub(crate) fn run(command: &mut Command, file: &Path, limit: Duration) -> Outcom
 fn supervise(command: &mut Command, file: &Path, limit: Duration) -> anyhow::Result<Outcome> {
     // Whoever loses its parent becomes a child of ours, so that it is found.
     rustix::process::set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
+    // Whoever was there before is none of ours, and what was said before is about another step.
+    let before: Vec<Pid> = descendants(&[]).into_iter().map(|process| process.pid).collect();
+    let _ = fs::remove_file(file);
     let mut child = command.spawn().context("cannot start the step")?;
     let ended = wait_for(&mut child, limit)?;
     if ended.is_none() {
         eprintln!("what was running when the time was up:");
-        for process in descendants() {
+        for process in descendants(&before) {
             eprintln!("  {}", process.describe());
         }
     }
-    end_descendants();
+    end_descendants(&before);
     let Some(status) = ended else {
         return Ok(Outcome::Failed(format!("not over after {} s", limit.as_secs())));
     };
     let said = fs::read_to_string(file).unwrap_or_default();
-    Ok(Outcome::from_line(&said)
-        .unwrap_or_else(|| Outcome::Failed(format!("it ended with {status} and said nothing"))))
+    Ok(match Outcome::from_line(&said) {
+        Some(outcome @ Outcome::Failed(_)) => outcome,
+        Some(outcome) if status.success() => outcome,
+        _ => Outcome::Failed(format!("it ended with {status} and did not say why")),
+    })
 }
 
 /// The status of `child`, or nothing if it is not over in time.
@@ -59,20 +65,21 @@ fn wait_for(child: &mut Child, limit: Duration) -> anyhow::Result<Option<ExitSta
     }
 }
 
-fn end_descendants() {
+fn end_descendants(before: &[Pid]) {
     for _ in 0..ROUNDS_MAX {
         // Those that have ended are waited for, whoever they were.
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        let left: Vec<Process> = descendants();
+        let left = descendants(before);
         if left.is_empty() {
             return;
         }
         for process in left {
-            eprintln!("ended, because the step left it behind: {}", process.describe());
+            eprintln!("the step left it behind, and it has to end: {}", process.describe());
             let _ = kill_process(process.pid, Signal::KILL);
         }
         std::thread::sleep(LOOK);
     }
+    eprintln!("some of them cannot be ended");
 }
 
 /// A process as `/proc` describes it.
@@ -102,11 +109,12 @@ impl Process {
     }
 }
 
-/// Everybody who goes back to us, and still runs.
-fn descendants() -> Vec<Process> {
+/// Everybody who goes back to us and still runs, but for those who were there before and theirs.
+fn descendants(before: &[Pid]) -> Vec<Process> {
     let Ok(folder) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut others: Vec<Process> = numbers.filter_map(Process::read).collect();
+    others.retain(|process| !before.contains(&process.pid));
     let mut family = vec![getpid().as_raw_nonzero().get()];
     let mut found = Vec::new();
     loop {

@@ -33,7 +33,7 @@ const SMOKE_SEEDS: u64 = 1000;
 
 /// When everything has to be over, so that a build server that waits for 90 minutes hears of it.
 const ALL_MAX: Duration = Duration::from_secs(75 * 60);
-/// What a second try may not leave less of.
+/// What a second try has to leave for the other steps.
 const RESERVE: Duration = Duration::from_secs(20 * 60);
 /// How long the tests of one program may take: a test that waits for ever costs itself only.
 const RUNNER: &str = "timeout --foreground --kill-after=10 600";
@@ -121,16 +121,20 @@ fn supervised(test: &'static Test, deadline: Instant) -> Step {
             return first;
         }
         eprintln!("== {} once more, because it FAILED: {reason}", test.name);
-        match attempt(test, deadline) {
+        match attempt(test, deadline - RESERVE) {
             Outcome::Passed => Outcome::PassedAgain(format!("when tried again; before: {reason}")),
             Outcome::Failed(again) => Outcome::Failed(format!("twice: {reason}; {again}")),
-            again @ (Outcome::PassedAgain(_) | Outcome::Skipped(_)) => again,
+            Outcome::Skipped(why) => Outcome::Failed(format!("{reason}; then skipped: {why}")),
+            again @ Outcome::PassedAgain(_) => again,
         }
     })
 }
 
 fn attempt(test: &Test, deadline: Instant) -> Outcome {
     let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Outcome::Failed("no time was left for it".to_owned());
+    }
     let limit = left.min(Duration::from_secs(test.minutes_max * 60));
     let file = std::env::temp_dir().join(format!("gpreempt-step-{}", std::process::id()));
     let outcome = supervisor::run(&mut again(test.name, &file), &file, limit);

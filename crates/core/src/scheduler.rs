@@ -247,7 +247,7 @@ impl Scheduler {
 
     /// A command did not happen: leave the queue alone for a while, longer each time.
     fn fail(&mut self, id: QueueId, fault: Fault, preempt: bool) -> Result<(), EventError> {
-        let interval = self.config.interval;
+        let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
         let asked = if preempt {
             crate::queue::Standing::Preempting
@@ -258,6 +258,9 @@ impl Scheduler {
         let edge = if doubtful { Edge::Unknown } else { Edge::Failed };
         let next = queue.standing.next(edge).filter(|_| queue.standing == asked);
         queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
+        if queue.standing == crate::queue::Standing::On {
+            queue.go_on_doubting(now);
+        }
         queue.doubtful |= doubtful;
         let retry_in = backoff(interval, queue.failures);
         queue.failures = queue.failures.saturating_add(1);

@@ -220,7 +220,7 @@ impl Session {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             taken => taken?,
         }
-        if Revision::of(&File::open(&taken)?)? != revision {
+        if fs::metadata(&taken).map(|taken| Revision::of(&taken)).ok() != Some(revision) {
             // A newer text still would be the one that counts, and then this one is outdated.
             let put_back = renameat_with(CWD, &taken, CWD, &path, RenameFlags::NOREPLACE);
             if put_back != Err(Errno::EXIST) {
@@ -314,16 +314,15 @@ const ENTRY_MAX: u64 = 1 << 20;
 fn read_entry(path: &Path) -> io::Result<(Entry, Revision)> {
     let mut text = Vec::new();
     let file = File::open(path)?;
-    let revision = Revision::of(&file)?;
+    let revision = Revision::of(&file.metadata()?);
     file.take(ENTRY_MAX).read_to_end(&mut text)?;
     Ok((serde_json::from_slice(&text)?, revision))
 }
 
 impl Revision {
-    fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
+    fn of(metadata: &fs::Metadata) -> Self {
         let written = (metadata.mtime(), metadata.mtime_nsec());
-        Ok(Self { inode: metadata.ino(), written })
+        Self { inode: metadata.ino(), written }
     }
 }
 

@@ -307,7 +307,17 @@ pub fn clean_up(
     // All at once: one that cannot be undone is no reason to leave the others as they are.
     let begun: Vec<(HeldSession, Undoing)> = sessions.map(begin).collect();
     for (held, mut undoing) in begun {
-        match undo_all(&held, &mut undoing, TRIES_CLEANING).and_then(|()| held.end()) {
+        let undone = undo_all(&held, &mut undoing, TRIES_CLEANING);
+        if undone.is_err() && undoing.is_busy() {
+            // Whoever is at it may act much later, and nobody else may control its process before.
+            let thread = std::thread::Builder::new().name("gpreempt-undoing".to_owned());
+            let _ = thread.spawn(move || {
+                let _ = undo_patiently(&held, &mut undoing, 1).and_then(|()| held.end());
+            });
+            problem = problem.and(undone);
+            continue;
+        }
+        match undone.and_then(|()| held.end()) {
             Ok(()) => cleaned += 1,
             Err(error) => problem = problem.and(Err(error)),
         }

@@ -77,14 +77,13 @@ impl Scheduler {
         if let Some(queue) = lane.in_the_way() {
             return self.preempt(queue, Reason::InDoubt);
         }
-        if let Some((loser, winner)) = lane.loser() {
-            if self.ends_doubt(loser.queue.0) {
-                return self.settle_lane(id, class);
+        while let Some((loser, winner)) = self.devices.get(&id)?.lane(class).loser() {
+            if !self.ends_doubt(loser.queue.0) {
+                let reason = self.reason_to_go(&loser, &winner);
+                return self.preempt(loser.queue.0, reason);
             }
-            let reason = self.reason_to_go(&loser, &winner);
-            return self.preempt(loser.queue.0, reason);
         }
-        let back = lane.returner()?;
+        let back = self.devices.get(&id)?.lane(class).returner()?;
         self.resume(back.queue.0)
     }
 

@@ -26,11 +26,18 @@ const NOBODY: u32 = i32::MAX.unsigned_abs();
 impl OwnCalls {
     /// Asks to let on a queue of a process that there cannot be, and looks at how that is answered.
     pub fn probe(door: &dyn Door) -> Self {
+        Self::probe_again(door).unwrap_or(Self::Absent)
+    }
+
+    /// The same, or nothing if the answer says nothing, for example that there is no memory now.
+    pub(super) fn probe_again(door: &dyn Door) -> Option<Self> {
         let nobody = PreemptEntry { pid: NOBODY, ..PreemptEntry::default() };
         match door.unpreempt_queues(&mut [nobody], false) {
-            Ok(()) => Self::Usable,
-            Err(Errno::PERM) => Self::Denied,
-            Err(_) => Self::Absent,
+            Ok(()) => Some(Self::Usable),
+            Err(Errno::PERM) => Some(Self::Denied),
+            // Other numbers, or another form of them.
+            Err(Errno::NOTTY | Errno::INVAL) => Some(Self::Absent),
+            Err(_) => None,
         }
     }
 }

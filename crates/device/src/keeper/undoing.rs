@@ -28,10 +28,24 @@ struct Running {
 }
 
 /// What became of one process.
+#[derive(Clone, Copy)]
 struct Done {
     process: ProcessKey,
     revision: Revision,
     is_undone: bool,
+}
+
+/// Given when it is let go of, whatever happened.
+struct Answer {
+    says: Sender<Done>,
+    done: Done,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // Whoever does not listen any more has nothing to do with it.
+        let _ = self.says.send(self.done);
+    }
 }
 
 impl Undoing {
@@ -51,15 +65,18 @@ impl Undoing {
             let process = entry.process;
             self.running.push(Running { process, since: Instant::now() });
             let (undo, says) = (Arc::clone(&self.undo), self.says.clone());
-            let work = move || {
-                let is_undone = undo(&entry).is_ok();
-                // Whoever does not listen any more has nothing to do with it.
-                let _ = says.send(Done { process, revision, is_undone });
-            };
+            let work = Arc::new(move || {
+                let mut answer = Answer {
+                    says: says.clone(),
+                    done: Done { process, revision, is_undone: false },
+                };
+                answer.done.is_undone = undo(&entry).is_ok();
+            });
             let thread = std::thread::Builder::new().name("gpreempt-undo".to_owned());
-            if thread.spawn(work).is_err() {
-                // There are too many threads now. It is tried again.
-                self.running.retain(|one| one.process != process);
+            let in_thread = Arc::clone(&work);
+            if thread.spawn(move || in_thread()).is_err() {
+                // There are too many threads, perhaps those of whoever has to go on.
+                work();
             }
         }
     }
@@ -88,6 +105,11 @@ impl Undoing {
             // What was written down meanwhile is about something that is not undone.
             let _ = session.forget_revision(done.process, done.revision);
         }
+    }
+
+    /// Whether somebody is still at it.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.running.is_empty()
     }
 
     /// How long it takes until everybody who is at it hangs, if somebody does not yet.

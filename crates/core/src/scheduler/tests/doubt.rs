@@ -4,6 +4,7 @@ use alloc::vec;
 
 use super::world::{STOP, World, ms, with};
 use crate::config::Config;
+use crate::id::QueueId;
 
 /// Rings are read every five milliseconds. The low queue fetched something a while ago, and looks
 /// idle.
@@ -57,4 +58,16 @@ fn a_device_that_says_so_is_believed() {
     world.busy(2);
     world.run(ms(20));
     assert_eq!(world.commands, []);
+}
+
+#[test]
+fn doubt_ends_also_where_the_queue_cannot_be_stopped() {
+    let mut world = world();
+    world.broken.insert(QueueId(1));
+    world.busy(2);
+    world.run(ms(400));
+    let before = world.commands.len();
+    assert!(before > 1, "it was tried more than once");
+    world.run(ms(800));
+    assert_eq!(world.commands.len(), before, "nothing can run in it any more");
 }

@@ -61,6 +61,8 @@ impl AmdBackend {
                 worker.end();
                 self.leaving.push((adopted.process, worker));
             }
+            // Whoever has it still puts it back.
+            None if adopted.is_moving => {}
             // Nothing was ever done to it; only that it is ours was written down.
             None => {
                 let _ = self.ledger.undo_process(adopted.process);
