@@ -20,42 +20,74 @@ import subprocess
 import sys
 import time
 
-from harness import kernel_log
-
 SUITES = ("micro", "disb", "torch", "online-offline", "scale", "share")
 # What a suite needs to end what it started after Ctrl-C.
 GRACE = 45
 
 
-def result(folder):
-    """What a suite has measured so far."""
+def result(folder, is_long):
+    """What a suite has measured so far in this form; the other form is something else."""
     try:
         with open(os.path.join(folder, "result.json")) as file:
-            return json.load(file)
+            found = json.load(file)
     except (OSError, ValueError):
         return None
+    return found if found["short"] != is_long else None
 
 
 def run(command, seconds):
-    """Runs a suite; after so long it gets the Ctrl-C that makes it keep what it has."""
+    """Runs a suite; after so long it gets the Ctrl-C that makes it keep what it has.
+
+    Says whether somebody typed Ctrl-C, so that nothing else is begun.
+    """
     process = subprocess.Popen(command)
+    is_stopped = False
     try:
-        return process.wait(timeout=max(1, seconds))
+        process.wait(timeout=max(1, seconds))
+        # The suite may have been the first to end after a Ctrl-C that was for both.
+        return process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     except KeyboardInterrupt:
         # The terminal told the suite as well.
-        pass
-    try:
-        return process.wait(timeout=GRACE)
-    except subprocess.TimeoutExpired:
+        is_stopped = True
+    end = time.monotonic() + GRACE
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            process.wait(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            break
+        except KeyboardInterrupt:
+            is_stopped = True
+    if process.poll() is None:
         process.kill()
-        return process.wait()
+        process.wait()
+    return is_stopped
 
 
-def row(suite, folder):
+def log_lines():
+    """What the kernel's log says; none if it cannot be read."""
+    try:
+        done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace",
+                              timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def new_lines(before, after):
+    """What came after the last line seen; the log is a ring, so counting lines does not do."""
+    if not before:
+        return after
+    if before[-1] not in after:
+        return after
+    last = len(after) - 1 - after[::-1].index(before[-1])
+    return after[last + 1:]
+
+
+def row(suite, folder, is_long):
     """The line of a suite, and whether nothing is left to do."""
-    found = result(folder)
+    found = result(folder, is_long)
     if found is None:
         return (suite, "nothing", "", "", "", ""), False
     measured = found["measurements"]
@@ -69,9 +101,9 @@ def row(suite, folder):
         is_whole and not failed
 
 
-def details(suite, folder):
+def details(suite, folder, is_long):
     """What failed and what does not hold, a line each."""
-    found = result(folder) or {"measurements": [], "checks": []}
+    found = result(folder, is_long) or {"measurements": [], "checks": []}
     for each in found["measurements"]:
         if each["status"].get("state") != "ok":
             print(f"failed: {suite}, {each['case']}, {each['mode']}: "
@@ -86,6 +118,21 @@ def table(rows):
     widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
     for line in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def measure(suite, folder, end, arguments):
+    """Runs what is left of a suite; says whether somebody typed Ctrl-C."""
+    found = result(folder, arguments.long)
+    if found and found["finished"]:
+        print(f"{suite} is finished")
+        return False
+    left = end - time.monotonic()
+    if left < 10:
+        print(f"no time is left for {suite}")
+        return False
+    form = [] if arguments.long else ["--short"]
+    return run([os.path.join(arguments.bin, "gpreempt"), "bench", suite, "--backend", "nvidia",
+                *form, "--out", folder, "--commit", arguments.commit], left)
 
 
 def main():
@@ -105,29 +152,29 @@ def main():
         print("SKIPPED: no NVIDIA driver; run this on a machine with a GPU")
         return 3
     suites = arguments.suites or SUITES
-    before = len(kernel_log())
+    before = log_lines()
     end = time.monotonic() + arguments.limit - GRACE
     folder_of = lambda suite: os.path.join(arguments.out, suite)
-    for suite in suites:
-        found = result(folder_of(suite))
-        if found and found["finished"]:
-            print(f"{suite} is finished")
-            continue
-        left = end - time.monotonic()
-        if left < 10:
-            print(f"no time is left for {suite}")
-            continue
-        form = [] if arguments.long else ["--short"]
-        run([os.path.join(arguments.bin, "gpreempt"), "bench", suite, "--backend", "nvidia", *form,
-             "--out", folder_of(suite), "--commit", arguments.commit], left)
-    rows = [row(suite, folder_of(suite)) for suite in suites]
+    try:
+        for suite in suites:
+            if measure(suite, folder_of(suite), end, arguments):
+                print("stopped; nothing else begins")
+                break
+    except KeyboardInterrupt:
+        print("stopped between two suites")
+    rows = [row(suite, folder_of(suite), arguments.long) for suite in suites]
     print()
     table([("suite", "measured", "n", "failed", "lines hold", "minutes")]
           + [line for line, _ in rows])
     for suite in suites:
-        details(suite, folder_of(suite))
-    log = [line for line in kernel_log()[before:] if "Xid" in line]
-    print("\n".join(log) if log else "The kernel's log has no Xid.")
+        details(suite, folder_of(suite), arguments.long)
+    after = log_lines()
+    log = []
+    if before is None or after is None:
+        print("The kernel's log cannot be read, so nobody knows whether it has an Xid.")
+    else:
+        log = [line for line in new_lines(before, after) if "Xid" in line]
+        print("\n".join(log) if log else "The kernel's log has no new Xid.")
     return 0 if all(is_done for _, is_done in rows) and not log else 1
 
 

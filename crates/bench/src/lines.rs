@@ -64,6 +64,10 @@ pub(crate) struct Final {
     pub(crate) exactness: Option<Exactness>,
     /// What requests met with, counted from when they were due.
     pub(crate) latency_us: Option<Quantiles>,
+    /// How many results are not what they must be.
+    pub(crate) wrong: u64,
+    /// Whether nothing was left on the device, where that was looked at.
+    pub(crate) drained: Option<bool>,
 }
 
 /// Some percentiles, in microseconds.

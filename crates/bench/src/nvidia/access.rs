@@ -6,6 +6,15 @@ use gpreempt_device::nvidia::survey::{LookError, look};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Access {
     groups: Vec<Group>,
+    holds: Vec<Hold>,
+}
+
+/// A channel of ours in a client: it is in none of the client's groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hold {
+    pid: u32,
+    client: u32,
+    channel: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +28,7 @@ struct Group {
 impl Access {
     /// Looks at some processes. Those that have nothing to do with a GPU have nothing to change.
     pub(super) fn look(pids: Vec<u32>) -> Result<Self, String> {
-        let mut groups = Vec::new();
+        let (mut groups, mut holds) = (Vec::new(), Vec::new());
         for pid in pids {
             let process = match look(pid) {
                 Ok(process) => process,
@@ -27,6 +36,10 @@ impl Access {
                 Err(error) => return Err(error.to_string()),
             };
             let clients = process.clients.map_err(|error| error.to_string())?;
+            for client in &clients {
+                let channels = client.holds.iter();
+                holds.extend(channels.map(|&channel| Hold { pid, client: client.handle, channel }));
+            }
             let devices = clients.iter().flat_map(|client| &client.devices);
             groups.extend(devices.flat_map(|device| &device.groups).map(|group| Group {
                 pid,
@@ -35,11 +48,17 @@ impl Access {
                 channels: group.channels.len(),
             }));
         }
-        Ok(Self { groups })
+        Ok(Self { groups, holds })
     }
 
     /// Complains if something is not as it was before.
     pub(super) fn is_as_before(&self, before: &Self) -> Result<(), String> {
+        if let Some(hold) = self.holds.iter().find(|hold| !before.holds.contains(hold)) {
+            return Err(format!(
+                "hold {:#x} in client {:#x} of process {} was not removed",
+                hold.channel, hold.client, hold.pid
+            ));
+        }
         for was in &before.groups {
             let same = |group: &&Group| (group.pid, group.handle) == (was.pid, was.handle);
             // A group that is gone is its owner's affair.
@@ -70,7 +89,8 @@ mod tests {
     use super::*;
 
     fn access(slice_us: u64, channels: usize) -> Access {
-        Access { groups: vec![Group { pid: 7, handle: 1, slice_us: Some(slice_us), channels }] }
+        let group = Group { pid: 7, handle: 1, slice_us: Some(slice_us), channels };
+        Access { groups: vec![group], holds: Vec::new() }
     }
 
     #[test]
@@ -80,7 +100,19 @@ mod tests {
         let error = access(1, 8).is_as_before(&before).unwrap_err();
         assert!(error.contains("a slice of 1 us and 8 channels, a slice of 2000 us"), "{error}");
         assert!(access(2_000, 9).is_as_before(&before).is_err());
-        assert_eq!(Access { groups: Vec::new() }.is_as_before(&before), Ok(()));
+        assert_eq!(Access { groups: Vec::new(), holds: Vec::new() }.is_as_before(&before), Ok(()));
+    }
+
+    #[test]
+    fn a_hold_that_stays_is_noticed() {
+        let with = |channels: &[u32]| Access {
+            holds: channels.iter().map(|&channel| Hold { pid: 7, client: 2, channel }).collect(),
+            ..access(2_000, 8)
+        };
+        let error = with(&[9]).is_as_before(&with(&[])).unwrap_err();
+        assert!(error.contains("hold 0x9 in client 0x2 of process 7"), "{error}");
+        assert!(with(&[9, 10]).is_as_before(&with(&[9])).is_err());
+        assert_eq!(with(&[9]).is_as_before(&with(&[9, 10])), Ok(()));
     }
 
     #[test]

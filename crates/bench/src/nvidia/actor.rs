@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Nvidia;
 use super::arguments::{self, Start, of_load, of_torch, shape};
+use super::mps;
 use super::programs::{Leash, there};
 use crate::child::Child;
 use crate::lines::{self, Final, Line};
@@ -60,6 +61,10 @@ impl Actor {
             trace: trace.display().to_string(),
         };
         let mut command = command(nvidia, load, &start, folder)?;
+        // What the shell of the runner says of a server is for nobody here.
+        for name in mps::VARIABLES {
+            command.env_remove(name);
+        }
         command.envs(environment);
         let mut command = nvidia.programs.leashed(Leash::Kill, command);
         let child = Child::start_told(&load.name, &mut command, file("log"))?;
@@ -121,8 +126,15 @@ impl Actor {
         let limit = Duration::from_secs(seconds) + LATE;
         let is_over = |said: &str| lines::last(said).is_some();
         self.child.wait_for("through with a round", is_over, limit, &nvidia.stop)?;
-        lines::last(&self.child.said())
-            .ok_or_else(|| self.child.failure("did not say how a round ended"))
+        let last = lines::last(&self.child.said())
+            .ok_or_else(|| self.child.failure("did not say how a round ended"))?;
+        if last.wrong > 0 {
+            return Err(self.child.failure(&format!("had {} wrong results", last.wrong)));
+        }
+        if last.drained == Some(false) {
+            return Err(self.child.failure("left work on the device at the end of a round"));
+        }
+        Ok(last)
     }
 
     /// Every request of a round, as a table.

@@ -49,6 +49,11 @@ impl Nvidia {
         self.start_cast(step, family)
     }
 
+    /// Lets the clients of MPS leave; they start anew for their next measurement.
+    pub(super) fn dismiss_mps(&mut self) {
+        self.casts.retain(|cast| cast.family == Family::Plain);
+    }
+
     /// Keeps a cast for the next measurement.
     pub(super) fn keep(&mut self, cast: Cast) {
         self.casts.push(cast);
@@ -99,9 +104,9 @@ impl Cast {
     }
 
     /// The next round, not yet told to anybody.
-    pub(super) fn next_round(&mut self, seconds: u64, seed: u64, hints: Option<PathBuf>) -> Round {
+    pub(super) fn next_round(&mut self, seconds: u64, seed: u64) -> Round {
         self.rounds += 1;
-        Round { round: self.rounds, seconds, seed, hints }
+        Round { round: self.rounds, seconds, seed, hints: None }
     }
 
     /// Those who take part in a round: everybody, or those of one role.

@@ -1,5 +1,6 @@
 //! One measurement on a GPU.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -36,6 +37,11 @@ pub(super) fn measure(
     step: &Step<'_>,
     mode: Mode,
 ) -> Result<Measured, String> {
+    let levels = step.case.loads.iter().map(|load| load.priority.level());
+    if mode == Mode::Hints && levels.collect::<BTreeSet<_>>().len() < 2 {
+        // For the daemon they would be somebody beside, where the case has nobody.
+        nvidia.dismiss_mps();
+    }
     let mut cast = nvidia.cast(step, mode.family())?;
     let measured = in_rounds(nvidia, step, mode, &mut cast)?;
     nvidia.keep(cast);
@@ -77,12 +83,13 @@ fn together(
     seconds: u64,
 ) -> Result<Measured, String> {
     let policy = step.case.policy;
-    let daemon = (mode == Mode::Hints).then(|| Daemon::start(nvidia, &cast.folder, policy));
-    let daemon = daemon.transpose()?;
-    let hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
     let is_changed = mode.is_steered() || step.case.controlled;
+    // Before the daemon starts: what it does at once would be part of the picture.
     let before = is_changed.then(|| Access::look(pids(cast, only))).transpose()?;
-    let round = cast.next_round(seconds, step.seed, hints);
+    let mut round = cast.next_round(seconds, step.seed);
+    let start = || Daemon::start(nvidia, &cast.folder, round.round, policy);
+    let daemon = (mode == Mode::Hints).then(start).transpose()?;
+    round.hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
     for actor in cast.members(only) {
         let is_be = actor.load.role == Role::Be;
         let seconds = if is_be { seconds + MARGIN_SECONDS } else { seconds };

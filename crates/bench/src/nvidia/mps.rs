@@ -14,6 +14,8 @@ use crate::child::Child;
 const PLACES: [&str; 2] = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"];
 /// What tells a client its priority: 0 is normal, 1 is below.
 const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
+/// All that a shell may say of a server: a program that is no client must not see it.
+pub(super) const VARIABLES: [&str; 3] = [PLACES[0], PLACES[1], PRIORITY];
 /// How long it has to begin.
 const LIMIT: Duration = Duration::from_secs(15);
 

@@ -37,18 +37,21 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with a socket and a state of its own.
+    /// Starts one with a socket and a state of its own. The state of an earlier round stays where
+    /// it is, because its keeper may still use it; a daemon that found it would go on with it.
     pub(super) fn start(
         nvidia: &Nvidia,
         folder: &Path,
+        round: u64,
         policy: PolicyKind,
     ) -> Result<Self, String> {
         let cannot = |error: std::io::Error| format!("cannot prepare the daemon: {error}");
         let (config, socket) = (folder.join("config.toml"), folder.join("gpreemptd.sock"));
         let text = format!("{CONFIG}policy = \"{}\"\n", policy.name());
         std::fs::write(&config, text).map_err(cannot)?;
+        let state = folder.join(format!("state-{round}"));
         let environment = vec![
-            ("GPREEMPT_STATE".to_owned(), folder.join("state").display().to_string()),
+            ("GPREEMPT_STATE".to_owned(), state.display().to_string()),
             ("GPREEMPT_SOCKET".to_owned(), socket.display().to_string()),
         ];
         let mut command = Command::new(there(&nvidia.programs.daemon, "gpreemptd")?);

@@ -78,6 +78,7 @@ fn a_whole_case_with_programs_that_only_pretend() {
     assert_eq!(number(&held, "resume_p50"), 146.0);
     assert_eq!(number(&held, "holds"), 5.0);
     measured(&mut nvidia, &suite, "hints").unwrap();
+    measured(&mut nvidia, &suite, "hints").expect("each daemon has a state of its own");
     assert_eq!(waiting(&nvidia), plain, "the same processes serve all modes");
 
     let mps = measured(&mut nvidia, &suite, "mps").unwrap();
@@ -120,6 +121,43 @@ fn a_program_that_dies_fails_one_measurement_and_is_started_again() {
     std::fs::remove_file(&die).unwrap();
     measured(&mut nvidia, &suite, "default").unwrap();
     assert_eq!(nvidia.cast_count, 2);
+}
+
+#[test]
+fn clients_of_mps_leave_before_the_daemon_sees_a_class_that_is_alone() {
+    let Some(mut nvidia) = pretenders("class", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let (only, _) = TEXT.rsplit_once("[[case.load]]").unwrap();
+    let suite = read_suite("s", &only.replace("probe = true\n", "")).unwrap();
+    measured(&mut nvidia, &suite, "mps").unwrap();
+    let clients = waiting(&nvidia);
+    measured(&mut nvidia, &suite, "hints").unwrap();
+    let after = waiting(&nvidia);
+    assert_eq!((clients.len(), after.len()), (1, 1));
+    assert_ne!(clients, after, "the client of MPS is still there");
+}
+
+#[test]
+fn wrong_results_and_work_that_stays_are_failures() {
+    let Some(mut nvidia) = pretenders("wrong", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let suite = read_suite("s", TEXT).unwrap();
+    let extra = nvidia.scratch.join("extra.json");
+    let cases = [
+        ("{\"wrong\": 3}", "had 3 wrong results"),
+        ("{\"drained\": false}", "left work on the device"),
+    ];
+    for (says, expected) in cases {
+        std::fs::write(&extra, says).unwrap();
+        let error = measured(&mut nvidia, &suite, "default").unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    std::fs::write(&extra, "{\"wrong\": 0, \"drained\": true}").unwrap();
+    measured(&mut nvidia, &suite, "default").unwrap();
 }
 
 #[test]

@@ -64,6 +64,15 @@ def rounds(kind, iterations, perform):
         perform(prepare, begin["at_ns"], lambda: stopped or orders.ended >= prepare["round"])
 
 
+def extra():
+    """What a test wants the last line of requests to say besides."""
+    path = os.path.join(os.path.dirname(option("--raw")), "..", "extra.json")
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return json.load(file)
+
+
 def requests(order, begin, is_over):
     if os.environ.get("GPREEMPT_TEST_FOLDER"):
         open(os.path.join(os.environ["GPREEMPT_TEST_FOLDER"], "begun"), "w").close()
@@ -79,7 +88,8 @@ def requests(order, begin, is_over):
             out.write(f"off_ns,back_ns\n{begin + 134},{begin + 351}\n")
     while time.monotonic_ns() < end and not is_over():
         time.sleep(0.005)
-    say({"line": "final", "round": order["round"], "from_ns": begin, "until_ns": end})
+    say({"line": "final", "round": order["round"], "from_ns": begin, "until_ns": end,
+         **extra()})
 
 
 def work(order, begin, is_over):
@@ -123,6 +133,8 @@ elif words and words[0] == "set":
 elif not words and sys.stdin.readline() == "quit\n":
     os.remove(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
 elif option("--socket"):
+    # A state that is there already is that of another daemon.
+    os.makedirs(os.environ["GPREEMPT_STATE"])
     wait_with(option("--socket"))
 elif words == ["-f"]:
     wait_with(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
