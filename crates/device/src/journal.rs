@@ -45,6 +45,9 @@ pub struct Revision {
     written: (i64, i64),
 }
 
+/// How a text is called while somebody looks whether it may go.
+const TAKEN: &str = "undone";
+
 /// Where root's journal is.
 const SYSTEM_ROOT: &str = "/run/gpreempt";
 
@@ -201,10 +204,14 @@ impl Session {
     /// # Errors
     /// If the file cannot be removed.
     pub fn forget(&self, process: ProcessKey) -> io::Result<()> {
-        match fs::remove_file(self.path_of(process)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+        let path = self.path_of(process);
+        for file in [path.with_extension(TAKEN), path] {
+            match fs::remove_file(file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
         }
+        Ok(())
     }
 
     /// Forgets a process if that text about it still stands: whoever was thought dead may have
@@ -215,10 +222,12 @@ impl Session {
     pub fn forget_revision(&self, process: ProcessKey, revision: Revision) -> io::Result<()> {
         let path = self.path_of(process);
         // Taken first, so that nobody replaces it between looking at it and removing it.
-        let taken = path.with_extension("undone");
+        let taken = path.with_extension(TAKEN);
         match fs::rename(&path, &taken) {
+            // Somebody may have died who had taken it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && taken.exists() => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            taken => taken?,
+            renamed => renamed?,
         }
         if fs::metadata(&taken).map(|taken| Revision::of(&taken)).ok() != Some(revision) {
             // A newer text still would be the one that counts, and then this one is outdated.
@@ -270,7 +279,9 @@ impl Session {
         let mut files = Vec::new();
         for file in fs::read_dir(&self.folder)? {
             let path = file?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
+            let is = |wanted: &str| path.extension().is_some_and(|extension| extension == wanted);
+            // Whoever took a text may have died before it was gone or put back.
+            if is("json") || is(TAKEN) && !path.with_extension("json").exists() {
                 files.push(path);
             }
         }

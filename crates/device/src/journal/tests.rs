@@ -97,6 +97,13 @@ fn a_newer_text_is_not_forgotten_for_an_older_one() {
     assert_eq!(session.entries().unwrap(), [entry(11)]);
     let [(_, second)] = session.revisions().unwrap()[..] else { panic!("there is one") };
     assert_ne!(first, second);
+    // Somebody was killed who had taken it.
+    let path = session.path_of(entry(11).process);
+    fs::rename(&path, path.with_extension(TAKEN)).unwrap();
+    assert_eq!((session.entries().unwrap(), session.len().unwrap()), (vec![entry(11)], 1));
+    session.forget_revision(entry(11).process, first).unwrap();
+    assert!(path.exists(), "put back");
+    fs::rename(&path, path.with_extension(TAKEN)).unwrap();
     session.forget_revision(entry(11).process, second).unwrap();
     session.forget_revision(entry(11).process, second).unwrap();
     assert!(session.is_empty().unwrap());
