@@ -20,6 +20,8 @@ import subprocess
 import sys
 import time
 
+from harness import kernel_log, new_lines
+
 SUITES = ("micro", "disb", "torch", "online-offline", "scale", "share")
 # What a suite needs to end what it started after Ctrl-C.
 GRACE = 45
@@ -63,26 +65,6 @@ def run(command, seconds):
         process.kill()
         process.wait()
     return is_stopped
-
-
-def log_lines():
-    """What the kernel's log says; none if it cannot be read."""
-    try:
-        done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace",
-                              timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.splitlines() if done.returncode == 0 else None
-
-
-def new_lines(before, after):
-    """What came after the last line seen; the log is a ring, so counting lines does not do."""
-    if not before:
-        return after
-    if before[-1] not in after:
-        return after
-    last = len(after) - 1 - after[::-1].index(before[-1])
-    return after[last + 1:]
 
 
 def row(suite, folder, is_long):
@@ -152,7 +134,7 @@ def main():
         print("SKIPPED: no NVIDIA driver; run this on a machine with a GPU")
         return 3
     suites = arguments.suites or SUITES
-    before = log_lines()
+    before = kernel_log()
     end = time.monotonic() + arguments.limit - GRACE
     folder_of = lambda suite: os.path.join(arguments.out, suite)
     try:
@@ -168,7 +150,7 @@ def main():
           + [line for line, _ in rows])
     for suite in suites:
         details(suite, folder_of(suite), arguments.long)
-    after = log_lines()
+    after = kernel_log()
     log = []
     if before is None or after is None:
         print("The kernel's log cannot be read, so nobody knows whether it has an Xid.")

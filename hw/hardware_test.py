@@ -18,9 +18,9 @@ import subprocess
 import sys
 import time
 
-from harness import Bench, kernel_log
+from harness import Bench, check_log, kernel_log
 from holds import (test_hints, test_hold_cycles, test_hold_ends, test_holds, test_launch_path,
-                   test_two_held)
+                   test_two_held, test_watcher_cost)
 from library import test_library, test_python_package
 from peers import test_peers, test_starving
 from priorities import test_kill, test_priority
@@ -31,10 +31,11 @@ from surroundings import (test_containers, test_later_contexts, test_listing, te
                           test_mps, test_observe, test_refusals, test_users)
 
 TESTS = (test_priority, test_holds, test_hints, test_hold_ends, test_hold_resets, test_programs,
-         test_static_runtime, test_two_held, test_launch_path, test_hold_cycles, test_kill,
-         test_turns, test_single_kernels, test_idle_neighbour, test_three_classes, test_listing,
-         test_observe, test_later_contexts, test_containers, test_users, test_refusals, test_memory,
-         test_service, test_peers, test_starving, test_mps, test_library, test_python_package)
+         test_static_runtime, test_two_held, test_watcher_cost, test_launch_path,
+         test_hold_cycles, test_kill, test_turns, test_single_kernels, test_idle_neighbour,
+         test_three_classes, test_listing, test_observe, test_later_contexts, test_containers,
+         test_users, test_refusals, test_memory, test_service, test_peers, test_starving,
+         test_mps, test_library, test_python_package)
 
 
 def selected(arguments):
@@ -49,23 +50,23 @@ def main():
     parser.add_argument("--out", default="hardware.json")
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--soak", type=int, metavar="SECONDS", help="nothing but a long run")
-    parser.add_argument("--only", default="", help="tests whose name contains this")
+    parser.add_argument("--only", default="",
+                        help="tests whose name contains one of these, with commas between")
     arguments = parser.parse_args()
     if not os.path.exists("/dev/nvidiactl"):
         print("SKIPPED: no NVIDIA driver; run this on a machine with a GPU")
         return 3
     bench = Bench(arguments.bin)
-    before = kernel_log()
+    before, wanted = kernel_log(), arguments.only.split(",")
     try:
         if arguments.soak:
             soak(bench, arguments.soak)
         for test in TESTS:
-            if not arguments.soak and arguments.only in test.__name__:
+            if not arguments.soak and any(part in test.__name__ for part in wanted):
                 test(bench)
     finally:
         bench.end_all()
-    fresh = kernel_log()[len(before):]
-    bench.check("no new kernel log line", not fresh, f"{len(fresh)} lines {fresh[-1:]}")
+    check_log(bench, before)
     left = os.listdir("/run/gpreempt") if os.path.isdir("/run/gpreempt") else []
     left = [name for name in left if name.startswith("session-")]
     bench.check("no session is left", not left, f"{left}")

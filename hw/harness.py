@@ -133,4 +133,28 @@ def measured_rate(load, seconds):
 
 
 def kernel_log():
-    return subprocess.run(["dmesg"], capture_output=True, text=True).stdout.splitlines()
+    """What the kernel's log says; none if it cannot be read."""
+    try:
+        done = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace",
+                              timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def new_lines(before, after):
+    """What came after the last line seen; the log is a ring, so counting lines does not do."""
+    if not before or before[-1] not in after:
+        return after
+    last = len(after) - 1 - after[::-1].index(before[-1])
+    return after[last + 1:]
+
+
+def check_log(bench, before):
+    """Checks that nothing came into the kernel's log since it was read."""
+    after = kernel_log()
+    if before is None or after is None:
+        bench.check("the kernel's log can be read", False, "dmesg fails: run as root")
+        return
+    fresh = new_lines(before, after)
+    bench.check("no new kernel log line", not fresh, f"{len(fresh)} lines {fresh[-1:]}")

@@ -108,7 +108,7 @@ def back_after(be, moment, longest):
 
 def test_hold_ends(bench):
     """Whoever holds, or is held for, is killed or stopped: the others go on."""
-    be = bench.start("be", "--seconds", "120", "--kernel-us", "500", "--report-ms", "10")
+    be = bench.start("be", "--seconds", "120", "--kernel-us", "500", "--report-ms", "1")
     # Always in a request, so always held.
     always = ("lc", "--seconds", "100", "--every-us", "1150", "--kernels", "20", "--kernel-us",
               "20", "--gap-us", "30")
@@ -131,10 +131,10 @@ def test_hold_ends(bench):
         attach.wait(10)
         late["holder"].append(back_after(be, moment, 0.6))
         bench.end(lc)
-    bench.check("LC killed while held: BE is back within 10 ms (and a window of 10 ms)",
-                max(late["LC"]) <= 20, f"{late['LC']} ms, before {starved:.0f}/s of {alone:.0f}")
+    bench.check("LC killed while held: BE is back within 10 ms",
+                max(late["LC"]) <= 10, f"{late['LC']} ms, before {starved:.0f}/s of {alone:.0f}")
     bench.check("holder killed while holding: BE is back within 100 ms",
-                max(late["holder"]) <= 110, f"{late['holder']} ms")
+                max(late["holder"]) <= 100, f"{late['holder']} ms")
     # Long gaps, so that the GPU is held most of the time and others could use it.
     lc = bench.start("lc", "--seconds", "60", "--every-us", "16000", "--kernels", "20",
                      "--kernel-us", "20", "--gap-us", "700")
@@ -159,6 +159,35 @@ def test_hold_ends(bench):
     bench.end(be)
 
 
+def thread_ns(pid, name):
+    """Processor time of the threads of that name, in nanoseconds."""
+    total, folder = 0, f"/proc/{pid}/task"
+    for thread in os.listdir(folder):
+        if open(f"{folder}/{thread}/comm").read().strip() == name:
+            total += int(open(f"{folder}/{thread}/schedstat").read().split()[0])
+    return total
+
+
+def test_watcher_cost(bench):
+    """What it costs to watch a program that is at work all the time."""
+    be = bench.start("be", "--seconds", "60", "--kernel-us", "8000", "--report-ms", "50")
+    for name, streams, most in (("one stream", 1, 0.10), ("seven streams", 7, 0.20)):
+        lc = bench.start("lc", "--seconds", "40", "--every-us", "1500", "--kernels", "20",
+                         "--kernel-us", "20", "--gap-us", "30", "--streams", str(streams))
+        attach = held_by(bench, be, lc, True)
+        time.sleep(0.5)
+        begin, before = time.monotonic_ns(), thread_ns(attach.pid, "gpreempt-hold")
+        time.sleep(6)
+        used = thread_ns(attach.pid, "gpreempt-hold") - before
+        part = used / (time.monotonic_ns() - begin)
+        bench.rows.append({"name": f"watcher, {name}", "of_a_core": part})
+        bench.check(f"watching {name} takes at most {most:.0%} of a core", 0 < part <= most,
+                    f"{part:.1%}")
+        bench.end(attach, signal.SIGINT)
+        bench.end(lc)
+    bench.end(be)
+
+
 def memory_used():
     found = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"],
                            capture_output=True, text=True).stdout
@@ -173,8 +202,8 @@ def test_hold_cycles(bench):
     descriptors = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in (be, lc)}
     memory, count, with_hold = memory_used(), 1000, 0
     begin = time.monotonic()
-    while count and time.monotonic() < begin + 130:
-        done = bench.gpreempt("attach", f"{be.pid}:2", f"{lc.pid}:12", "--for", "40ms", "--json")
+    while count and time.monotonic() < begin + 200:
+        done = bench.gpreempt("attach", f"{be.pid}:2", f"{lc.pid}:12", "--for", "20ms", "--json")
         with_hold += '"line":"holds"' in done.stdout.replace(" ", "")
         count -= 1
     took = time.monotonic() - begin

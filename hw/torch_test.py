@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from harness import Bench, kernel_log, lines, measured_rate, rate
+from harness import Bench, check_log, kernel_log, lines, measured_rate, rate
 
 KINDS = ("resnet", "resnet-graph", "decode", "decode-graph")
 MODES = ("alone", "defaults", "MPS", "MPS with priority", "slices", "held")
@@ -140,8 +140,7 @@ def main():
                 bench.end(be)
     finally:
         bench.end_all()
-    fresh = kernel_log()[len(before):]
-    bench.check("no new kernel log line", not fresh, f"{len(fresh)} lines {fresh[-1:]}")
+    check_log(bench, before)
     table(bench)
     with open(arguments.out, "w") as out:
         json.dump({"date": time.strftime("%Y-%m-%d"), "commit": arguments.commit,
