@@ -111,7 +111,7 @@ pub(crate) struct BeArgs {
     pub(crate) beats: Option<PathBuf>,
     /// How often to print the rate
     #[arg(long, value_name = "MS", default_value_t = 500,
-          value_parser = clap::value_parser!(u64).range(10..=60_000))]
+          value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub(crate) report_ms: u64,
     /// Be preempted as a published design does it: when somebody announces a request in --watch,
     /// kernels that have not begun leave at once and are submitted again later. See --depth

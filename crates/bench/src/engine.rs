@@ -40,6 +40,9 @@ pub trait Backend {
     /// About how long a measurement takes.
     fn estimate(&self, step: &Step<'_>) -> Duration;
 
+    /// Says what is going to be measured, so that what takes long can be started early.
+    fn expect(&mut self, _steps: &[Step<'_>]) {}
+
     /// Makes one.
     ///
     /// # Errors
@@ -113,6 +116,9 @@ pub fn run(
     let is_done = |results: &Results, step: &Step<'_>| {
         results.of(&step.case.name, &step.mode.name).any(|m| m.repetition == step.repetition)
     };
+    let left: Vec<Step<'_>> =
+        steps.iter().filter(|step| !is_done(results, step)).copied().collect();
+    backend.expect(&left);
     let mut pace = Pace::default();
     for (index, step) in steps.iter().enumerate() {
         if is_done(results, step) {

@@ -21,7 +21,7 @@ mod samples;
 mod steer;
 mod surroundings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,7 @@ use crate::plan::Step;
 use crate::results::{Environment, ModeInfo};
 
 use cast::Cast;
+use mode::Family;
 pub use mode::Mode;
 pub use programs::Programs;
 pub(crate) use programs::{Leash, there};
@@ -48,6 +49,8 @@ pub struct Nvidia {
     /// Those who wait for their next measurement.
     casts: Vec<Cast>,
     cast_count: u32,
+    /// Which kinds of processes a case is going to need.
+    expected: BTreeMap<String, BTreeSet<Family>>,
 }
 
 impl Nvidia {
@@ -60,7 +63,8 @@ impl Nvidia {
         std::fs::create_dir_all(&scratch)
             .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
         let (programs, iterations) = (Programs::find(), BTreeMap::new());
-        Ok(Self { programs, scratch, stop, iterations, casts: Vec::new(), cast_count: 0 })
+        let (casts, expected) = (Vec::new(), BTreeMap::new());
+        Ok(Self { programs, scratch, stop, iterations, casts, cast_count: 0, expected })
     }
 
     /// The same with programs that are somewhere else.
@@ -103,6 +107,13 @@ impl Backend for Nvidia {
 
     fn estimate(&self, step: &Step<'_>) -> Duration {
         estimate::estimate(step)
+    }
+
+    fn expect(&mut self, steps: &[Step<'_>]) {
+        for step in steps {
+            let Some(mode) = Mode::from_name(&step.mode.name) else { continue };
+            self.expected.entry(step.case.name.clone()).or_default().insert(mode.family());
+        }
     }
 
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {

@@ -14,7 +14,7 @@ use super::mps::Mps;
 use crate::plan::Step;
 use crate::results::Role;
 use crate::round::Round;
-use crate::suite::Load;
+use crate::suite::{Load, Work};
 
 /// How long processes have to leave before they are killed.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ impl Nvidia {
                 return Ok(cast);
             }
         }
-        self.start_cast(step, family)
+        self.start_casts(step, family)
     }
 
     /// Lets the clients of MPS leave; they start anew for their next measurement.
@@ -59,6 +59,39 @@ impl Nvidia {
         self.casts.push(cast);
     }
 
+    /// Starts the cast of a family, and with it those of others that take long to start.
+    fn start_casts(&mut self, step: &Step<'_>, family: Family) -> Result<Cast, String> {
+        let mut cast = self.start_cast(step, family)?;
+        // Whoever cannot be started early is started again when it is needed, and fails then.
+        let early: Vec<Cast> = self
+            .early_families(step, family)
+            .into_iter()
+            .filter_map(|family| self.start_cast(step, family).ok())
+            .collect();
+        cast.wait_until_ready(self)?;
+        for mut cast in early {
+            if cast.wait_until_ready(self).is_ok() {
+                self.casts.push(cast);
+            }
+        }
+        Ok(cast)
+    }
+
+    /// The families that start with this one: only PyTorch takes so long that it matters, and
+    /// its programs measure nothing while they start.
+    fn early_families(&self, step: &Step<'_>, family: Family) -> Vec<Family> {
+        let is_torch = |load: &Load| matches!(load.work, Work::Torch(_));
+        if !step.case.loads.iter().all(is_torch) {
+            return Vec::new();
+        }
+        let is_missing = |other: &Family| {
+            *other != family && self.casts.iter().all(|cast| cast.family != *other)
+        };
+        let expected = self.expected.get(&step.case.name);
+        expected.into_iter().flatten().copied().filter(is_missing).collect()
+    }
+
+    /// Starts the processes of a family; the last ones are not ready yet.
     fn start_cast(&mut self, step: &Step<'_>, family: Family) -> Result<Cast, String> {
         self.cast_count += 1;
         let folder = self.scratch.join(format!("cast-{}", self.cast_count));
@@ -86,7 +119,6 @@ impl Nvidia {
                 cast.wait_until_ready(self)?;
             }
         }
-        cast.wait_until_ready(self)?;
         Ok(cast)
     }
 }

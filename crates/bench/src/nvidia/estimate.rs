@@ -58,7 +58,8 @@ pub(super) fn estimate(step: &Step<'_>) -> Duration {
 /// The start of the programs, in the first measurement that needs them.
 fn start(step: &Step<'_>, mode: Mode) -> Duration {
     let is_first = match mode.family() {
-        Family::Mps | Family::MpsPriority => true,
+        // PyTorch's start with the first ones.
+        Family::Mps | Family::MpsPriority => !has_torch(step.case),
         // What the others are compared with comes first, if the case has it.
         Family::Plain => {
             let modes = &step.case.modes;
@@ -123,7 +124,7 @@ mod tests {
     fn programs_start_once() {
         let suite = built_in("torch").unwrap();
         let case = &suite.cases[0];
-        let info = Mode::MpsPriority.info();
+        let info = Mode::Alone.info();
         let of =
             |repetition| estimate(&Step { case, mode: &info, repetition, seed: 1, is_short: true });
         assert!(of(0) > of(1) + TORCH);

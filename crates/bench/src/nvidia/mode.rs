@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 /// What a process is from its start to its end: a client of MPS cannot become something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
     /// No MPS.
     Plain,
