@@ -5,7 +5,8 @@
 //! program's own gaps: let go. Quiet begins when the context is on the device, because what was
 //! fetched before that has not run. Nobody holds for longer than a maximum without new work, so a
 //! program that hangs or stands still cannot keep the device. And a program whose requests have no
-//! gaps wins nothing by a hold, so after a while it gets none.
+//! gaps wins nothing by a hold, so after a while it gets none. That two of its requests come soon
+//! after each other now and then is chance, not a gap: what counts is how many holds were of use.
 
 use std::collections::VecDeque;
 
@@ -68,9 +69,11 @@ const MARGIN: Duration = Duration::from_micros(75);
 /// How many gaps are remembered, and after how many it is believed what they say.
 const GAPS_MAX: usize = 64;
 const GAPS_ENOUGH: usize = 16;
-/// After so many holds in a row that bridged nothing there is none any more, but for every
-/// so-manieth request, to see whether that is still so.
-const FUTILE_MAX: u32 = 8;
+/// Of so many holds it is remembered whether they bridged something, and after so many it is
+/// believed: if fewer than half of them did, there is none any more, but for every so-manieth
+/// request, to see whether that is still so.
+const OUTCOMES_MAX: u32 = u16::BITS;
+const OUTCOMES_ENOUGH: u32 = 8;
 const TRY_EVERY: u32 = 16;
 
 /// The state of one hold.
@@ -86,9 +89,28 @@ pub struct Grip {
     submitted_at: Option<Instant>,
     gaps: VecDeque<Duration>,
     quiet: Duration,
-    /// Holds in a row that bridged nothing, and requests since that got none.
-    futile: u32,
+    outcomes: Outcomes,
+    /// Requests since the last hold.
     skipped: u32,
+}
+
+/// What became of the last holds: a bit each, set if it bridged something, the last one lowest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    bridged: u16,
+    count: u32,
+}
+
+impl Outcomes {
+    fn add(&mut self, bridged: bool) {
+        self.bridged = self.bridged << 1 | u16::from(bridged);
+        self.count = (self.count + 1).min(OUTCOMES_MAX);
+    }
+
+    /// Whether most holds were for nothing.
+    const fn are_futile(self) -> bool {
+        self.count >= OUTCOMES_ENOUGH && self.bridged.count_ones() * 2 < self.count
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +134,7 @@ impl Grip {
             submitted_at: None,
             gaps: VecDeque::with_capacity(GAPS_MAX),
             quiet: settings.quiet_at_first,
-            futile: 0,
+            outcomes: Outcomes::default(),
             skipped: 0,
         }
     }
@@ -138,7 +160,7 @@ impl Grip {
         // Whoever is in the middle of a request has gaps that others must not get into.
         let at_work = self.submitted_at.is_some_and(|at| now.since(at) < self.quiet);
         let is_awaited = self.hinted && !self.is_tired;
-        if self.held.is_none() && (is_awaited || at_work && !self.is_futile()) {
+        if self.held.is_none() && (is_awaited || at_work && !self.outcomes.are_futile()) {
             return Some(self.place(now));
         }
         None
@@ -220,23 +242,18 @@ impl Grip {
 
     fn release(&mut self, ending: Ending) -> Move {
         if let Some(held) = self.held.take() {
-            self.futile = if held.bridged { 0 } else { self.futile.saturating_add(1) };
+            self.outcomes.add(held.bridged);
         }
         Move::Release(ending)
     }
 
-    const fn is_futile(&self) -> bool {
-        self.futile >= FUTILE_MAX
-    }
-
     /// Whether a hold for what was just submitted may win something.
     fn is_worth(&mut self, gap: Option<Duration>) -> bool {
-        if !self.is_futile() {
+        if !self.outcomes.are_futile() {
             return true;
         }
-        // A second submission so soon is a gap, and gaps are what holds are for.
+        // A second submission so soon may be a gap, and gaps are what holds are for.
         if gap.is_some_and(|gap| gap <= QUIET_MAX) {
-            self.futile = 0;
             return true;
         }
         self.skipped += 1;

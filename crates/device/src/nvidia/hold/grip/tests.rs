@@ -117,6 +117,31 @@ fn lone_kernels_are_soon_not_held_for_and_requests_again_at_once() {
 }
 
 #[test]
+fn lone_kernels_at_random_times_are_not_held_for_either() {
+    let mut scene = Scene::new();
+    // One look in forty finds a kernel; now and then two come so soon that it looks like a gap.
+    let (mut state, mut requests) = (7_u64, 0);
+    for _ in 0..80_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let is_kernel = (state >> 33).is_multiple_of(40);
+        requests += usize::from(is_kernel);
+        scene.look(is_kernel, false);
+    }
+    let held = scene.places();
+    assert!(held < requests * 4 / 10, "{held} holds for {requests} requests");
+    // Real gaps are held for at once, and believed in soon.
+    scene.request(20, 2);
+    let before = scene.places();
+    for _ in 0..20 {
+        scene.request(20, 2);
+    }
+    assert_eq!(scene.places(), before + 20);
+    let last = scene.moves.iter().rev().find(|(_, action)| *action == Move::Place).unwrap().0;
+    let begun = scene.now_us - (20 * 2 + 50) * TICK;
+    assert_eq!(last, begun, "from the first kernel on");
+}
+
+#[test]
 fn a_program_that_hangs_is_let_go_of() {
     let mut scene = Scene::new();
     scene.look(true, true);
