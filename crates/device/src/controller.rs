@@ -16,7 +16,7 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::nvidia::hold::watcher::HoldFigures;
+use crate::nvidia::hold::HoldFigures;
 use crate::process::ProcessKey;
 pub(crate) use awaited::Awaited;
 pub(crate) use reporter::{Alone, Reporter};

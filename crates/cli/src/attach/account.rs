@@ -6,7 +6,7 @@ use gpreempt_core::decision::Decision;
 use gpreempt_core::priority::Priority;
 use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::nvidia::hold::watcher::HoldFigures;
+use gpreempt_device::nvidia::hold::HoldFigures;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use serde_json::{Value, json};
 
@@ -101,9 +101,11 @@ impl Account {
 
     /// How often the device was held for a process.
     pub(crate) fn held(&self, pid: u32, figures: HoldFigures) -> Result<(), Failure> {
-        let HoldFigures { placed, expired, longest_us, quiet_us, .. } = figures;
+        let HoldFigures { placed, expired, longest_us, quiet_us, late_looks, blind_us, .. } =
+            figures;
         let line = json!({ "line": "holds", "pid": pid, "placed": placed, "expired": expired,
-                           "longest_us": longest_us, "quiet_us": quiet_us });
+                           "longest_us": longest_us, "quiet_us": quiet_us,
+                           "late_looks": late_looks, "blind_us": blind_us });
         self.say(line, || {
             format!("the GPU was held for {pid} {placed} times, for {longest_us} us at the most")
         })

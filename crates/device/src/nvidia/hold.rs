@@ -11,11 +11,13 @@
 
 mod attach;
 mod channel;
+mod counts;
 mod grip;
 mod site;
 pub mod watcher;
 
 pub use attach::{attach, detach, is_attached};
 pub use channel::HoldChannel;
+pub use counts::{HoldCounts, HoldFigures};
 pub use grip::{Ending, Grip, GripSettings, Look, Move};
 pub use site::{HoldSite, channel_names};

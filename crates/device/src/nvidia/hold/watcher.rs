@@ -1,51 +1,40 @@
-//! The thread that looks at the rings of important contexts, places holds and lets go.
+//! The threads that look at the rings of important contexts, place holds and let go.
 //!
-//! It is the only one who touches a hold while it is in use, so that nobody waits for anybody: the
-//! loop gives it orders, and it acts within what the loop permits. Every look is a few loads; it
-//! sleeps in between, and for good while there is nothing to look at.
+//! Nobody else touches a hold while it is in use, so that nobody waits for them: the loop gives
+//! orders, and they act within what the loop permits. Every look is a few loads; they sleep in
+//! between, and for good while there is nothing to look at.
+//!
+//! There are two of them, and they look in turn. A thread that sleeps is woken late now and then,
+//! by a few hundred microseconds where processors are virtual, and whoever comes so late to the
+//! beginning of a request has missed its first gap. That both are late at once is rare, and two
+//! that look half as often cost what one does.
+
+mod watched;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration as Wait, Instant as Clock};
+use std::time::Duration as Wait;
 
 use gpreempt_core::id::QueueId;
-use gpreempt_core::time::{Duration, Instant};
+use gpreempt_core::time::Instant;
 
 use super::channel::HoldChannel;
-use super::grip::{Ending, Grip, GripSettings, Look, Move};
-use crate::controller::{HintSight, HintView};
+use super::counts::HoldCounts;
+use super::grip::GripSettings;
+use crate::controller::HintSight;
 use crate::keeper::monotonic_ns;
-use crate::nvidia::ring::{Pace, Rings};
+use crate::nvidia::ring::Rings;
 use crate::urgency;
+use watched::{IDLE_AFTER, Watched};
 
-/// How often it looks.
-const LOOK_EVERY: Wait = Wait::from_micros(100);
-/// How often while nothing has moved for long. A request after that is noticed later, but still
-/// before its first kernel is on the device.
-const LOOK_EVERY_IDLE: Wait = Wait::from_micros(200);
-/// What counts as long.
-const IDLE_AFTER: Duration = Duration::from_millis(2_000);
-/// A ring that moved in the last two seconds is read every time, and one of the others.
-const PACE: Pace = Pace { hot_readings: 20_000, cold_reads: 1 };
-
-/// After so long without a movement a context is taken to have nothing to do. Kernels that are
-/// longer than that are rare in programs that are held for.
-const DONE_AFTER: Duration = Duration::from_millis(1);
-
-/// What the thread is told.
-enum Order {
-    Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounts>),
-    Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
-    Permit(QueueId),
-    Forbid(QueueId),
-    Announce(QueueId),
-    Conclude(QueueId),
-    Sight(QueueId, Weak<dyn HintSight>),
-}
+/// How often somebody looks, in nanoseconds.
+const LOOK_EVERY: u64 = 100_000;
+/// How often each of the two does. While nothing has moved for long the second one sleeps: a
+/// request after that is noticed later, but still before its first kernel is on the device.
+const TURN: u64 = 2 * LOOK_EVERY;
 
 /// What whoever decides has to know sooner than by looking every few milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,56 +45,29 @@ pub enum Notice {
     Done,
 }
 
+/// What the threads are told.
+enum Order {
+    Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounts>),
+    Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
+    Permit(QueueId),
+    Forbid(QueueId),
+    Announce(QueueId),
+    Conclude(QueueId),
+    Sight(QueueId, Weak<dyn HintSight>),
+}
+
 /// What an order does to a context.
-type Action = fn(&mut Watched, Instant) -> Option<Move>;
+type Action = fn(&mut Watched, Instant);
 
-/// What became of the holds of one context, for whoever wants to show it.
-#[derive(Debug, Default)]
-pub struct HoldCounts {
-    placed: AtomicU64,
-    expired: AtomicU64,
-    longest_us: AtomicU64,
-    is_held: AtomicBool,
-    quiet_us: AtomicU64,
-}
-
-/// [`HoldCounts`] at a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HoldFigures {
-    /// How many holds were placed.
-    pub placed: u64,
-    /// How many of them were ended by the maximum.
-    pub expired: u64,
-    /// How long the longest was.
-    pub longest_us: u64,
-    /// Whether it is held now.
-    pub is_held: bool,
-    /// How long the program has to be quiet until it is let go of.
-    pub quiet_us: u64,
-}
-
-impl HoldCounts {
-    /// What there is now.
-    pub fn figures(&self) -> HoldFigures {
-        HoldFigures {
-            placed: self.placed.load(Ordering::Relaxed),
-            expired: self.expired.load(Ordering::Relaxed),
-            longest_us: self.longest_us.load(Ordering::Relaxed),
-            is_held: self.is_held.load(Ordering::Relaxed),
-            quiet_us: self.quiet_us.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// The thread, as long as it runs.
+/// The threads, as long as they run.
 #[derive(Debug)]
 pub struct Watcher {
     orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Watcher {
-    /// Starts a thread that tells `notice` what it sees, so that whoever decides can decide
+    /// Starts threads that tell `notice` what they see, so that whoever decides can decide
     /// anew.
     ///
     /// # Errors
@@ -115,16 +77,15 @@ impl Watcher {
         notice: impl FnMut(QueueId, Notice) + Send + 'static,
     ) -> io::Result<Self> {
         let (orders, incoming) = channel();
-        let thread = std::thread::Builder::new().name("gpreempt-hold".to_owned());
-        let thread = thread.spawn(move || {
-            // Half of a hundred microseconds is the kernel's usual idea of punctuality.
-            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
-            urgency::come_first();
-            let watched = BTreeMap::new();
-            let (notice, moved_at) = (Box::new(notice), now());
-            Eyes { settings, watched, notice, moved_at }.run(&incoming);
-        })?;
-        Ok(Self { orders: Some(orders), thread: Some(thread) })
+        let (notice, watched) = (Box::new(notice), BTreeMap::new());
+        let eyes = Eyes { settings, watched, notice, moved_at: now(), is_over: false };
+        let pair = Arc::new(Pair { eyes: Mutex::new(eyes), changed: Condvar::new() });
+        // If the second one cannot be started, the first one ends with its orders.
+        let mut watcher = Self { orders: Some(orders), threads: Vec::new() };
+        let first = Arc::clone(&pair);
+        watcher.threads.push(spawn(move || first.obey_and_look(&incoming))?);
+        watcher.threads.push(spawn(move || pair.look_in_between())?);
+        Ok(watcher)
     }
 
     /// Looks after a context from now on.
@@ -163,7 +124,7 @@ impl Watcher {
 
     fn tell(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // The thread ends only when this side does.
+            // Who reads them ends only when this side does.
             let _ = orders.send(order);
         }
     }
@@ -172,8 +133,87 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.orders = None;
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(action: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("gpreempt-hold".to_owned()).spawn(move || {
+        // Half of a hundred microseconds is the kernel's usual idea of punctuality.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
+        urgency::come_first();
+        action();
+    })
+}
+
+/// When it is somebody's next turn: turns of the second one are between those of the first.
+const fn next_turn(now: Instant, offset: u64) -> Instant {
+    let into = (now.as_nanos() + TURN - offset) % TURN;
+    Instant::from_nanos(now.as_nanos() + TURN - into)
+}
+
+fn until(moment: Instant) -> Wait {
+    Wait::from_nanos(moment.since(now()).as_nanos())
+}
+
+/// What the two threads share.
+struct Pair {
+    eyes: Mutex<Eyes>,
+    /// There is something to look at again, or nothing ever after.
+    changed: Condvar,
+}
+
+impl Pair {
+    fn eyes(&self) -> MutexGuard<'_, Eyes> {
+        self.eyes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the first one does.
+    fn obey_and_look(&self, incoming: &Receiver<Order>) {
+        let mut look_at = now();
+        loop {
+            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do
+            // orders put off the next look.
+            let is_empty = self.eyes().watched.is_empty();
+            let order = if is_empty {
+                incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                incoming.recv_timeout(until(look_at))
+            };
+            match order {
+                Ok(order) => {
+                    self.eyes().take(order);
+                    self.changed.notify_one();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let mut eyes = self.eyes();
+            let was_idle = eyes.is_idle();
+            eyes.look();
+            if was_idle && !eyes.is_idle() {
+                self.changed.notify_one();
+            }
+            drop(eyes);
+            look_at = next_turn(now(), 0);
+        }
+        self.eyes().end();
+        self.changed.notify_one();
+    }
+
+    /// What the second one does.
+    fn look_in_between(&self) {
+        loop {
+            let rests = |eyes: &mut Eyes| !eyes.is_over && eyes.is_idle();
+            let eyes = self.changed.wait_while(self.eyes(), rests);
+            if eyes.unwrap_or_else(PoisonError::into_inner).is_over {
+                return;
+            }
+            std::thread::sleep(until(next_turn(now(), LOOK_EVERY)));
+            self.eyes().look();
         }
     }
 }
@@ -183,22 +223,7 @@ struct Eyes {
     watched: BTreeMap<QueueId, Watched>,
     notice: Box<dyn FnMut(QueueId, Notice) + Send>,
     moved_at: Instant,
-}
-
-struct Watched {
-    hold: HoldChannel,
-    rings: Rings,
-    grip: Grip,
-    counts: Arc<HoldCounts>,
-    placed_at: Instant,
-    /// The last look showed something that was not fetched.
-    pending: bool,
-    moved_at: Instant,
-    /// What was told last.
-    told: Option<Notice>,
-    /// Where the program says that requests are coming, and what it said there last.
-    sight: Option<Weak<dyn HintSight>>,
-    hints: HintView,
+    is_over: bool,
 }
 
 fn now() -> Instant {
@@ -206,36 +231,30 @@ fn now() -> Instant {
 }
 
 impl Eyes {
-    fn run(&mut self, incoming: &Receiver<Order>) {
-        let mut look_at = Clock::now();
-        loop {
-            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do
-            // orders put off the next look.
-            let order = if self.watched.is_empty() {
-                incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                incoming.recv_timeout(look_at.saturating_duration_since(Clock::now()))
-            };
-            match order {
-                Ok(order) => {
-                    self.take(order);
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {}
+    /// Whether one who looks is enough.
+    fn is_idle(&self) -> bool {
+        self.watched.is_empty() || now().since(self.moved_at) > IDLE_AFTER
+    }
+
+    /// One look at everything.
+    fn look(&mut self) {
+        // Not before it is our turn: moments must not go backwards.
+        let now = now();
+        for (queue, watched) in &mut self.watched {
+            if watched.look(now, *queue, &mut self.notice) {
+                self.moved_at = now;
             }
-            let now = now();
-            for (queue, watched) in &mut self.watched {
-                if watched.look(now, *queue, &mut self.notice) {
-                    self.moved_at = now;
-                }
-            }
-            let is_idle = now.since(self.moved_at) > IDLE_AFTER;
-            look_at = Clock::now() + if is_idle { LOOK_EVERY_IDLE } else { LOOK_EVERY };
         }
+    }
+
+    /// Lets go of everything, for good.
+    fn end(&mut self) {
+        self.is_over = true;
         for watched in self.watched.values() {
-            watched.hold.end();
+            watched.end();
         }
+        // Afterwards, because closing rings may take time.
+        self.watched.clear();
     }
 
     fn take(&mut self, order: Order) {
@@ -243,146 +262,58 @@ impl Eyes {
         let (queue, action): (QueueId, Action) = match order {
             Order::Add(queue, parts, counts) => {
                 let (hold, rings) = *parts;
-                let grip = Grip::new(self.settings);
-                let watched = Watched {
-                    hold,
-                    rings,
-                    grip,
-                    counts,
-                    placed_at: now,
-                    pending: false,
-                    moved_at: now,
-                    told: None,
-                    sight: None,
-                    hints: HintView::default(),
-                };
+                let watched = Watched::new(hold, rings, self.settings, counts, now);
                 self.watched.insert(queue, watched);
                 return;
             }
             Order::Remove(queue, answer) => {
-                let parts =
-                    self.watched.remove(&queue).map(|watched| (watched.hold, watched.rings));
-                if let Some((hold, _)) = &parts {
-                    hold.end();
-                }
+                let parts = self.watched.remove(&queue).map(Watched::let_go);
                 // Whoever asked waits for it.
                 let _ = answer.send(parts);
                 return;
             }
             Order::Sight(queue, sight) => {
                 if let Some(watched) = self.watched.get_mut(&queue) {
-                    watched.sight = Some(sight);
-                    watched.hints = HintView::default();
+                    watched.watch_hints(sight);
                 }
                 return;
             }
-            Order::Permit(queue) => (queue, |watched, now| watched.grip.permit(now)),
-            Order::Forbid(queue) => (queue, |watched, _| watched.grip.forbid()),
-            Order::Announce(queue) => (queue, |watched, now| watched.grip.announce(now)),
-            Order::Conclude(queue) => (queue, |watched, _| watched.grip.conclude(watched.pending)),
+            Order::Permit(queue) => (queue, Watched::permit),
+            Order::Forbid(queue) => (queue, Watched::forbid),
+            Order::Announce(queue) => (queue, Watched::announce),
+            Order::Conclude(queue) => (queue, Watched::conclude),
         };
         if let Some(watched) = self.watched.get_mut(&queue) {
-            let action = action(watched, now);
-            watched.act(now, action);
+            action(watched, now);
         }
     }
 }
 
-impl Watched {
-    /// One look. Says whether something moved.
-    fn look(
-        &mut self,
-        now: Instant,
-        queue: QueueId,
-        notice: &mut dyn FnMut(QueueId, Notice),
-    ) -> bool {
-        let Some(reading) = self.rings.read_at(PACE) else { return false };
-        if self.grip.is_held() {
-            if self.hold.is_held() {
-                self.hold.beat(now.as_nanos());
-            } else {
-                // The keeper did not see us for a while, and ended it. It may have been late, and
-                // have ended an earlier one.
-                self.hold.end();
-                self.grip.ended();
-                self.counts.is_held.store(false, Ordering::Relaxed);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_alternate() {
+        for at in [0, 1, 99_999, 100_000, 150_000, 199_999, 200_000, 1_234_567_890] {
+            let now = Instant::from_nanos(at);
+            let first = next_turn(now, 0).since(now).as_nanos();
+            let second = next_turn(now, LOOK_EVERY).since(now).as_nanos();
+            assert!((1..=TURN).contains(&first) && (1..=TURN).contains(&second), "{at}");
+            assert_eq!(first.abs_diff(second), LOOK_EVERY, "{at}");
+            assert_eq!((at + first) % TURN, 0, "{at}");
         }
-        self.pending = reading.ring.pending() > 0;
-        self.look_at_hints(now);
-        let look = Look {
-            submitted: reading.submitted,
-            fetched: reading.fetched,
-            pending: self.pending,
-            loaded: self.grip.is_held() && self.hold.is_loaded(),
-        };
-        let moved = reading.submitted || reading.fetched;
-        if moved {
-            self.moved_at = now;
-            if self.told == Some(Notice::Done) {
-                self.told = None;
-            }
-        }
-        if let Some(fresh) = self.news(now, reading.submitted) {
-            self.told = Some(fresh);
-            notice(queue, fresh);
-        }
-        let action = self.grip.look(now, look);
-        self.act(now, action);
-        moved
     }
 
-    /// What the program says of its requests. The loop says so too, sooner or later.
-    fn look_at_hints(&mut self, now: Instant) {
-        let Some(sight) = &self.sight else { return };
-        let Some(page) = sight.upgrade() else {
-            // Whoever said so is gone.
-            self.sight = None;
-            self.hints = HintView::default();
-            let action = self.grip.conclude(self.pending);
-            return self.act(now, action);
-        };
-        let before = std::mem::replace(&mut self.hints, page.look());
-        let action = if self.hints.is_active && self.hints.begun != before.begun {
-            self.grip.announce(now)
-        } else if before.is_active && !self.hints.is_active {
-            self.grip.conclude(self.pending)
-        } else {
-            None
-        };
-        self.act(now, action);
-    }
-
-    /// What whoever decides has to hear of, once.
-    fn news(&self, now: Instant, submitted: bool) -> Option<Notice> {
-        let is_done = !self.pending && now.since(self.moved_at) >= DONE_AFTER;
-        if submitted && !self.grip.is_permitted() && self.told != Some(Notice::Work) {
-            return Some(Notice::Work);
-        }
-        (is_done && self.told != Some(Notice::Done)).then_some(Notice::Done)
-    }
-
-    fn act(&mut self, now: Instant, action: Option<Move>) {
-        match action {
-            None => return,
-            Some(Move::Place) => {
-                if !self.hold.begin(now.as_nanos()) {
-                    self.grip.ended();
-                    return;
-                }
-                self.placed_at = now;
-                self.counts.placed.fetch_add(1, Ordering::Relaxed);
-            }
-            Some(Move::Release(ending)) => {
-                self.hold.end();
-                let length_us = now.since(self.placed_at).as_micros();
-                self.counts.longest_us.fetch_max(length_us, Ordering::Relaxed);
-                if ending == Ending::Expired {
-                    self.counts.expired.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }
-        self.counts.is_held.store(self.grip.is_held(), Ordering::Relaxed);
-        self.counts.quiet_us.store(self.grip.quiet().as_micros(), Ordering::Relaxed);
+    #[test]
+    fn with_nothing_to_look_at_both_sleep_take_orders_and_end() {
+        let watcher = Watcher::start(GripSettings::default(), |_, _| {}).unwrap();
+        assert_eq!(watcher.threads.len(), 2);
+        let nobody = QueueId(7);
+        watcher.permit(nobody);
+        watcher.hint(nobody, true);
+        watcher.forbid(nobody);
+        assert!(watcher.remove(nobody).is_none());
+        drop(watcher);
     }
 }
