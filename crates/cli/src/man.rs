@@ -8,6 +8,8 @@ use crate::output;
 use crate::write_file::write_whole;
 
 pub(crate) fn main(args: &ManArgs) -> Result<(), Failure> {
+    // Whoever may not make it is told so by what is written into it.
+    let _ = std::fs::create_dir_all(&args.folder);
     let program = Args::command();
     let mut pages = vec![(String::from("gpreempt"), program.clone())];
     add_below(&program, "gpreempt", &mut pages);

@@ -32,7 +32,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         Err(Failure::Input(why) | Failure::Run(why)) => {
             say(&format!(
-                "gpreemptd is not running; {} runs without a priority ({why})",
+                "gpreemptd is not running; {} runs without a priority until it is ({why})",
                 program(args)
             ));
             Ok(replace(args))

@@ -152,8 +152,9 @@ impl fmt::Display for Reason {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match *self {
             Self::TimedOut => f.write_str("the device did not answer in time"),
+            Self::UNASKED => f.write_str("it could not be asked"),
             Self::Refused(status) => write!(f, "the device refused with status {status:#x}"),
             Self::Gone => f.write_str("the queue is gone"),
         }

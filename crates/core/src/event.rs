@@ -32,10 +32,15 @@ impl Default for TaskTraits {
 pub enum Fault {
     /// It did not answer in time.
     TimedOut,
-    /// It said no; the number is the vendor's.
+    /// It said no; the number is the vendor's, or [`Fault::UNASKED`].
     Refused(u32),
     /// The queue is no longer there.
     Gone,
+}
+
+impl Fault {
+    /// It was not even asked: something of ours failed, and whoever tried has said what.
+    pub const UNASKED: Self = Self::Refused(u32::MAX);
 }
 
 /// Something that happened outside.

@@ -62,7 +62,7 @@ impl ActError {
             }
             Self::Rm(_, RmError::Refused(status)) => Fault::Refused(status.0),
             Self::Journal(_) | Self::Amd(..) | Self::Emulated(..) | Self::Rm(_, RmError::Os(_)) => {
-                Fault::Refused(u32::MAX)
+                Fault::UNASKED
             }
         }
     }

@@ -16,7 +16,8 @@ use super::process::{ChangeArgs, parse_time};
 ///
 /// The program is known to gpreemptd before it begins. Its signals, its exit code and its terminal
 /// are its own. Where there is no daemon, this command stays beside it and schedules it by itself;
-/// where there is no GPU that can be controlled either, the program runs without a priority.
+/// where there is no GPU that can be controlled either, the program runs without a priority. With a
+/// daemon that does not answer for five seconds it is not started: nobody knows what it would get.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunArgs {
     /// The priority, 0 (lowest) to 15 (highest)

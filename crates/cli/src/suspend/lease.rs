@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::state::{TaskSnapshot, TaskState};
 
 use super::{CHECK, say_resumed, say_stopped};
 use crate::args::SuspendArgs;
@@ -19,6 +19,8 @@ use crate::stop::Stop;
 pub(super) const LEASE: Duration = Duration::from_millis(900);
 /// How old a lease is when it is renewed.
 pub(super) const RENEW: Duration = Duration::from_millis(300);
+/// How often it is looked whether the process is off its devices.
+const UNTIL_OFF: Duration = Duration::from_millis(2);
 /// How often it is looked whether somebody else resumed the process: before each renewal.
 const LOOK: Duration = RENEW;
 
@@ -29,7 +31,9 @@ pub(super) fn main(mut client: Client, args: &SuspendArgs, pid: u32) -> Result<(
     let until = args.time.map(|time| begin + time);
     let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
     let replaced = lease_of(&mut client, process)?;
+    let faults = task_of(&mut client, process)?.map_or(0, |task| task.faults);
     suspend(&mut client, process, left(begin))?;
+    wait_until_off(&mut client, process, faults)?;
     say_stopped(args, &pid.to_string(), replaced)?;
     let (mut renewed, mut looked) = (begin, begin);
     let mut is_suspended = true;
@@ -77,10 +81,36 @@ fn look(client: &mut Client, process: Process) -> Result<bool, Failure> {
     lease_of(client, process).map(|lease| lease.is_some())
 }
 
+/// Waits until none of its queues may run. If that fails it is left running.
+fn wait_until_off(client: &mut Client, process: Process, faults: u64) -> Result<(), Failure> {
+    let end = Instant::now() + LEASE;
+    loop {
+        let snapshot = daemon::snapshot(client)?;
+        let task = snapshot.tasks.iter().find(|task| task.pid == process.pid());
+        let Some(task) = task.filter(|task| task.queues.iter().any(|queue| queue.on)) else {
+            return Ok(());
+        };
+        if task.faults == faults && Instant::now() < end {
+            std::thread::sleep(UNTIL_OFF);
+            continue;
+        }
+        let _ = client.expect_ok(&Request::Resume { process });
+        let why = snapshot.problems.first().map_or("its log says why", String::as_str);
+        return Err(Failure::run(format_args!(
+            "gpreemptd could not stop {}, which runs on: {why}",
+            process.pid()
+        )));
+    }
+}
+
+fn task_of(client: &mut Client, process: Process) -> Result<Option<TaskSnapshot>, Failure> {
+    let tasks = daemon::snapshot(client)?.tasks;
+    Ok(tasks.into_iter().find(|task| task.pid == process.pid()))
+}
+
 /// How much is left of a suspension, if there is one.
 fn lease_of(client: &mut Client, process: Process) -> Result<Option<Duration>, Failure> {
-    let tasks = daemon::snapshot(client)?.tasks;
-    let task = tasks.iter().find(|task| task.pid == process.pid());
+    let task = task_of(client, process)?;
     let suspended = task.filter(|task| task.state == TaskState::Suspended);
     Ok(suspended.map(|task| Duration::from_millis(task.lease_ms.unwrap_or_default())))
 }

@@ -1,8 +1,8 @@
 //! What people asked for, kept beside the journal so that it outlives us.
 //!
 //! Priorities that were given by `set` and `run`, and suspensions whose lease still runs. It is one
-//! small file, replaced as a whole. A file that makes no sense, or is of an earlier boot, is as
-//! good as none; so is what it says of a process that has ended.
+//! small file, replaced as a whole. A file that makes no sense is put aside, and the log says so; one
+//! of an earlier boot is as good as none, and so is what it says of a process that has ended.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -98,17 +98,22 @@ impl From<KeptOrder> for Order {
 }
 
 impl Orders {
-    /// What the last daemon left in that folder, and the registrations among it.
-    pub(super) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>) {
+    /// What the last daemon left in that folder, the registrations among it, and what is wrong
+    /// with it.
+    pub(super) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>, Option<String>) {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let path = folder.join(NAME);
-        let kept = read(&path, boot.trim()).unwrap_or_default();
+        let (kept, problem) = match read(&path, boot.trim()) {
+            Ok(kept) => (kept.unwrap_or_default(), None),
+            Err(problem) => (Kept::default(), Some(put_aside(&path, &problem))),
+        };
         let lives = |process: ProcessKey| process.check().is_ok();
         let members = kept.members.into_iter().filter(|member| lives(member.process));
         let unmet = members.map(|member| (member.process, member)).collect();
         let registrations = kept.registrations.into_iter();
         let registrations = registrations.filter(|known| lives(known.process)).collect();
-        (Self { path, boot: boot.trim().to_owned(), written: None, unmet }, registrations)
+        let boot = boot.trim().to_owned();
+        (Self { path, boot, written: None, unmet }, registrations, problem)
     }
 
     /// What was known of a process that is met now.
@@ -168,11 +173,37 @@ impl Orders {
 }
 
 /// What a file says, if it says something to us.
-fn read(path: &Path, boot: &str) -> Option<Kept> {
+/// What a file says; nothing if there is none, or if it is of an earlier boot.
+fn read(path: &Path, boot: &str) -> Result<Option<Kept>, String> {
     let mut text = Vec::new();
-    File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut text).ok()?;
-    let contents: Contents = serde_json::from_slice(&text).ok()?;
-    (contents.version == VERSION && contents.boot == boot).then_some(contents.kept)
+    let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut text));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    }
+    let contents: Contents = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    if contents.version != VERSION {
+        return Err(format!(
+            "it has version {}, and this program knows {VERSION}",
+            contents.version
+        ));
+    }
+    Ok((contents.boot == boot).then_some(contents.kept))
+}
+
+/// Keeps a file that cannot be read for whoever wants to know what was in it; the answer is what to
+/// say of that.
+fn put_aside(path: &Path, problem: &str) -> String {
+    let aside = path.with_extension("json.unread");
+    let kept = match fs::rename(path, &aside) {
+        Ok(()) => format!("it is kept as {}", aside.display()),
+        Err(error) => format!("it cannot be put aside: {error}"),
+    };
+    format!(
+        "what people asked for before cannot be read from {}: {problem}; {kept}",
+        path.display()
+    )
 }
 
 #[cfg(test)]
@@ -221,15 +252,15 @@ mod tests {
             members: vec![member(own()), member(gone)],
             registrations: vec![registration(own()), registration(gone)],
         };
-        let (mut orders, none) = Orders::load(&folder.0);
-        assert_eq!(none, []);
+        let (mut orders, none, problem) = Orders::load(&folder.0);
+        assert_eq!((none, problem), (vec![], None));
         orders.write(kept).unwrap();
-        let (mut orders, registrations) = Orders::load(&folder.0);
+        let (mut orders, registrations, _) = Orders::load(&folder.0);
         assert_eq!(registrations, [registration(own())]);
         assert_eq!(orders.take(gone), None);
         // Whoever was not met yet is not forgotten.
         orders.write(Kept::default()).unwrap();
-        let (mut orders, _) = Orders::load(&folder.0);
+        let (mut orders, ..) = Orders::load(&folder.0);
         assert_eq!(orders.take(own()), Some(member(own())));
         let order = Order::from(member(own()).order.unwrap());
         assert_eq!((order.change.priority, order.uid), (Priority::new(11), 5));
@@ -238,7 +269,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_as_good_as_nothing() {
         let folder = Folder::new("broken");
-        let (mut orders, _) = Orders::load(&folder.0);
+        let (mut orders, ..) = Orders::load(&folder.0);
         orders.write(Kept { members: vec![member(own())], registrations: vec![] }).unwrap();
         let path = folder.0.join(NAME);
         let good = fs::read_to_string(&path).unwrap();
@@ -252,7 +283,17 @@ mod tests {
         for text in broken {
             assert_ne!(text, good);
             fs::write(&path, &text).unwrap();
-            assert_eq!(Orders::load(&folder.0).0.take(own()), None, "{text}");
+            let (mut orders, _, problem) = Orders::load(&folder.0);
+            assert_eq!(orders.take(own()), None, "{text}");
+            // What is of another boot is nobody's mistake.
+            let is_other_boot = text.contains("\"boot\":\"0") && text.contains("version\":1");
+            let aside = folder.0.join("orders.json.unread");
+            assert_eq!(
+                (problem.is_none(), !aside.exists()),
+                (is_other_boot, is_other_boot),
+                "{text}"
+            );
+            let _ = fs::remove_file(aside);
         }
         fs::write(&path, &good).unwrap();
         assert!(Orders::load(&folder.0).0.take(own()).is_some());
@@ -261,7 +302,7 @@ mod tests {
     #[test]
     fn leases_that_are_over_are_no_more() {
         let folder = Folder::new("leases");
-        let (mut orders, _) = Orders::load(&folder.0);
+        let (mut orders, ..) = Orders::load(&folder.0);
         orders.unmet.insert(own(), member(own()));
         orders.write(Kept::default()).unwrap();
         assert!(folder.0.join(NAME).exists());

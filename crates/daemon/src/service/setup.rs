@@ -101,7 +101,8 @@ impl Service {
         poller.watch(&waker, Source::Devices).map_err(text)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
-        let (orders, registrations) = Orders::load(guard.root());
+        let (orders, registrations, problem) = Orders::load(guard.root());
+        problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
         let mut service = Self {
             environment_names: config.environment_names(),
