@@ -197,7 +197,7 @@ fn read<'c>(
         let (lc, be) = match actor.load.role {
             Role::Lc => {
                 let samples = samples::read(&actor.requests()?);
-                let lc = samples::result(&samples, actor.load.deadline);
+                let lc = samples::result(&samples, actor.load.deadline, window.0);
                 missed = lc
                     .as_ref()
                     .and_then(|lc| lc.missed)
@@ -215,7 +215,7 @@ fn read<'c>(
         let (name, role) = (actor.load.name.clone(), actor.load.role);
         measured.loads.push(LoadResult { name, role, lc, be });
     }
-    measured.lc = samples::result(&all, None);
+    measured.lc = samples::result(&all, None, window.0);
     if let Some(lc) = &mut measured.lc {
         lc.missed = missed;
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::engine::{BE_ALONE, LC_BUSY};
 use crate::plan::{Wish, cases, modes, steps};
+use crate::results::{SLOWEST_MAX, SlowRequest};
 use crate::suite::{Suite, read_suite};
 
 const TEXT: &str = "name = 's'\ntitle = 't'\n\
@@ -71,6 +72,9 @@ fn a_whole_case_with_programs_that_only_pretend() {
     let lc = held.lc.as_ref().unwrap();
     assert_eq!((lc.latency.p50_ns, lc.latency.count), (1_001_000, 100));
     assert_eq!(lc.missed, Some(100), "each takes 1 ms and has half of it");
+    // All are equally slow; the first ones are kept, by a clock that begins with the window.
+    assert_eq!(lc.slowest.len(), SLOWEST_MAX);
+    assert_eq!(lc.slowest[2], SlowRequest::since(0, 20_000_000, 20_001_000, 21_001_000));
     let be = held.be.as_ref().unwrap();
     assert!(be.done > 0.0 && be.exact == Some(true), "{be:?}");
     assert_eq!(number(&held, "be_off_p50"), 134.0);

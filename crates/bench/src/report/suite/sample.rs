@@ -2,8 +2,8 @@
 
 use crate::results::{
     ALONE, BeResult, CaseInfo, Check, CurvePoint, Distribution, Environment, LcResult, LoadResult,
-    Mark, Measurement, ModeInfo, Number, Results, Role, SCHEMA, Span, Status, SuiteInfo, TimeLine,
-    Version,
+    Mark, Measurement, ModeInfo, Number, Results, Role, SCHEMA, SlowRequest, Span, Status,
+    SuiteInfo, TimeLine, Version,
 };
 
 const US: u64 = 1_000;
@@ -96,6 +96,7 @@ fn measurement(case: &str, index: u64, mode: usize, repetition: u32) -> Measurem
         service: None,
         unfinished: 0,
         missed: None,
+        slowest: vec![SlowRequest::since(0, 7, 8, 9)],
     };
     let be = (kept > 0.0).then(|| BeResult {
         done: 900.0,
