@@ -6,10 +6,12 @@
 
 mod date;
 mod distribution;
+mod disturbance;
 mod estimate;
 mod layout;
 mod measurement;
 mod once;
+mod quiet;
 mod slow_request;
 mod summary;
 mod time_line;
@@ -20,6 +22,7 @@ pub use date::rfc3339;
 pub use distribution::{CdfPoint, Distribution, POINTS_MAX};
 pub use estimate::Estimate;
 pub use measurement::{BeResult, LcResult, LoadResult, Measurement, Number, Role, Status};
+pub(crate) use quiet::Quiet;
 pub use slow_request::{SLOWEST_MAX, SlowRequest};
 pub use summary::SummaryRow;
 pub use time_line::{Mark, Span, TimeLine};

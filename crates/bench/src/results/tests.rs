@@ -189,14 +189,55 @@ fn where_requests_queue_up_the_row_says_so() {
     assert!(!is_so("held") && is_so("mps"));
 }
 
+/// As [`measured`], on a machine that was that late.
+fn late(mode: &str, repetition: u32, latency_ns: u64, late_ns: u64) -> Measurement {
+    let mut measured = measured(mode, repetition, latency_ns, None);
+    let late = Distribution::of(vec![late_ns]);
+    measured.numbers = Quiet::numbers(late.as_ref(), None);
+    measured
+}
+
+#[test]
+fn a_tail_that_the_machine_may_have_made_is_told_in_every_mode() {
+    const MS: u64 = 1_000_000;
+    let row = |late_ns: [u64; 6], mode: &str| {
+        let mut measured = Vec::new();
+        for (repetition, latency_ns) in [(0, 5 * MS), (1, 6 * MS), (2, 7 * MS)] {
+            let place = 2 * repetition as usize;
+            measured.push(late("alone", repetition, 5 * MS, late_ns[place]));
+            measured.push(late("held", repetition, latency_ns, late_ns[place + 1]));
+        }
+        let results = results(measured);
+        results.summary.iter().find(|row| row.mode == mode).unwrap().disturbed
+    };
+    // A tenth of the 5 ms that requests take alone is where it begins.
+    let (quiet, noisy) = (MS / 2, MS / 2 + 1);
+    assert!(!row([quiet; 6], "held") && !row([quiet; 6], "alone"));
+    let only = |place: usize| {
+        let mut late_ns = [quiet; 6];
+        late_ns[place] = noisy;
+        late_ns
+    };
+    assert!(row(only(3), "held") && !row(only(3), "alone"), "the second makes the median");
+    assert!(!row(only(1), "held") && !row(only(5), "held"), "the others do not");
+    assert!(row(only(2), "held") && row(only(2), "alone"), "a ratio is of two");
+    let mut without = results(vec![late("held", 0, 5 * MS, 9 * MS)]);
+    assert!(!without.summary[0].disturbed, "nobody knows how long requests take alone");
+    without.measurements.push(measured("alone", 0, 5 * MS, None));
+    without.summarise();
+    assert!(!without.summary[0].disturbed && without.summary[1].disturbed);
+}
+
 #[test]
 fn files_from_before_suites_were_kept_can_be_read() {
     let mut text: serde_json::Value =
         serde_json::from_str(&results(vec![measured("alone", 0, 7, None)]).to_text()).unwrap();
     assert!(text["suite"].get("text").is_none());
     text["summary"][0].as_object_mut().unwrap().remove("overloaded");
+    text["summary"][0].as_object_mut().unwrap().remove("disturbed").unwrap();
     text["measurements"][0]["lc"].as_object_mut().unwrap().remove("slowest").unwrap();
     let read = Results::read("r.json", &text.to_string()).unwrap();
     assert!(read.suite.text.is_none() && !read.summary[0].overloaded);
+    assert!(!read.summary[0].disturbed);
     assert!(read.measurements[0].lc.as_ref().unwrap().slowest.is_empty());
 }
