@@ -215,6 +215,13 @@ fn remarks(before: &Results, after: &Results) -> Vec<String> {
         if results.finished.is_none() {
             remarks.push(format!("the run {name} was interrupted"));
         }
+        let disturbed = results.summary.iter().filter(|row| row.disturbed).count();
+        if disturbed > 0 {
+            remarks.push(format!(
+                "the machine may have made {disturbed} of {} tails {name} (disturbed)",
+                results.summary.len()
+            ));
+        }
     }
     remarks
 }

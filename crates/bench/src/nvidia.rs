@@ -16,9 +16,11 @@ mod mode;
 mod moments;
 mod mps;
 mod needs;
+mod noise;
 mod programs;
 mod samples;
 mod steer;
+mod stolen;
 mod surroundings;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,6 +9,7 @@ mod cells;
 mod grid;
 mod html;
 mod legend;
+pub mod machine;
 mod marks;
 pub mod model;
 pub(crate) mod number;

@@ -6,8 +6,13 @@
 
 mod date;
 mod distribution;
+mod disturbance;
 mod estimate;
+mod layout;
 mod measurement;
+mod once;
+mod quiet;
+mod slow_request;
 mod summary;
 mod time_line;
 
@@ -17,6 +22,8 @@ pub use date::rfc3339;
 pub use distribution::{CdfPoint, Distribution, POINTS_MAX};
 pub use estimate::Estimate;
 pub use measurement::{BeResult, LcResult, LoadResult, Measurement, Number, Role, Status};
+pub(crate) use quiet::Quiet;
+pub use slow_request::{SLOWEST_MAX, SlowRequest};
 pub use summary::SummaryRow;
 pub use time_line::{Mark, Span, TimeLine};
 
@@ -182,16 +189,17 @@ impl Results {
                 "{file}: has format {schema}; this program reads {SCHEMA}: use another version"
             ));
         }
-        serde_json::from_str(text)
-            .map_err(|error| format!("{file}: this is no file of results: {error}"))
+        let mut results: Self = serde_json::from_str(text)
+            .map_err(|error| format!("{file}: this is no file of results: {error}"))?;
+        results.measurements.iter_mut().for_each(once::with_copies);
+        Ok(results)
     }
 
     /// The text of the file.
     pub fn to_text(&self) -> String {
-        // PANIC: there are no maps with keys that are not text, and nothing that can fail.
-        let mut text = serde_json::to_string_pretty(self).expect("results are plain data");
-        text.push('\n');
-        text
+        let mut written = self.clone();
+        written.measurements.iter_mut().for_each(once::without_copies);
+        layout::text(&written)
     }
 
     /// The measurements of one case in one mode.

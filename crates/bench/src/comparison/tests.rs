@@ -85,6 +85,7 @@ fn other_circumstances_are_remarked_on() {
     after.backend = "emulated".to_owned();
     after.environment.driver = None;
     after.finished = None;
+    after.summary[1].disturbed = true;
     let remarks = Comparison::of(&before, &after).unwrap().remarks;
     assert_eq!(
         remarks,
@@ -92,6 +93,7 @@ fn other_circumstances_are_remarked_on() {
             "another backend: nvidia before, emulated after",
             "another driver: 570.1 before, none after",
             "the run after was interrupted",
+            "the machine may have made 1 of 15 tails after (disturbed)",
         ]
     );
 }

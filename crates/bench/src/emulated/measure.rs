@@ -1,14 +1,16 @@
 //! One measurement in virtual time.
 
 use gpreempt_core::time::Instant;
-use gpreempt_sim::outcome::{Outcome, TaskOutcome};
+use gpreempt_sim::outcome::{Outcome, Served, TaskOutcome};
 
 use super::moments::Moments;
 use super::scenario::{Mode, scenario};
 use super::{simulate, time_line};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::plan::Step;
-use crate::results::{BeResult, COUNT, Distribution, LcResult, LoadResult, Number, Role};
+use crate::results::{
+    BeResult, COUNT, Distribution, LcResult, LoadResult, Number, Role, SlowRequest,
+};
 use crate::suite::Load;
 
 /// Simulates a case in a mode.
@@ -45,7 +47,7 @@ fn seconds(outcome: &Outcome) -> f64 {
 fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
     let seconds = seconds(outcome);
     let mut results = Vec::new();
-    let (mut latencies, mut services) = (Vec::new(), Vec::new());
+    let (mut latencies, mut services, mut slow) = (Vec::new(), Vec::new(), Vec::new());
     let (mut missed, mut unfinished) = (None::<u64>, 0);
     for (load, task) in loads.iter().zip(&outcome.tasks) {
         let (lc, be) = match load.role {
@@ -53,6 +55,7 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
                 let lc = lc(load, task, outcome);
                 latencies.extend(task.latencies().iter().map(|latency| latency.as_nanos()));
                 services.extend(service_times(task, outcome));
+                slow.extend(requests(task));
                 if let Some(lc) = &lc {
                     unfinished += lc.unfinished;
                     missed = lc.missed.map(|late| late + missed.unwrap_or(0)).or(missed);
@@ -68,6 +71,7 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
         service: Distribution::of(services),
         unfinished,
         missed,
+        slowest: SlowRequest::slowest(slow),
     });
     let has_be = loads.iter().any(|load| load.role == Role::Be);
     let launches = loads.iter().zip(&outcome.tasks).filter(|(load, _)| load.role == Role::Be);
@@ -84,6 +88,16 @@ fn service_times(task: &TaskOutcome, outcome: &Outcome) -> Vec<u64> {
     served.map(|served| served.ended.since(served.began).as_nanos()).collect()
 }
 
+/// Every request, by the simulator's clock, which begins with the window.
+fn requests(task: &TaskOutcome) -> Vec<SlowRequest> {
+    let request = |served: &Served| {
+        let [due, began, ended] =
+            [served.arrived, served.began, served.ended].map(Instant::as_nanos);
+        SlowRequest::since(0, due, began, ended)
+    };
+    task.served.iter().map(request).collect()
+}
+
 fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
     let end = Instant::ZERO + outcome.duration;
     let latency = Distribution::of(task.latencies().iter().map(|l| l.as_nanos()).collect())?;
@@ -94,6 +108,7 @@ fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
         // The simulator serves everything in the end; by then, these were under way.
         unfinished: late.count() as u64,
         missed: load.deadline.map(|_| task.deadline_misses),
+        slowest: SlowRequest::slowest(requests(task)),
     })
 }
 

@@ -36,6 +36,14 @@ fn the_same_step_gives_the_same_numbers() {
 }
 
 #[test]
+fn the_slowest_requests_are_those_of_the_distribution() {
+    let lc = measured("micro", "gap30", "slices").lc.unwrap();
+    let slowest = lc.slowest.iter().map(|each| each.end_ns - each.due_ns).max();
+    assert_eq!(slowest, i64::try_from(lc.latency.max_ns).ok());
+    assert!(lc.slowest.iter().all(|each| 0 <= each.due_ns && each.due_ns <= each.begin_ns));
+}
+
+#[test]
 fn a_preemption_is_looked_at_closely() {
     let measured = measured("micro", "be-8ms", "slices");
     let number = |name: &str| {

@@ -48,7 +48,8 @@ impl Backend for Fake {
         self.measured.push((step.mode.name.clone(), step.repetition));
         let lc = |ns: u64| {
             let latency = Distribution::of(vec![ns]).unwrap();
-            Some(LcResult { latency, service: None, unfinished: 0, missed: None })
+            let (unfinished, slowest) = (0, Vec::new());
+            Some(LcResult { latency, service: None, unfinished, missed: None, slowest })
         };
         let number = |name: &str, value: f64| Number::new(name, name, "1", value);
         match step.mode.name.as_str() {

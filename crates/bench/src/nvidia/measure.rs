@@ -14,12 +14,13 @@ use super::estimate::be_alone_seconds;
 use super::hold_calls;
 use super::mode::Mode;
 use super::moments::Moments;
+use super::noise::Noise;
 use super::samples::{self, Sample};
 use super::steer::{Daemon, Steer};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
-use crate::results::{BeResult, LoadResult, Number, Role};
+use crate::results::{BeResult, LoadResult, Number, Quiet, Role};
 use crate::round::Round;
 
 /// How long an order takes to be everywhere before somebody begins.
@@ -66,6 +67,9 @@ fn in_rounds(
     if has(Role::Be) {
         let seconds = be_alone_seconds(step);
         let be = together(nvidia, step, mode, cast, Some(Role::Be), seconds)?;
+        if !has(Role::Lc) {
+            measured.numbers.extend(be.numbers.into_iter().filter(Quiet::has));
+        }
         let rate = be.be.map_or(0.0, |be| be.per_second);
         let title = "best-effort work with nobody beside";
         measured.numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
@@ -100,7 +104,9 @@ fn together(
         daemon.tell(nvidia, &cast.actors)?;
     }
     let steer = Steer::start(nvidia, mode, policy, &cast.actors, &cast.folder)?;
+    let noise = Noise::start();
     let window = perform(nvidia, cast, only, &round, seconds)?;
+    let machine = noise.end().numbers(window);
     let calls = if step.case.controlled { calls(nvidia, &cast.actors)? } else { Vec::new() };
     let steered = steer.end();
     let scheduled = daemon.map_or(Ok(()), Daemon::end);
@@ -114,7 +120,7 @@ fn together(
         Access::look(pids(cast, only))?.is_as_before(before)?;
     }
     let (mut measured, samples) = read(cast.members(only), window)?;
-    measured.numbers.extend(calls.into_iter().chain(holds));
+    measured.numbers.extend(calls.into_iter().chain(holds).chain(machine));
     if only == Some(Role::Lc) {
         measured.numbers.push(busy(&samples, window));
     }
@@ -197,7 +203,7 @@ fn read<'c>(
         let (lc, be) = match actor.load.role {
             Role::Lc => {
                 let samples = samples::read(&actor.requests()?);
-                let lc = samples::result(&samples, actor.load.deadline);
+                let lc = samples::result(&samples, actor.load.deadline, window.0);
                 missed = lc
                     .as_ref()
                     .and_then(|lc| lc.missed)
@@ -215,7 +221,7 @@ fn read<'c>(
         let (name, role) = (actor.load.name.clone(), actor.load.role);
         measured.loads.push(LoadResult { name, role, lc, be });
     }
-    measured.lc = samples::result(&all, None);
+    measured.lc = samples::result(&all, None, window.0);
     if let Some(lc) = &mut measured.lc {
         lc.missed = missed;
     }
@@ -266,7 +272,7 @@ fn busy(samples: &[Sample], window: (u64, u64)) -> Number {
 }
 
 /// The clock of the loads.
-fn monotonic_ns() -> u64 {
+pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)

@@ -2,7 +2,7 @@
 
 use gpreempt_core::time::Duration;
 
-use crate::results::{Distribution, LcResult};
+use crate::results::{Distribution, LcResult, SlowRequest};
 
 /// One request. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,12 @@ pub(super) struct Sample {
     pub(super) end_ns: u64,
     /// Whether it was served.
     pub(super) is_served: bool,
+}
+
+impl Sample {
+    fn since(&self, from_ns: u64) -> SlowRequest {
+        SlowRequest::since(from_ns, self.due_ns, self.begin_ns, self.end_ns)
+    }
 }
 
 /// Reads the table that a load wrote.
@@ -30,8 +36,12 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { due_ns, begin_ns, end_ns, is_served })
 }
 
-/// What requests met with; none without requests.
-pub(super) fn result(samples: &[Sample], deadline: Option<Duration>) -> Option<LcResult> {
+/// What requests met with in a window that begins at `from_ns`; none without requests.
+pub(super) fn result(
+    samples: &[Sample],
+    deadline: Option<Duration>,
+    from_ns: u64,
+) -> Option<LcResult> {
     let latency = |sample: &Sample| sample.end_ns.saturating_sub(sample.due_ns);
     let served = || samples.iter().filter(|sample| sample.is_served);
     let late = |limit: Duration| {
@@ -45,6 +55,7 @@ pub(super) fn result(samples: &[Sample], deadline: Option<Duration>) -> Option<L
         ),
         unfinished: samples.iter().filter(|sample| !sample.is_served).count() as u64,
         missed: deadline.map(late),
+        slowest: SlowRequest::slowest(samples.iter().map(|sample| sample.since(from_ns)).collect()),
     })
 }
 
@@ -57,10 +68,13 @@ mod tests {
         let text = "due_ns,begin_ns,end_ns,served\n100,110,150,1\n200,210,290,1\n300,900,900,0\n";
         let samples = read(text);
         assert_eq!(samples.len(), 3);
-        let result = result(&samples, Some(Duration::from_nanos(60))).unwrap();
+        let result = result(&samples, Some(Duration::from_nanos(60)), 100).unwrap();
         assert_eq!((result.latency.p50_ns, result.latency.max_ns), (90, 600));
         assert_eq!(result.service.unwrap().max_ns, 80);
         assert_eq!((result.unfinished, result.missed), (1, Some(2)));
-        assert_eq!(super::result(&[], None), None);
+        let times = |slow: &SlowRequest| (slow.due_ns, slow.begin_ns, slow.end_ns);
+        let slowest: Vec<_> = result.slowest.iter().map(times).collect();
+        assert_eq!(slowest, [(0, 10, 50), (100, 110, 190), (200, 800, 800)]);
+        assert_eq!(super::result(&[], None, 0), None);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::engine::{BE_ALONE, LC_BUSY};
 use crate::plan::{Wish, cases, modes, steps};
+use crate::results::{SLOWEST_MAX, SlowRequest};
 use crate::suite::{Suite, read_suite};
 
 const TEXT: &str = "name = 's'\ntitle = 't'\n\
@@ -40,6 +41,12 @@ fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, 
     nvidia.measure(step)
 }
 
+/// Whether the measurement says how quiet the machine was.
+fn knows_the_machine(measured: &Measured) -> bool {
+    let has = |name: &str| measured.numbers.iter().filter(|each| each.name == name).count() == 1;
+    has("machine_late_p50") && has("machine_late_p99") && has("machine_late_max")
+}
+
 fn number(measured: &Measured, name: &str) -> f64 {
     let found = measured.numbers.iter().find(|number| number.name == name);
     found.map(|number| number.value).unwrap_or_else(|| panic!("{name}: {measured:?}"))
@@ -63,6 +70,7 @@ fn a_whole_case_with_programs_that_only_pretend() {
     let busy = number(&alone, LC_BUSY);
     assert!((0.09..0.11).contains(&busy), "{busy}");
     assert!(alone.be.is_none());
+    assert!(knows_the_machine(&alone), "{:?}", alone.numbers);
     assert_eq!(nvidia.iterations.len(), 2, "each kernel is calibrated once");
     let plain = waiting(&nvidia);
     assert_eq!(plain.len(), 2);
@@ -71,6 +79,10 @@ fn a_whole_case_with_programs_that_only_pretend() {
     let lc = held.lc.as_ref().unwrap();
     assert_eq!((lc.latency.p50_ns, lc.latency.count), (1_001_000, 100));
     assert_eq!(lc.missed, Some(100), "each takes 1 ms and has half of it");
+    // All are equally slow; the first ones are kept, by a clock that begins with the window.
+    assert_eq!(lc.slowest.len(), SLOWEST_MAX);
+    assert_eq!(lc.slowest[2], SlowRequest::since(0, 20_000_000, 20_001_000, 21_001_000));
+    assert!(knows_the_machine(&held), "{:?}", held.numbers);
     let be = held.be.as_ref().unwrap();
     assert!(be.done > 0.0 && be.exact == Some(true), "{be:?}");
     assert_eq!(number(&held, "be_off_p50"), 134.0);
@@ -88,6 +100,21 @@ fn a_whole_case_with_programs_that_only_pretend() {
     measured(&mut nvidia, &suite, "mps").unwrap();
     assert_eq!(nvidia.cast_count, 2);
     assert_eq!(nvidia.iterations.len(), 2);
+}
+
+#[test]
+fn a_case_without_requests_says_how_quiet_the_machine_was() {
+    let Some(mut nvidia) = pretenders("quiet", include_str!("tests/pretend.py")) else {
+        println!("SKIPPED: there is no python3");
+        return;
+    };
+    let (head, loads) = TEXT.split_once("[[case.load]]").unwrap();
+    let (_, be) = loads.split_once("[[case.load]]").unwrap();
+    let suite = read_suite("s", &format!("{head}[[case.load]]{be}")).unwrap();
+    for mode in ["alone", "default"] {
+        let measured = measured(&mut nvidia, &suite, mode).unwrap();
+        assert!(measured.lc.is_none() && knows_the_machine(&measured), "{mode}: {measured:?}");
+    }
 }
 
 #[test]

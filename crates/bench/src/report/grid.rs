@@ -11,6 +11,8 @@ pub(crate) struct Cell {
     text: String,
     /// Between what it may lie, or something more about it.
     interval: Option<String>,
+    /// A word of warning.
+    mark: Option<&'static str>,
     is_wrong: bool,
 }
 
@@ -30,22 +32,27 @@ impl Cell {
         Self { interval: Some(more.into()), ..self }
     }
 
+    /// The same with a word of warning below it, if it needs one.
+    pub(crate) fn marked(self, mark: Option<&'static str>) -> Self {
+        Self { mark, ..self }
+    }
+
     /// A median and its interval, written by `show`.
     pub(crate) fn estimate(estimate: Option<&Estimate>, show: impl Fn(f64) -> String) -> Self {
         let Some(estimate) = estimate else { return Self::of(number::NOTHING) };
         let (low, high) = (show(estimate.low), show(estimate.high));
         // One value has no interval, and one without width says nothing new.
         let interval = (estimate.count > 1 && low != high).then(|| range(&low, &high));
-        Self { text: show(estimate.median), interval, is_wrong: false }
+        Self { text: show(estimate.median), interval, ..Self::default() }
     }
 
     fn html(&self, label: &str) -> String {
         let class = if self.is_wrong { " class=\"wrong\"" } else { "" };
-        let interval = self.interval.as_ref().map_or_else(String::new, |interval| {
-            format!("<span class=\"interval\">{}</span>", Escaped(interval))
-        });
+        let more = self.interval.iter().map(String::as_str).chain(self.mark);
+        let more = more.map(|text| format!("<span class=\"interval\">{}</span>", Escaped(text)));
+        let more = more.collect::<String>();
         format!(
-            "<td role=\"cell\" data-label=\"{}\"{class}>{}{interval}</td>\n",
+            "<td role=\"cell\" data-label=\"{}\"{class}>{}{more}</td>\n",
             Escaped(label),
             Escaped(&self.text)
         )

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{COUNT, Distribution, TimeLine};
+use super::{COUNT, Distribution, SlowRequest, TimeLine};
 
 /// One case, once, in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +73,10 @@ pub struct LcResult {
     pub unfinished: u64,
     /// Requests that missed their deadline, of those that have one.
     pub missed: Option<u64>,
+    /// The slowest of them, in the order in which they were due; at most
+    /// [`SLOWEST_MAX`](super::SLOWEST_MAX), none in older files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slowest: Vec<SlowRequest>,
 }
 
 /// What best-effort work got done.
@@ -103,9 +107,12 @@ pub struct LoadResult {
     pub name: String,
     /// What it is.
     pub role: Role,
-    /// Its requests, if it is latency critical.
+    /// Its requests, if it is latency critical. Of the only such load a file does not have them:
+    /// they are those of the measurement, and come from there when it is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lc: Option<LcResult>,
     /// Its work, if it is best effort.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub be: Option<BeResult>,
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::disturbance::is_in_median;
 use super::{Estimate, Measurement, Results, Status};
 
 /// What a case came to in a mode.
@@ -22,6 +23,10 @@ pub struct SummaryRow {
     /// long somebody measured.
     #[serde(default)]
     pub overloaded: bool,
+    /// Whether the p99, or its ratio, is of a repetition in which the machine was so late that it
+    /// may have made the tail; also if that was so with nobody beside, of which the ratio is one.
+    #[serde(default)]
+    pub disturbed: bool,
     /// Half of all requests take at most this (ns).
     pub p50_ns: Option<Estimate>,
     /// 99 % do (ns).
@@ -74,6 +79,14 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
         });
         Estimate::of(&ratios.collect::<Vec<_>>())
     };
+    let is_disturbed = |each: &Measurement| results.is_disturbed(each);
+    let tails = ok.iter().filter_map(|each| Some((p99(each)?, is_disturbed(each))));
+    // To itself everything is 1: such a ratio is of no repetition in particular.
+    let tail_ratios = ok.iter().filter(|_| mode != alone).filter_map(|each| {
+        let base = beside(each.repetition)?;
+        Some((p99(each)? / p99(base)?, is_disturbed(each) || is_disturbed(base)))
+    });
+    let disturbed = is_in_median(tails.collect()) || is_in_median(tail_ratios.collect());
     Some(SummaryRow {
         case: case.to_owned(),
         mode: mode.to_owned(),
@@ -82,6 +95,7 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
         failure: failure.map(|(reason, _)| reason),
         // In most repetitions.
         overloaded: ok.iter().filter(|each| is_overloaded(each)).count() * 2 > ok.len(),
+        disturbed,
         p50_ns: estimate(p50),
         p99_ns: estimate(p99),
         mean_ns: estimate(mean),

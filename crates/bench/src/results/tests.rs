@@ -2,7 +2,8 @@ use super::*;
 
 fn measured(mode: &str, repetition: u32, latency_ns: u64, kept: Option<f64>) -> Measurement {
     let latency = Distribution::of(vec![latency_ns]).unwrap();
-    let lc = LcResult { latency, service: None, unfinished: 0, missed: None };
+    let slowest = vec![SlowRequest::since(0, 1, 2, latency_ns)];
+    let lc = LcResult { latency, service: None, unfinished: 0, missed: None, slowest };
     let be = kept.map(|kept| BeResult {
         done: 10.0,
         unit: "kernels".into(),
@@ -111,6 +112,52 @@ fn what_is_written_can_be_read() {
     assert_eq!(Results::read("r.json", &before.to_text()), Ok(before));
 }
 
+fn load(name: &str, role: Role, lc: Option<LcResult>) -> LoadResult {
+    LoadResult { name: name.into(), role, lc, be: None }
+}
+
+/// A measurement with one latency-critical load, or with two that are not the same.
+fn with_loads(count: usize) -> Measurement {
+    let mut one = measured("alone", 0, 7, None);
+    let other = measured("alone", 0, 9, None).lc;
+    one.loads = vec![load("be", Role::Be, None), load("lc", Role::Lc, one.lc.clone())];
+    one.loads.extend((1..count).map(|_| load("more", Role::Lc, other.clone())));
+    one
+}
+
+#[test]
+fn the_requests_of_the_only_load_are_written_once() {
+    let before = results(vec![with_loads(1), with_loads(2)]);
+    let text = before.to_text();
+    assert_eq!(text.matches("\"cdf\"").count(), 1 + 3, "{text}");
+    assert_eq!(Results::read("r.json", &text), Ok(before));
+}
+
+/// As files were written before: with everything, and over many lines.
+#[test]
+fn files_that_say_it_twice_can_be_read() {
+    let before = results(vec![with_loads(1), with_loads(2)]);
+    let text = serde_json::to_string_pretty(&before).unwrap();
+    assert_eq!(text.matches("\"cdf\"").count(), 2 + 3);
+    assert_eq!(Results::read("r.json", &text), Ok(before));
+}
+
+#[test]
+fn a_load_that_differs_from_the_measurement_is_kept() {
+    let mut before = results(vec![with_loads(1)]);
+    before.measurements[0].loads[1].lc.as_mut().unwrap().unfinished = 3;
+    assert_eq!(Results::read("r.json", &before.to_text()), Ok(before));
+}
+
+#[test]
+fn each_measurement_has_a_line() {
+    let written = results(vec![with_loads(1), with_loads(2), failed("mps", 0, "why")]);
+    let text = written.to_text();
+    let lines = text.lines().filter(|line| line.starts_with("{\"case\":\"gap\",\"mode\":"));
+    // The rows of the summary begin like that as well.
+    assert_eq!(lines.count(), 3 + written.summary.len());
+}
+
 #[test]
 fn other_files_are_refused() {
     let error = Results::read("r.json", "{}").unwrap_err();
@@ -142,12 +189,55 @@ fn where_requests_queue_up_the_row_says_so() {
     assert!(!is_so("held") && is_so("mps"));
 }
 
+/// As [`measured`], on a machine that was that late.
+fn late(mode: &str, repetition: u32, latency_ns: u64, late_ns: u64) -> Measurement {
+    let mut measured = measured(mode, repetition, latency_ns, None);
+    let late = Distribution::of(vec![late_ns]);
+    measured.numbers = Quiet::numbers(late.as_ref(), None);
+    measured
+}
+
+#[test]
+fn a_tail_that_the_machine_may_have_made_is_told_in_every_mode() {
+    const MS: u64 = 1_000_000;
+    let row = |late_ns: [u64; 6], mode: &str| {
+        let mut measured = Vec::new();
+        for (repetition, latency_ns) in [(0, 5 * MS), (1, 6 * MS), (2, 7 * MS)] {
+            let place = 2 * repetition as usize;
+            measured.push(late("alone", repetition, 5 * MS, late_ns[place]));
+            measured.push(late("held", repetition, latency_ns, late_ns[place + 1]));
+        }
+        let results = results(measured);
+        results.summary.iter().find(|row| row.mode == mode).unwrap().disturbed
+    };
+    // A tenth of the 5 ms that requests take alone is where it begins.
+    let (quiet, noisy) = (MS / 2, MS / 2 + 1);
+    assert!(!row([quiet; 6], "held") && !row([quiet; 6], "alone"));
+    let only = |place: usize| {
+        let mut late_ns = [quiet; 6];
+        late_ns[place] = noisy;
+        late_ns
+    };
+    assert!(row(only(3), "held") && !row(only(3), "alone"), "the second makes the median");
+    assert!(!row(only(1), "held") && !row(only(5), "held"), "the others do not");
+    assert!(row(only(2), "held") && row(only(2), "alone"), "a ratio is of two");
+    let mut without = results(vec![late("held", 0, 5 * MS, 9 * MS)]);
+    assert!(!without.summary[0].disturbed, "nobody knows how long requests take alone");
+    without.measurements.push(measured("alone", 0, 5 * MS, None));
+    without.summarise();
+    assert!(!without.summary[0].disturbed && without.summary[1].disturbed);
+}
+
 #[test]
 fn files_from_before_suites_were_kept_can_be_read() {
     let mut text: serde_json::Value =
         serde_json::from_str(&results(vec![measured("alone", 0, 7, None)]).to_text()).unwrap();
     assert!(text["suite"].get("text").is_none());
     text["summary"][0].as_object_mut().unwrap().remove("overloaded");
+    text["summary"][0].as_object_mut().unwrap().remove("disturbed").unwrap();
+    text["measurements"][0]["lc"].as_object_mut().unwrap().remove("slowest").unwrap();
     let read = Results::read("r.json", &text.to_string()).unwrap();
     assert!(read.suite.text.is_none() && !read.summary[0].overloaded);
+    assert!(!read.summary[0].disturbed);
+    assert!(read.measurements[0].lc.as_ref().unwrap().slowest.is_empty());
 }

@@ -1,5 +1,6 @@
 //! Results in plain text.
 
+use gpreempt_bench::report::machine;
 use gpreempt_bench::results::{Estimate, Results, SummaryRow};
 
 use crate::text_table;
@@ -18,6 +19,10 @@ pub(super) fn text(results: &Results) -> String {
     }
     let mut text = text_table::render(&rows);
     text.push('\n');
+    for case in &results.cases {
+        let machine = machine::sentence(results, &case.name);
+        text.extend(machine.map(|sentence| format!("[{}] {sentence}\n", case.name)));
+    }
     text.push_str(&failures);
     for check in &results.checks {
         let word = if check.passed { "pass" } else { "FAIL" };
@@ -41,6 +46,11 @@ fn cells(row: &SummaryRow) -> Vec<String> {
         true => "never catches up".to_owned(),
         false => cell(estimate, &times),
     };
+    let tail = ratio(row.p99_ratio);
+    let tail = match row.disturbed && !row.overloaded {
+        true => format!("{tail} {}", machine::DISTURBED),
+        false => tail,
+    };
     let count = match (&row.failure, row.skipped) {
         (None, _) => row.ok.to_string(),
         (Some(_), true) => "skipped".to_owned(),
@@ -52,8 +62,65 @@ fn cells(row: &SummaryRow) -> Vec<String> {
         cell(row.p50_ns, &us),
         cell(row.p99_ns, &us),
         ratio(row.p50_ratio),
-        ratio(row.p99_ratio),
+        tail,
         cell(row.be_kept, &part),
         count,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(mode: &str, p99_ns: u64, late_ns: u64) -> String {
+        let late = |name: &str| {
+            format!("{{\"name\":\"{name}\",\"title\":\"t\",\"unit\":\"ns\",\"value\":{late_ns}}}")
+        };
+        let times = ["p50", "p90", "p95"].map(|name| format!("\"{name}_ns\":1000000,")).concat();
+        format!(
+            "{{\"case\":\"c\",\"mode\":\"{mode}\",\"repetition\":0,\"seed\":1,\"took_s\":1,\
+             \"status\":{{\"state\":\"ok\"}},\"loads\":[],\"numbers\":[{},{}],\"lc\":{{\
+             \"unfinished\":0,\"latency\":{{\"count\":9,\"mean_ns\":1,{times}\"p99_ns\":{p99_ns},\
+             \"p999_ns\":{p99_ns},\"max_ns\":{p99_ns},\"cdf\":[]}}}}}}",
+            late("machine_late_p99"),
+            late("machine_late_max")
+        )
+    }
+
+    fn results(measurements: &[String]) -> Results {
+        let mode = |name: &str, alone: &str| {
+            format!("{{\"name\":\"{name}\",\"title\":\"t\",\"alone\":{alone}}}")
+        };
+        let text = format!(
+            "{{\"schema\":1,\"suite\":{{\"name\":\"s\",\"title\":\"t\",\"digest\":\"0\"}},\
+             \"backend\":\"nvidia\",\"command\":\"\",\"environment\":{{\"devices\":[],\
+             \"kernel\":\"\",\"processor\":\"\",\"cores\":2,\"versions\":[]}},\"started\":\"\",\
+             \"repetitions\":1,\"short\":true,\"modes\":[{},{}],\"cases\":[{{\"name\":\"c\",\
+             \"title\":\"C\",\"loads\":[]}}],\"measurements\":[{}],\"summary\":[],\"checks\":[]}}",
+            mode("alone", "null"),
+            mode("hold", "\"alone\""),
+            measurements.join(",")
+        );
+        let mut results = Results::read("r.json", &text).unwrap();
+        results.summarise();
+        results
+    }
+
+    #[test]
+    fn a_tail_that_the_machine_may_have_made_is_marked() {
+        let quiet = measurement("alone", 2_000_000, 90_000);
+        let text = text(&results(&[quiet, measurement("hold", 5_000_000, 3_000_000)]));
+        let row = |mode: &str| text.lines().find(|line| line.contains(mode)).unwrap();
+        assert!(row(" hold ").contains("2.50 disturbed"), "{text}");
+        assert!(!row(" alone ").contains("disturbed"), "{text}");
+        let line = text.lines().find(|line| line.starts_with("[c] The machine itself")).unwrap();
+        assert!(line.ends_with("Disturbed repetitions: hold 1 of 1."), "{line}");
+    }
+
+    #[test]
+    fn without_anything_known_nothing_is_said() {
+        let old = |mode: &str| measurement(mode, 2_000_000, 0).replace("machine_", "other_");
+        let text = text(&results(&[old("alone"), old("hold")]));
+        assert!(text.contains("2000.0") && !text.contains("machine"), "{text}");
+    }
 }

@@ -1,6 +1,7 @@
 //! At a glance: a row for each case and a column for each mode.
 
 use super::super::grid::{Cell, Row, table};
+use super::super::machine::DISTURBED;
 use super::super::number;
 use crate::results::{Results, SummaryRow};
 
@@ -38,9 +39,10 @@ fn cell(row: Option<&SummaryRow>) -> Cell {
         true => Some(number::OVERLOADED.to_owned()),
         false => row.p99_ratio.map(|ratio| number::times(ratio.median)),
     };
+    let mark = (row.disturbed && !row.overloaded).then_some(DISTURBED);
     match (ratio, kept) {
-        (Some(ratio), Some(kept)) => Cell::of(ratio).with(kept),
-        (Some(ratio), None) => Cell::of(ratio),
+        (Some(ratio), Some(kept)) => Cell::of(ratio).with(kept).marked(mark),
+        (Some(ratio), None) => Cell::of(ratio).marked(mark),
         (None, Some(kept)) => Cell::of(number::NOTHING).with(kept),
         (None, None) => Cell::of(number::NOTHING),
     }

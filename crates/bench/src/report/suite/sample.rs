@@ -2,8 +2,8 @@
 
 use crate::results::{
     ALONE, BeResult, CaseInfo, Check, CurvePoint, Distribution, Environment, LcResult, LoadResult,
-    Mark, Measurement, ModeInfo, Number, Results, Role, SCHEMA, Span, Status, SuiteInfo, TimeLine,
-    Version,
+    Mark, Measurement, ModeInfo, Number, Quiet, Results, Role, SCHEMA, SlowRequest, Span, Status,
+    SuiteInfo, TimeLine, Version,
 };
 
 const US: u64 = 1_000;
@@ -96,6 +96,7 @@ fn measurement(case: &str, index: u64, mode: usize, repetition: u32) -> Measurem
         service: None,
         unfinished: 0,
         missed: None,
+        slowest: vec![SlowRequest::since(0, 7, 8, 9)],
     };
     let be = (kept > 0.0).then(|| BeResult {
         done: 900.0,
@@ -129,7 +130,10 @@ fn measurement(case: &str, index: u64, mode: usize, repetition: u32) -> Measurem
 
 fn numbers(extra_us: u64, repetition: u32) -> Vec<Number> {
     let off_ns = (40 + extra_us / 30) * US + u64::from(repetition) * 900;
-    vec![
+    let late = [40_u64, 80, 150].map(|us| us * US);
+    let late = [vec![late[0]; 90], vec![late[1]; 9], vec![late[2]]].concat();
+    let mut numbers = Quiet::numbers(Distribution::of(late).as_ref(), Some(0.002));
+    numbers.extend([
         Number {
             name: "be_off_p50".to_owned(),
             title: "Other work off the device, p50".to_owned(),
@@ -142,7 +146,8 @@ fn numbers(extra_us: u64, repetition: u32) -> Vec<Number> {
             unit: "%".to_owned(),
             value: 99.5,
         },
-    ]
+    ]);
+    numbers
 }
 
 fn time_line(extra_us: u64) -> TimeLine {

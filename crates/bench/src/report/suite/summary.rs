@@ -2,6 +2,7 @@
 
 use super::super::grid::{Cell, Row, table};
 use super::super::html::Escaped;
+use super::super::machine::{self, DISTURBED};
 use super::super::number;
 use super::folded;
 use crate::results::{CaseInfo, Estimate, ModeInfo, Results, SummaryRow};
@@ -36,6 +37,10 @@ const COLUMNS: [Column; 6] = [
     },
 ];
 
+const DISTURBED_MEANING: &str = "The p99 is that of a repetition in which the machine itself was \
+    so late that it may have made the tail: a thread that only sleeps woke more than 0.2 ms and \
+    more than a tenth of a request (p50 alone) late at p99. It counts as all others do.";
+
 /// The whole section.
 pub(super) fn section(results: &Results) -> String {
     let columns = COLUMNS.map(|column| column.name.to_owned());
@@ -44,14 +49,16 @@ pub(super) fn section(results: &Results) -> String {
         let rows = rows.filter_map(|(place, mode)| row(results, case, place, mode));
         let rows = rows.collect::<Vec<_>>();
         let loads = case.loads.join("; ");
-        let loads = if loads.is_empty() { String::new() } else { note(&loads) };
-        (case, loads + &table("Mode", &columns, &rows))
+        let loads = if loads.is_empty() { String::new() } else { note("note", &loads) };
+        let machine = machine::sentence(results, &case.name);
+        let machine = machine.map_or_else(String::new, |text| note("note machine", &text));
+        (case, loads + &table("Mode", &columns, &rows) + &machine)
     });
     format!("<section>\n<h2>Summary</h2>\n{}</section>\n", folded(tables.collect()))
 }
 
-fn note(text: &str) -> String {
-    format!("<p class=\"note\">{}</p>\n", Escaped(text))
+fn note(class: &str, text: &str) -> String {
+    format!("<p class=\"{class}\">{}</p>\n", Escaped(text))
 }
 
 fn row<'r>(
@@ -88,11 +95,12 @@ fn cells(row: &SummaryRow, repetitions: u32) -> Vec<Cell> {
     } else {
         Cell::of(row.ok.to_string())
     };
+    let mark = (row.disturbed && !row.overloaded).then_some(DISTURBED);
     vec![
         Cell::estimate(row.p50_ns.as_ref(), number::nanoseconds),
         Cell::estimate(row.p99_ns.as_ref(), number::nanoseconds),
         ratio(row, row.p50_ratio.as_ref()),
-        ratio(row, row.p99_ratio.as_ref()),
+        ratio(row, row.p99_ratio.as_ref()).marked(mark),
         Cell::estimate(row.be_kept.as_ref(), percent),
         runs,
     ]
@@ -122,8 +130,13 @@ pub(super) fn glossary(results: &Results) -> String {
             number::percent(Some(least))
         )
     });
+    let disturbed = match results.summary.iter().any(|row| row.disturbed) {
+        true => format!("<dt>{DISTURBED}</dt>\n<dd>{DISTURBED_MEANING}</dd>\n"),
+        false => String::new(),
+    };
     format!(
-        "<section>\n<h2>What the columns mean</h2>\n<dl>\n{}{confidence}</dl>\n</section>\n",
+        "<section>\n<h2>What the columns mean</h2>\n<dl>\n{}{confidence}{disturbed}</dl>\n\
+         </section>\n",
         entries.collect::<String>()
     )
 }

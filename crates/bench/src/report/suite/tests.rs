@@ -200,6 +200,30 @@ fn numbers_that_make_no_sense_do_no_harm() {
     check_well_formed(&page(&results, "result.json"));
 }
 
+#[test]
+fn tails_that_the_machine_may_have_made_are_marked() {
+    let mut results = sample::results();
+    let mark = "<span class=\"interval\">disturbed</span>";
+    let page = rendered(&results);
+    assert!(!page.contains("isturbed"));
+    assert_eq!(page.matches("<p class=\"note machine\">The machine itself").count(), 3);
+    // In all repetitions of one mode, and in one repetition of another that makes no median.
+    for each in &mut results.measurements {
+        let is_late = each.mode == "hold" || (each.mode == "default" && each.repetition == 0);
+        let late = each.numbers.iter_mut().filter(|number| number.name == "machine_late_p99");
+        late.filter(|_| is_late).for_each(|number| number.value = 3e6);
+    }
+    results.summarise();
+    let page = rendered(&results);
+    // In the summary of each case, and at a glance.
+    assert_eq!(page.matches(mark).count(), 2 * 3);
+    assert!(page.contains("Disturbed repetitions: default 1 of 3, hold 3 of 3."));
+    assert!(page.contains("<dt>disturbed</dt>"));
+    results.measurements.iter_mut().for_each(|each| each.numbers.clear());
+    results.summarise();
+    assert!(!rendered(&results).contains("The machine"), "older files know nothing of it");
+}
+
 /// Writes the sample where `GPREEMPT_SAMPLE_REPORT` says, for a look at it.
 #[test]
 #[ignore = "writes a file to look at; needs GPREEMPT_SAMPLE_REPORT"]
