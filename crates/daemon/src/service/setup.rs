@@ -95,7 +95,6 @@ impl Service {
                 "something was left behind that cannot be undone yet: {problem}"
             ));
         }
-        let alarm = Alarm::new();
         let waker = Waker::new().map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;
         poller.watch(&waker, Source::Devices).map_err(text)?;
@@ -114,7 +113,7 @@ impl Service {
             accounts,
             log,
             poller,
-            alarm,
+            alarm: Alarm::new(),
             signals,
             waker,
             socket,
@@ -125,6 +124,8 @@ impl Service {
             orders,
             sessions,
             queue_suspensions: Default::default(),
+            backlog: Default::default(),
+            allowance: Default::default(),
             guard,
             chronicle: Default::default(),
             history: Default::default(),
@@ -139,6 +140,7 @@ impl Service {
         };
         service.register_again(registrations);
         service.meet_everybody();
+        service.look_into_all();
         Ok(service)
     }
 }
