@@ -6,8 +6,10 @@
 //! cannot take more are told later.
 
 mod alarm;
+mod allowance;
 mod amd;
 mod backends;
+mod backlog;
 mod chores;
 mod events;
 mod failure;
@@ -40,6 +42,7 @@ mod setup;
 mod signals;
 mod snapshot;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -51,7 +54,9 @@ use gpreempt_device::keeper::monotonic_ns;
 use crate::accounts::Accounts;
 use crate::config::Config;
 use alarm::Alarm;
+use allowance::{Allowance, Work};
 use backends::Backends;
+use backlog::Backlog;
 use events::Chronicle;
 pub use failure::Failure;
 use guard::Guard;
@@ -120,6 +125,10 @@ struct Service {
     orders: Orders,
     sessions: Sessions,
     queue_suspensions: QueueSuspensions,
+    /// Processes that have to be looked into.
+    backlog: Backlog,
+    /// What this turn may still take on.
+    allowance: Allowance,
     scrape: Option<Scrape>,
     guard: Guard,
     chronicle: Chronicle,
@@ -163,10 +172,21 @@ impl Service {
             {
                 self.punctuality.note(late, interval);
             }
-            for source in ready {
+            self.dispatch_all(ready)?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Serves who wants something, as far as one turn may.
+    fn dispatch_all(&mut self, ready: Vec<Source>) -> Result<(), String> {
+        self.allowance = Allowance::default();
+        for source in ready {
+            if source.can_wait() && self.allowance.is_spent() {
+                self.poller.postpone(source);
+            } else {
                 self.dispatch(source)?;
             }
-            self.turn()?;
         }
         Ok(())
     }
@@ -179,7 +199,10 @@ impl Service {
             Source::Signals => self.take_signals(now_ns)?,
             Source::Devices => self.waker.clear(),
             Source::Session(id) => self.serve_session(id, now_ns),
-            Source::Process(watch) => self.take_end(watch),
+            Source::Process(watch) => {
+                self.allowance.take(Work::Answer);
+                self.take_end(watch);
+            }
             Source::MetricsClients => {
                 let accepted = self.scrape.as_mut().map(|s| s.accept(now, &self.poller));
                 if let Some(Err(problem)) = accepted {
@@ -188,9 +211,15 @@ impl Service {
             }
             Source::Metrics(id) => {
                 if let Some(mut scrape) = self.scrape.take() {
-                    let text = || crate::metrics::text(&self.snapshot(now_ns));
+                    let is_asked = Cell::new(false);
+                    let text = || {
+                        is_asked.set(true);
+                        crate::metrics::text(&self.snapshot(now_ns))
+                    };
                     scrape.step(id, now, &self.poller, text);
                     self.scrape = Some(scrape);
+                    let work = if is_asked.get() { Work::Overview } else { Work::Answer };
+                    self.allowance.take(work);
                 }
             }
         }
@@ -206,15 +235,18 @@ impl Service {
         self.end_leases(now_ns);
         self.settle_queue_suspensions(now_ns);
         self.look_at_pages(now_ns);
+        self.allowance.leave_one();
         let mut wait = Duration::ZERO;
         for _ in 0..STEPS_MAX {
             self.is_changed = false;
             wait = self.driver.step(instant(now_ns), &mut self.backends);
             self.take_notes();
+            self.look_into_some();
             if !self.is_changed {
                 break;
             }
         }
+        self.end_looks();
         self.publish(now_ns);
         self.do_chores(now_ns)?;
         self.set_alarm(now_ns, wait);
@@ -227,7 +259,7 @@ impl Service {
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
         at_ns = at_ns.min(self.roster.next_lease_ns().unwrap_or(u64::MAX));
         at_ns = at_ns.min(self.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
-        if self.is_changed {
+        if self.is_changed || !self.backlog.is_empty() {
             at_ns = now_ns;
         } else if self.sessions.has_restless_page() {
             at_ns = at_ns.min(now_ns.saturating_add(SLEEP_RESTLESS_NS));

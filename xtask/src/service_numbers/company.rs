@@ -1,4 +1,4 @@
-//! Threads beside a measurement: one kind keeps the daemon busy, the other watches the machine.
+//! Threads beside a measurement: one kind keeps the daemon busy, the others watch the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ const ASKERS: usize = 4;
 const ASK_EVERY: Duration = Duration::from_millis(10);
 /// How long a thread sleeps to see how late it wakes up: like the daemon's loop.
 const NAP: Duration = Duration::from_millis(5);
+/// How many steps the same work has.
+const STEPS: u32 = 150_000;
 
 /// A thread that ends when it is told to.
 #[derive(Debug)]
@@ -91,6 +93,57 @@ impl Noise {
     pub(super) fn end(self) -> Sample {
         self.0.end().unwrap_or_default()
     }
+}
+
+/// How much processor time the machine says that the same work takes, each time that it is done.
+///
+/// The daemon's loop cannot do more in one turn than in another because of that. Whatever is beyond
+/// the usual was done by the machine meanwhile, in the same clock by which turns are measured:
+/// interrupts, and time that a host took away and did not tell of, or told of later.
+#[derive(Debug)]
+pub(super) struct Toil(Beside<Sample>);
+
+impl Toil {
+    pub(super) fn start() -> Self {
+        Self(Beside::start(|stop| {
+            // As urgent as the daemon is.
+            gpreempt_device::urgency::come_first();
+            let mut sample = Sample::default();
+            let mut used = processor_time_ns();
+            while !stop.load(Ordering::Relaxed) {
+                compute();
+                std::thread::sleep(NAP);
+                // As turns are measured: falling asleep and waking up are part of it.
+                let now = processor_time_ns();
+                sample.push(now.saturating_sub(used));
+                used = now;
+            }
+            sample
+        }))
+    }
+
+    pub(super) fn end(self) -> Sample {
+        self.0.end().unwrap_or_default()
+    }
+}
+
+/// Something that nobody can do faster than step by step: about as much as a turn of the loop with
+/// 1,000 queues.
+fn compute() {
+    let mut number = 1_u64;
+    for _ in 0..STEPS {
+        // The numbers of Knuth's generator; any would do. The compiler must not take two steps at
+        // once.
+        number =
+            std::hint::black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+}
+
+/// The processor time that this thread has used since it exists.
+fn processor_time_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let whole = u64::try_from(used.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    whole.saturating_add(u64::try_from(used.tv_nsec).unwrap_or(0))
 }
 
 /// A thread that waits to be woken up and does nothing else: what the least that a hint can be

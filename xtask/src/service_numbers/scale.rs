@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::company::Noise;
+use super::company::{Noise, Toil};
 use super::sample::Sample;
 use super::scene::Scene;
 use super::usage::{Meter, resident_kib};
@@ -38,9 +38,13 @@ pub(super) struct Scale {
     /// Turns whose own work took longer than an interval.
     pub(super) overrun_turns: u64,
     pub(super) turn_cpu_us_max: u64,
+    /// The most that a turn took until everybody was there.
+    turn_cpu_us_max_before: u64,
     preempts: u64,
     /// How late the machine woke up a thread that did nothing else than sleep.
     machine: Sample,
+    /// How much processor time a thread took that did the same every time.
+    toil: Sample,
     interval_us: u64,
     daemon_percent: f64,
     emulator_percent: f64,
@@ -67,7 +71,7 @@ impl Scale {
         std::thread::sleep(WARM_UP);
         let before = scene.snapshot()?;
         let meters = [Meter::start(scene.daemon())?, Meter::start(scene.emulator())?];
-        let noise = Noise::start();
+        let (noise, toil) = (Noise::start(), Toil::start());
         let begin = Instant::now();
         let mut kib = Vec::new();
         while begin.elapsed() < Duration::from_secs(60 * minutes) {
@@ -81,7 +85,7 @@ impl Scale {
         let [daemon_percent, emulator_percent] = meters.map(|meter| meter.percent());
         let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
         let (after, seconds) = (scene.snapshot()?, begin.elapsed().as_secs());
-        let machine = noise.end();
+        let (machine, toil) = (noise.end(), toil.end());
         super::complain(&scene.end()?)?;
         let since = |part: fn(&gpreempt_wire::state::Snapshot) -> u64| {
             part(&after).saturating_sub(part(&before))
@@ -95,8 +99,10 @@ impl Scale {
             late_us_max: after.daemon.late_us_max,
             overrun_turns: since(|snapshot| snapshot.daemon.overrun_turns),
             turn_cpu_us_max: after.daemon.turn_cpu_us_max,
+            turn_cpu_us_max_before: before.daemon.turn_cpu_us_max,
             preempts: since(|snapshot| snapshot.devices.iter().map(|d| d.preempts).sum()),
             machine,
+            toil,
             interval_us: after.interval_us,
             daemon_percent,
             emulator_percent,
@@ -107,6 +113,17 @@ impl Scale {
     /// How often a thread that did nothing else than sleep woke up an interval too late.
     pub(super) fn machine_missed(&self) -> usize {
         self.machine.beyond_us(self.interval_us)
+    }
+
+    /// How often a thread that did the same every time took more than an interval for it, in the
+    /// clock by which turns are measured.
+    pub(super) fn machine_overrun(&self) -> usize {
+        self.toil.beyond_us(self.interval_us)
+    }
+
+    /// The most that it took.
+    pub(super) fn machine_work_us_max(&self) -> u64 {
+        self.toil.us(1_000)
     }
 
     /// How much memory the last third of the time needed beyond the first.
@@ -138,6 +155,10 @@ impl Scale {
             "late_us_max": self.late_us_max,
             "overrun_turns": self.overrun_turns,
             "turn_cpu_us_max": self.turn_cpu_us_max,
+            "turn_cpu_us_max_before": self.turn_cpu_us_max_before,
+            "machine_work_us": self.toil.to_json(),
+            "machine_work_us_max": self.machine_work_us_max(),
+            "machine_work_overrun": self.machine_overrun(),
             "machine_wakes_late_us": self.machine.to_json(),
             "machine_wakes_missed": self.machine_missed(),
             "preempts": self.preempts,
@@ -164,8 +185,10 @@ mod tests {
             late_us_max: 0,
             overrun_turns: 0,
             turn_cpu_us_max: 0,
+            turn_cpu_us_max_before: 0,
             preempts: 0,
             machine: Sample::default(),
+            toil: Sample::default(),
             interval_us: 5_000,
             daemon_percent: 0.0,
             emulator_percent: 0.0,

@@ -84,7 +84,13 @@ pub(super) fn of_scale(scale: &Scale) -> Vec<Verdict> {
     vec![
         Verdict::new(
             "no turn works longer than an interval",
-            format!("{}; at most {} us", scale.overrun_turns, scale.turn_cpu_us_max),
+            format!(
+                "{}; at most {} us; a thread that does the same every time: {}; at most {} us",
+                scale.overrun_turns,
+                scale.turn_cpu_us_max,
+                scale.machine_overrun(),
+                scale.machine_work_us_max(),
+            ),
             scale.overrun_turns == 0,
         ),
         Verdict::new(

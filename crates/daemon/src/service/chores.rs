@@ -2,6 +2,7 @@
 
 use gpreempt_core::event::Event;
 use gpreempt_core::time::Duration;
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::{Event as WireEvent, EventKind};
 use gpreempt_wire::hint_reader::HintChange;
 use gpreempt_wire::text::Text;
@@ -44,7 +45,6 @@ impl Service {
         self.notifier.reloading(now_ns);
         match self.read_again() {
             Ok(()) => {
-                self.log.info("the configuration was read again");
                 self.problems.solve("the configuration stays");
                 self.tell_of_policy(now_ns);
             }
@@ -53,8 +53,14 @@ impl Service {
                 // It is said every time somebody tries.
                 self.problems.add(&problem, instant(now_ns));
                 self.log.error(&problem);
+                self.notifier.ready("the configuration stays as it was");
             }
         }
+    }
+
+    /// Everybody has been judged by the configuration that was read again.
+    pub(super) fn end_reload(&mut self) {
+        self.log.info("the configuration was read again");
         self.notifier.ready("the configuration was read again");
     }
 
@@ -84,19 +90,21 @@ impl Service {
         self.environment_names = config.environment_names();
         self.config = config;
         self.accounts = accounts;
-        for key in self.roster.keys() {
-            let Ok((about, verdict)) = self.judge(key) else { continue };
-            if let Some(member) = self.roster.get_mut(key) {
-                member.about = about;
-                member.verdict = verdict;
-                member.obstacle = None;
-                if member.is_ignored() {
-                    member.suspended_until_ns = None;
-                }
-                self.apply(key);
-            }
-        }
+        self.backlog.add_reload(self.roster.keys());
         Ok(())
+    }
+
+    /// Judges a process by rules that may be others than before.
+    pub(super) fn judge_anew(&mut self, key: ProcessKey) {
+        let Ok((about, verdict)) = self.judge(key) else { return };
+        let Some(member) = self.roster.get_mut(key) else { return };
+        member.about = about;
+        member.verdict = verdict;
+        member.obstacle = None;
+        if member.is_ignored() {
+            member.suspended_until_ns = None;
+        }
+        self.apply(key);
     }
 
     /// What is done four times in a second.
@@ -150,6 +158,10 @@ impl Service {
         let mut hints = Vec::new();
         for session in self.sessions.pages() {
             let Some(page) = &mut session.page else { continue };
+            // A hint of somebody whom nobody has looked at yet would be lost.
+            if session.process.is_some_and(|key| self.backlog.awaits(key)) {
+                continue;
+            }
             let member = session.process.and_then(|key| self.roster.get(key));
             let in_force = member.and_then(|member| Some((member.key, member.in_force?.task)));
             if let Some((_, task)) = in_force

@@ -11,6 +11,7 @@ use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::event::EventKind;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::backlog::Look;
 use super::member::{About, InForce, Member};
 use super::poller::Source;
 use super::registrations::Registration;
@@ -19,11 +20,11 @@ use crate::facts::{Gpu, ProcessFacts};
 use crate::verdict::Verdict;
 
 impl Service {
-    /// Meets everybody who uses a device now.
+    /// Everybody who uses a device now is to be met.
     pub(super) fn meet_everybody(&mut self) {
         for controller in 0..self.backends.len() {
             for key in self.backends.users(controller) {
-                self.meet(controller, key);
+                self.backlog.add(key, Look::Meet(controller));
             }
         }
     }
@@ -34,7 +35,7 @@ impl Service {
             match note {
                 Note::Problem(problem) => self.problem(&problem),
                 Note::Solved(beginning) => self.problems.solve(&beginning),
-                Note::Appeared(key) => self.meet(controller, key),
+                Note::Appeared(key) => self.backlog.add(key, Look::Meet(controller)),
                 Note::Ended(task) => self.leave(controller, task),
                 Note::Regrouped { task, appeared, vanished } => {
                     let Some(key) = self.roster.of_task(task).map(|member| member.key) else {
@@ -44,7 +45,9 @@ impl Service {
                     self.log.debug(format_args!(
                         "process {pid} has {appeared} new contexts and lost {vanished}"
                     ));
-                    self.judge_again(key);
+                    if self.config.mentions_gpus() {
+                        self.backlog.add(key, Look::Regrouped);
+                    }
                 }
             }
         }
@@ -102,7 +105,7 @@ impl Service {
     }
 
     /// Judges a process again that has something else on the GPUs than before.
-    fn judge_again(&mut self, key: ProcessKey) {
+    pub(super) fn judge_again(&mut self, key: ProcessKey) {
         if !self.config.mentions_gpus() {
             return;
         }

@@ -47,6 +47,11 @@ impl Source {
         (kind << Self::NAME_BITS) | name
     }
 
+    /// Whether it can be served in a later turn: it is ready again until it is served.
+    pub(super) const fn can_wait(self) -> bool {
+        matches!(self, Self::Session(_) | Self::Metrics(_) | Self::Process(_))
+    }
+
     fn from_number(number: u64) -> Option<Self> {
         let name = number & ((1 << Self::NAME_BITS) - 1);
         Some(match number >> Self::NAME_BITS {
@@ -67,6 +72,8 @@ pub(super) struct Poller {
     epoll: OwnedFd,
     /// Room for what the system says, kept from one turn to the next.
     ready: RefCell<Vec<epoll::Event>>,
+    /// Who was ready last time and was not served.
+    postponed: RefCell<Vec<Source>>,
 }
 
 impl fmt::Debug for Poller {
@@ -81,7 +88,8 @@ const READY_MAX: usize = 256;
 impl Poller {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, ready: RefCell::new(Vec::with_capacity(READY_MAX)) })
+        let ready = RefCell::new(Vec::with_capacity(READY_MAX));
+        Ok(Self { epoll, ready, postponed: RefCell::default() })
     }
 
     /// Watches a source for something to read. It is watched until its descriptor is closed.
@@ -96,6 +104,12 @@ impl Poller {
         let data = EventData::new_u64(source.number());
         // It can only fail if the source is not in the set, and then there is nothing to change.
         let _ = epoll::modify(&self.epoll, fd, data, EventFlags::IN | writing);
+    }
+
+    /// A source that is ready is not served in this turn. It is ready again in the next one, and
+    /// comes first, so everybody has his turn however much the others want.
+    pub(super) fn postpone(&self, source: Source) {
+        self.postponed.borrow_mut().push(source);
     }
 
     /// Waits until somebody wants something, but not longer than that, and says who.
@@ -116,7 +130,14 @@ impl Poller {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(ready.iter().filter_map(|event| Source::from_number(event.data.u64())).collect())
+        let sources = ready.iter().filter_map(|event| Source::from_number(event.data.u64()));
+        let mut sources: Vec<Source> = sources.collect();
+        let mut postponed = self.postponed.borrow_mut();
+        if !postponed.is_empty() {
+            sources.sort_by_key(|source| !postponed.contains(source));
+            postponed.clear();
+        }
+        Ok(sources)
     }
 }
 
@@ -163,5 +184,21 @@ mod tests {
         quiet.wake();
         drop(loud);
         assert_eq!(poller.wait(long).unwrap(), [Source::Session(1)], "closed, so not watched");
+    }
+
+    #[test]
+    fn who_was_postponed_comes_first_and_once() {
+        let poller = Poller::new().unwrap();
+        let wakers = [1, 2, 3].map(|name| (name, Waker::new().unwrap()));
+        for (name, waker) in &wakers {
+            poller.watch(waker, Source::Session(*name)).unwrap();
+            waker.wake();
+        }
+        let first = |of: usize| poller.wait(Duration::from_millis(60_000)).unwrap()[..of].to_vec();
+        poller.postpone(Source::Session(3));
+        assert_eq!(first(1), [Source::Session(3)]);
+        poller.postpone(Source::Session(2));
+        assert_eq!(first(1), [Source::Session(2)]);
+        assert_eq!(first(3).len(), 3, "nobody is left out");
     }
 }

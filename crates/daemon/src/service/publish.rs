@@ -29,8 +29,9 @@ impl Service {
 
     fn log_decision(&mut self, decision: &Decision) {
         if decision.reason.is_fault() {
-            let task = self.driver.scheduler().queues().find(|view| view.queue == decision.queue);
-            let member = task.and_then(|view| self.roster.of_task(view.task));
+            // After the machine stood still there may be one for every queue, all in one turn.
+            let view = self.driver.scheduler().queue(decision.queue);
+            let member = view.and_then(|view| self.roster.of_task(view.task));
             let pid = member.map_or(0, |member| member.key.pid);
             let (queue, reason) = (decision.queue.0, decision.reason);
             // How long it took exactly is in the log of decisions; here it would be another problem

@@ -39,6 +39,7 @@ impl Service {
         self.queue_suspensions = Default::default();
         self.chronicle = Default::default();
         self.history = Default::default();
+        self.backlog = Default::default();
         self.meet_everybody();
         Ok(())
     }

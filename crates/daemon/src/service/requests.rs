@@ -19,10 +19,11 @@ use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::{Offence, SnapshotError};
 
+use super::allowance::Work;
 use super::hints::Page;
 use super::permission::Caller;
 use super::refused::Refused;
-use super::sessions::Follower;
+use super::sessions::{AT_ONCE_MAX, Follower};
 use super::{Service, instant, policy};
 
 /// What a request is answered with.
@@ -51,7 +52,14 @@ impl Service {
     /// A session can be read from or written to.
     pub(super) fn serve_session(&mut self, id: u64, now_ns: u64) {
         self.sessions.flush(id, &self.poller, &mut self.log);
-        for message in self.sessions.receive(id, instant(now_ns), &mut self.log) {
+        for _ in 0..AT_ONCE_MAX {
+            // What is left makes it ready again.
+            if self.allowance.is_spent() {
+                return;
+            }
+            let message = self.sessions.receive(id, instant(now_ns), &mut self.log);
+            let Some(message) = message else { return };
+            self.allowance.take(work_of(&message.body));
             self.serve_message(id, message, now_ns);
         }
     }
@@ -178,7 +186,7 @@ impl Service {
     }
 
     /// The process that is meant, if it lives and the caller may touch it.
-    fn resolve(&self, asker: Asker, process: Process) -> Result<ProcessInfo, Refused> {
+    fn resolve(&mut self, asker: Asker, process: Process) -> Result<ProcessInfo, Refused> {
         let gone = |sentence: String| Refused::new(RefusalCode::NoSuchProcess, sentence);
         let (pid, start_ticks) = if process == Process::SENDER {
             let sender = asker.process.ok_or_else(|| gone("the sender has ended".to_owned()))?;
@@ -191,6 +199,7 @@ impl Service {
             return Err(gone(format!("process {pid} is not the one it was, or has ended")));
         }
         asker.caller.check_touch(pid, info.uid)?;
+        self.look_into_now(info.key);
         Ok(info)
     }
 
@@ -242,6 +251,33 @@ impl Service {
             .map_err(|error| Refused::new(RefusalCode::Limit, error.to_string()))?;
         session.page = Some(page);
         Ok(Answer::Page(file))
+    }
+}
+
+/// How much a request makes us do.
+const fn work_of(request: &Request) -> Work {
+    match request {
+        Request::Ping | Request::Wake => Work::Word,
+        Request::Hello { .. }
+        | Request::PolicyRead
+        | Request::HintBegin { .. }
+        | Request::HintEnd { .. }
+        | Request::OpenPage
+        | Request::ReadQueue { .. } => Work::Answer,
+        Request::Register { .. }
+        | Request::Set { .. }
+        | Request::Suspend { .. }
+        | Request::Resume { .. }
+        | Request::ResumeAll
+        | Request::Detach { .. }
+        | Request::PolicySet(_)
+        | Request::Follow
+        | Request::Trace { .. }
+        | Request::ListQueues { .. }
+        | Request::SuspendQueues { .. }
+        | Request::ResumeQueues { .. }
+        | Request::SetQueue { .. } => Work::Process,
+        Request::Snapshot => Work::Overview,
     }
 }
 

@@ -25,7 +25,7 @@ const FOR_ROOT: usize = 64;
 /// How many of one user.
 const PER_USER_MAX: usize = 256;
 /// How many are let in, and how many messages of each are taken, in one turn of the loop.
-const AT_ONCE_MAX: usize = 32;
+pub(super) const AT_ONCE_MAX: usize = 32;
 /// How long somebody may be connected without saying hello.
 const HELLO_MAX: Duration = Duration::from_millis(5_000);
 
@@ -149,26 +149,20 @@ impl Sessions {
         self.known.insert(id, session);
     }
 
-    /// The next messages of a session, a few at a time. What is left makes it ready again.
+    /// The next message of a session, if there is one.
     pub(super) fn receive(
         &mut self,
         id: u64,
         now: Instant,
         log: &mut Log,
-    ) -> Vec<Message<Request>> {
-        let mut messages = Vec::new();
-        let Some(session) = self.known.get_mut(&id) else { return messages };
-        for _ in 0..AT_ONCE_MAX {
-            match session.connection.recv(now) {
-                Ok(Some(message)) => messages.push(message),
-                Ok(None) => break,
-                Err(offence) => {
-                    self.close(id, &offence, log);
-                    break;
-                }
+    ) -> Option<Message<Request>> {
+        match self.known.get_mut(&id)?.connection.recv(now) {
+            Ok(message) => message,
+            Err(offence) => {
+                self.close(id, &offence, log);
+                None
             }
         }
-        messages
     }
 
     /// Takes note of what became of something that was sent.

@@ -95,7 +95,6 @@ impl Service {
                 "something was left behind that cannot be undone yet: {problem}"
             ));
         }
-        let alarm = Alarm::new();
         let waker = Waker::new().map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;
         poller.watch(&waker, Source::Devices).map_err(text)?;
@@ -115,7 +114,7 @@ impl Service {
             accounts,
             log,
             poller,
-            alarm,
+            alarm: Alarm::new(),
             signals,
             waker,
             socket,
@@ -126,6 +125,8 @@ impl Service {
             orders,
             sessions,
             queue_suspensions: Default::default(),
+            backlog: Default::default(),
+            allowance: Default::default(),
             guard,
             chronicle: Default::default(),
             history: Default::default(),
@@ -140,6 +141,7 @@ impl Service {
         };
         service.register_again(registrations);
         service.meet_everybody();
+        service.look_into_all();
         Ok(service)
     }
 }

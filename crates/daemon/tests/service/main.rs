@@ -12,4 +12,5 @@ mod patched;
 mod requests;
 mod scene;
 mod systemd;
+mod turns;
 mod untouched;
