@@ -30,8 +30,9 @@ pub(super) fn main(mut client: Client, args: &SuspendArgs, pid: u32) -> Result<(
     let begin = Instant::now();
     let until = args.time.map(|time| begin + time);
     let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
-    let replaced = lease_of(&mut client, process)?;
-    let faults = task_of(&mut client, process)?.map_or(0, |task| task.faults);
+    let before = task_of(&mut client, process)?;
+    let replaced = before.as_ref().and_then(lease_of);
+    let faults = before.map_or(0, |task| task.faults);
     suspend(&mut client, process, left(begin))?;
     wait_until_off(&mut client, process, faults)?;
     say_stopped(args, &pid.to_string(), replaced)?;
@@ -78,18 +79,20 @@ pub(super) fn suspend(
 }
 
 fn look(client: &mut Client, process: Process) -> Result<bool, Failure> {
-    lease_of(client, process).map(|lease| lease.is_some())
+    Ok(task_of(client, process)?.as_ref().and_then(lease_of).is_some())
 }
 
-/// Waits until none of its queues may run. If that fails it is left running.
+/// Waits until none of its queues may run, or somebody else resumed it. If that fails it is left
+/// running.
 fn wait_until_off(client: &mut Client, process: Process, faults: u64) -> Result<(), Failure> {
     let end = Instant::now() + LEASE;
     loop {
         let snapshot = daemon::snapshot(client)?;
         let task = snapshot.tasks.iter().find(|task| task.pid == process.pid());
-        let Some(task) = task.filter(|task| task.queues.iter().any(|queue| queue.on)) else {
-            return Ok(());
+        let is_on = |task: &&TaskSnapshot| {
+            lease_of(task).is_some() && task.queues.iter().any(|queue| queue.on)
         };
+        let Some(task) = task.filter(is_on) else { return Ok(()) };
         if task.faults == faults && Instant::now() < end {
             std::thread::sleep(UNTIL_OFF);
             continue;
@@ -109,8 +112,7 @@ fn task_of(client: &mut Client, process: Process) -> Result<Option<TaskSnapshot>
 }
 
 /// How much is left of a suspension, if there is one.
-fn lease_of(client: &mut Client, process: Process) -> Result<Option<Duration>, Failure> {
-    let task = task_of(client, process)?;
-    let suspended = task.filter(|task| task.state == TaskState::Suspended);
-    Ok(suspended.map(|task| Duration::from_millis(task.lease_ms.unwrap_or_default())))
+fn lease_of(task: &TaskSnapshot) -> Option<Duration> {
+    let is_suspended = task.state == TaskState::Suspended;
+    is_suspended.then(|| Duration::from_millis(task.lease_ms.unwrap_or_default()))
 }

@@ -1,6 +1,7 @@
 //! Commands that ask a daemon, and one that says no, nothing, or goes away.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::policy::PolicySettings;
@@ -194,6 +195,7 @@ fn a_suspension_is_a_lease_and_ends_with_the_command() {
         Request::Snapshot => {
             let mut known = snapshot(TaskState::Suspended);
             known.tasks[0].lease_ms = Some(1_500);
+            known.tasks[0].queues[0].on = false;
             Deed::Snapshot(Box::new(known))
         }
         _ => Deed::Ok,
@@ -247,7 +249,27 @@ fn what_somebody_else_resumed_is_not_suspended_again() {
     assert_eq!(kinds, ["\"stopped\"", "\"resumed\""]);
     let lease_ms = NonZeroU32::new(900).unwrap();
     let suspend = Request::Suspend { process: process(), lease_ms };
-    assert_eq!(daemon.heard(), [Request::Snapshot, suspend, Request::Snapshot]);
+    let snapshot = || Request::Snapshot;
+    assert_eq!(daemon.heard(), [snapshot(), suspend, snapshot(), snapshot()]);
+}
+
+#[test]
+fn what_could_not_be_stopped_is_not_said_to_be() {
+    let folder = Folder::new("suspend-fails");
+    let asked = AtomicU64::new(0);
+    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+        Request::Snapshot => {
+            let mut known = snapshot(TaskState::Suspended);
+            known.tasks[0].faults = 7 + asked.fetch_add(1, Ordering::Relaxed);
+            known.problems = vec!["the journal cannot be written".into()];
+            Deed::Snapshot(Box::new(known))
+        }
+        _ => Deed::Ok,
+    });
+    let (code, line) = folder.failure(&["suspend", "4242", "--for", "700ms"]);
+    assert_eq!(code, 1);
+    assert!(line.contains("could not stop 4242, which runs on: the journal cannot"), "{line}");
+    assert_eq!(daemon.heard().last(), Some(&Request::Resume { process: process() }));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What people asked for, kept beside the journal so that it outlives us.
 //!
 //! Priorities that were given by `set` and `run`, and suspensions whose lease still runs. It is one
-//! small file, replaced as a whole. A file that makes no sense is put aside, and the log says so; one
-//! of an earlier boot is as good as none, and so is what it says of a process that has ended.
+//! small file, replaced as a whole. A file that makes no sense is put aside, and the log says so;
+//! one of an earlier boot is as good as none, and so is what it says of a process that has ended.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::alarm::Alarm;
 use super::amd;
 use super::backends::Backends;
-use super::guard::Guard;
+use super::guard::{Found, Guard};
 use super::log::Log;
 use super::notify::Notifier;
 use super::orders::Orders;
@@ -86,15 +86,7 @@ impl Service {
         let (guard, ledger, found) = Guard::start(options.state.as_deref()).map_err(|error| {
             format!("nothing can be undone without a journal, so nothing is done: {error}")
         })?;
-        if found.cleaned > 0 {
-            let count = found.cleaned;
-            log.info(format_args!("what {count} sessions left behind was undone"));
-        }
-        if let Some(problem) = found.problem {
-            log.warn(format_args!(
-                "something was left behind that cannot be undone yet: {problem}"
-            ));
-        }
+        tell_of_left_behind(&found, &mut log);
         let waker = Waker::new().map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;
         poller.watch(&waker, Source::Devices).map_err(text)?;
@@ -143,6 +135,17 @@ impl Service {
         service.meet_everybody();
         service.look_into_all();
         Ok(service)
+    }
+}
+
+/// What earlier sessions left behind, and what became of it.
+fn tell_of_left_behind(found: &Found, log: &mut Log) {
+    if found.cleaned > 0 {
+        let count = found.cleaned;
+        log.info(format_args!("what {count} sessions left behind was undone"));
+    }
+    if let Some(problem) = &found.problem {
+        log.warn(format_args!("something was left behind that cannot be undone yet: {problem}"));
     }
 }
 
