@@ -9,10 +9,12 @@ with the GPU, Python 3; for the suite `torch` also PyTorch with CUDA:
 Without suites: all of them, in the short form. A suite that was stopped by the limit goes on when
 the same command is given again, and one that is finished is left alone, so several short stays on a
 machine add up. At the end: a table, and what the kernel's log says of the GPU (Xid).
+Results of another --commit are not gone on with, and do not count.
 Exit code 0 if everything was measured, 1 if something is left or failed, 3 without a GPU.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -25,16 +27,58 @@ from harness import kernel_log, new_lines
 SUITES = ("micro", "disb", "torch", "online-offline", "scale", "share")
 # What a suite needs to end what it started after Ctrl-C.
 GRACE = 45
+DRIVER = "/dev/nvidiactl"
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
-def result(folder, is_long):
-    """What a suite has measured so far in this form; the other form is something else."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, but the suite does not hear of it from a terminal."""
+
+
+def terminate(_signal, _frame):
+    raise Terminated
+
+
+def end_with(parent):
+    """In the child: it gets a Ctrl-C when we die, so that it ends what it started."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def is_result(found):
+    """Whether this is a file of results, as far as it is looked at here."""
     try:
-        with open(os.path.join(folder, "result.json")) as file:
+        return (isinstance(found["short"], bool)
+                and all(name in found for name in ("finished", "commit"))
+                and all(isinstance(each["status"], dict) and each["took_s"] >= 0
+                        and each["case"] and each["mode"] for each in found["measurements"])
+                and all(isinstance(check["passed"], bool) and check["name"] and check["text"]
+                        and (check["case"], check["mode"]) for check in found["checks"]))
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def result(folder, arguments):
+    """What a suite has measured so far, and what is the matter with it.
+
+    The first is none if there is nothing of this commit and in this form.
+    """
+    path = os.path.join(folder, "result.json")
+    try:
+        with open(path) as file:
             found = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return found if found["short"] != is_long else None
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValueError) as error:
+        return None, f"{path} cannot be read: {error}"
+    if not is_result(found):
+        return None, f"{path} is no file of results"
+    if found["commit"] != arguments.commit:
+        return None, (f"{path} is of commit {found['commit']} and this is {arguments.commit}; "
+                      "name another folder with --out, or remove it")
+    return (found if found["short"] != arguments.long else None), None
 
 
 def run(command, seconds):
@@ -42,7 +86,12 @@ def run(command, seconds):
 
     Says whether somebody typed Ctrl-C, so that nothing else is begun.
     """
-    process = subprocess.Popen(command)
+    parent = os.getpid()
+    try:
+        process = subprocess.Popen(command, preexec_fn=lambda: end_with(parent))
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"cannot start {command[0]}: {error}")
+        return False
     is_stopped = False
     try:
         process.wait(timeout=max(1, seconds))
@@ -50,6 +99,9 @@ def run(command, seconds):
         return process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
+    except Terminated:
+        process.send_signal(signal.SIGINT)
+        is_stopped = True
     except KeyboardInterrupt:
         # The terminal told the suite as well.
         is_stopped = True
@@ -67,11 +119,11 @@ def run(command, seconds):
     return is_stopped
 
 
-def row(suite, folder, is_long):
+def row(suite, folder, arguments):
     """The line of a suite, and whether nothing is left to do."""
-    found = result(folder, is_long)
+    found, problem = result(folder, arguments)
     if found is None:
-        return (suite, "nothing", "", "", "", ""), False
+        return (suite, "nothing of this" if problem else "nothing", "", "", "", ""), False
     measured = found["measurements"]
     failed = [each for each in measured if each["status"].get("state") != "ok"]
     checks = found["checks"]
@@ -83,9 +135,12 @@ def row(suite, folder, is_long):
         is_whole and not failed
 
 
-def details(suite, folder, is_long):
+def details(suite, folder, arguments):
     """What failed and what does not hold, a line each."""
-    found = result(folder, is_long) or {"measurements": [], "checks": []}
+    found, problem = result(folder, arguments)
+    if problem:
+        print(f"not counted: {suite}: {problem}")
+    found = found or {"measurements": [], "checks": []}
     for each in found["measurements"]:
         if each["status"].get("state") != "ok":
             print(f"failed: {suite}, {each['case']}, {each['mode']}: "
@@ -104,7 +159,10 @@ def table(rows):
 
 def measure(suite, folder, end, arguments):
     """Runs what is left of a suite; says whether somebody typed Ctrl-C."""
-    found = result(folder, arguments.long)
+    found, problem = result(folder, arguments)
+    if problem:
+        print(f"{suite} is not measured: {problem}")
+        return False
     if found and found["finished"]:
         print(f"{suite} is finished")
         return False
@@ -130,9 +188,10 @@ def main():
     unknown = set(arguments.suites) - set(SUITES)
     if unknown:
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
-    if not os.path.exists("/dev/nvidiactl"):
+    if not os.path.exists(DRIVER):
         print("SKIPPED: no NVIDIA driver; run this on a machine with a GPU")
         return 3
+    signal.signal(signal.SIGTERM, terminate)
     suites = arguments.suites or SUITES
     before = kernel_log()
     end = time.monotonic() + arguments.limit - GRACE
@@ -144,12 +203,12 @@ def main():
                 break
     except KeyboardInterrupt:
         print("stopped between two suites")
-    rows = [row(suite, folder_of(suite), arguments.long) for suite in suites]
+    rows = [row(suite, folder_of(suite), arguments) for suite in suites]
     print()
     table([("suite", "measured", "n", "failed", "lines hold", "minutes")]
           + [line for line, _ in rows])
     for suite in suites:
-        details(suite, folder_of(suite), arguments.long)
+        details(suite, folder_of(suite), arguments)
     after = kernel_log()
     log = []
     if before is None or after is None:

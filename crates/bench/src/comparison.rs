@@ -53,6 +53,8 @@ pub struct ComparedRow {
 pub enum Verdict {
     /// It worked before, and failed now.
     Fails,
+    /// More repetitions failed than before, and others worked.
+    FailsInPart,
     /// The intervals have nothing in common.
     Worse,
     /// The same, of too few repetitions to be sure.
@@ -76,6 +78,7 @@ impl Verdict {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fails => "FAILS NOW",
+            Self::FailsInPart => "fails in part",
             Self::Worse => "worse",
             Self::PerhapsWorse => "perhaps worse",
             Self::Same => "same",
@@ -89,7 +92,7 @@ impl Verdict {
 
     /// Whether something got worse for sure.
     pub const fn is_bad(self) -> bool {
-        matches!(self, Self::Fails | Self::Worse)
+        matches!(self, Self::Fails | Self::FailsInPart | Self::Worse)
     }
 }
 
@@ -162,11 +165,20 @@ fn compared(
         (Some(_), None) => Verdict::Gone,
         (None, Some(_)) if is_broken(old) => Verdict::Works,
         (None, Some(_)) => Verdict::New,
+        (Some(_), Some(_)) if fails_in_part(old, new) => Verdict::FailsInPart,
         (Some(before), Some(after)) => verdict(quantity, before, after),
     };
     let change = before.zip(after).and_then(|(before, after)| change(&before, &after));
     let (case, mode) = (case.to_owned(), mode.to_owned());
     Some(ComparedRow { case, mode, quantity, before, after, change, verdict })
+}
+
+/// Whether a repetition fails that did not before. Whatever the others measured: they are those
+/// that got through.
+fn fails_in_part(old: Option<&SummaryRow>, new: Option<&SummaryRow>) -> bool {
+    let Some((old, new)) = old.zip(new) else { return false };
+    let has_failed = |row: &SummaryRow| row.failure.is_some() && !row.skipped;
+    has_failed(new) && (!has_failed(old) || new.ok < old.ok)
 }
 
 fn change(before: &Estimate, after: &Estimate) -> Option<f64> {

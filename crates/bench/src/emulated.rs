@@ -8,12 +8,14 @@ mod moments;
 mod scenario;
 mod time_line;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gpreempt_sim::model::DeviceModel;
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::scenario::Scenario;
-use gpreempt_sim::world::{Options, run};
+use gpreempt_sim::world::{Options, run_while};
 
 use crate::engine::{Backend, Measured};
 use crate::machine;
@@ -23,11 +25,20 @@ use crate::results::{ALONE, Environment, ModeInfo};
 pub use scenario::{Mode, scenario};
 
 /// The simulator as a backend.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Emulated;
+#[derive(Clone, Debug, Default)]
+pub struct Emulated {
+    stop: Arc<AtomicBool>,
+}
 
 /// Spans that are kept: enough for the preemptions of a whole case.
 const SPANS_MAX: usize = 2_000_000;
+
+impl Emulated {
+    /// A simulator that `stop` ends early.
+    pub fn new(stop: Arc<AtomicBool>) -> Self {
+        Self { stop }
+    }
+}
 
 impl Mode {
     /// What people read about it.
@@ -81,14 +92,17 @@ impl Backend for Emulated {
 
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
         let mode = Mode::from_name(&step.mode.name).ok_or("there is no such mode")?;
-        measure::measure(step, mode)
+        measure::measure(step, mode, &self.stop)
     }
 }
 
-/// Simulates.
-fn simulate(scenario: &Scenario, spans: bool) -> Result<Outcome, String> {
+/// Simulates, unless somebody asks to stop.
+fn simulate(scenario: &Scenario, spans: bool, stop: &AtomicBool) -> Result<Outcome, String> {
     let spans_max = if spans { SPANS_MAX } else { 0 };
-    run(scenario, Options { spans_max, ..Options::default() }).map_err(|error| error.to_string())
+    let options = Options { spans_max, ..Options::default() };
+    // ORDERING: the flag stands for itself, nothing else is read because of it.
+    run_while(scenario, options, &mut |_| !stop.load(Ordering::Relaxed))
+        .map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

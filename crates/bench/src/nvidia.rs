@@ -24,7 +24,6 @@ mod stolen;
 mod surroundings;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,6 +31,7 @@ use std::time::Duration;
 use crate::engine::{Backend, Measured};
 use crate::plan::Step;
 use crate::results::{Environment, ModeInfo};
+use crate::scratch::Scratch;
 
 use cast::Cast;
 use mode::Family;
@@ -44,7 +44,7 @@ pub(crate) use programs::{Leash, there};
 pub struct Nvidia {
     programs: Programs,
     /// Where logs and sockets are; removed at the end.
-    scratch: PathBuf,
+    scratch: Scratch,
     stop: Arc<AtomicBool>,
     /// How much a kernel of a load must do to be as long as wished, by the load's arguments.
     iterations: BTreeMap<String, u64>,
@@ -56,14 +56,12 @@ pub struct Nvidia {
 }
 
 impl Nvidia {
-    /// A runner whose files are in a new folder under `place`. `stop` ends it early.
+    /// A runner whose files are in a new folder. `stop` ends it early.
     ///
     /// # Errors
     /// If the folder cannot be made.
     pub fn new(stop: Arc<AtomicBool>) -> Result<Self, String> {
-        let scratch = std::env::temp_dir().join(format!("gpreempt-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch)
-            .map_err(|error| format!("cannot make {}: {error}", scratch.display()))?;
+        let scratch = Scratch::new("bench")?;
         let (programs, iterations) = (Programs::find(), BTreeMap::new());
         let (casts, expected) = (Vec::new(), BTreeMap::new());
         Ok(Self { programs, scratch, stop, iterations, casts, cast_count: 0, expected })
@@ -84,9 +82,8 @@ impl Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
+        // Those who write into the folder end before it is removed.
         self.casts.clear();
-        // It contains nothing but logs that nobody reads any more.
-        let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
 

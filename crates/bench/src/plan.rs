@@ -86,41 +86,6 @@ pub fn cases<'s>(suite: &'s Suite, wish: &Wish) -> Result<Vec<&'s Case>, String>
     Ok(cases)
 }
 
-/// Looks whether every mode that a suite names is one of `known`, which are those of all backends.
-///
-/// # Errors
-/// The first one that is not, and where it is.
-pub fn check_mode_names(suite: &Suite, known: &[ModeInfo]) -> Result<(), String> {
-    let is_unknown = |name: &&String| known.iter().all(|mode| mode.name != **name);
-    let complain = |place: String, name: &str| {
-        let mut names: Vec<&str> = known.iter().map(|mode| mode.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        Err(format!("{place}: there is no mode {name}; there are: {}", names.join(", ")))
-    };
-    let lists = [
-        ("emulated_modes", &suite.emulated_modes),
-        ("nvidia_modes", &suite.nvidia_modes),
-        ("nvidia_modes_short", &suite.nvidia_modes_short),
-    ];
-    for (key, names) in lists {
-        if let Some(name) = names.iter().find(is_unknown) {
-            return complain(format!("{key} of suite {}", suite.name), name);
-        }
-    }
-    for case in &suite.cases {
-        if let Some(name) = case.modes.iter().find(is_unknown) {
-            return complain(format!("modes of case {}", case.name), name);
-        }
-    }
-    for criterion in &suite.criteria {
-        if is_unknown(&&criterion.mode) {
-            return complain(format!("mode of check \"{}\"", criterion.name), &criterion.mode);
-        }
-    }
-    Ok(())
-}
-
 /// The modes that are measured: those that are wished for, and those they are compared with.
 ///
 /// # Errors
@@ -235,19 +200,6 @@ mod tests {
         assert_eq!(names(&["alone"]).unwrap(), ["alone"]);
         let error = names(&["w"]).unwrap_err();
         assert_eq!(error, "there is no mode w; there are: alone, x, y, z, other");
-    }
-
-    #[test]
-    fn modes_that_nobody_has_are_named_with_their_place() {
-        let text = TEXT.replace("'A'", "'A'\nmodes = ['y', 'w']");
-        let error = check_mode_names(&read_suite("s", &text).unwrap(), &known()).unwrap_err();
-        let expected = "modes of case a: there is no mode w; there are: alone, other, x, y, z";
-        assert_eq!(error, expected);
-        let check = "[[check]]\nname = 'n'\nmode = 'v'\nwhat = 'be_kept'\nat_most_percent = 1\n";
-        let suite = read_suite("s", &format!("{TEXT}\n{check}")).unwrap();
-        let error = check_mode_names(&suite, &known()).unwrap_err();
-        assert!(error.starts_with("mode of check \"n\": there is no mode v"), "{error}");
-        assert_eq!(check_mode_names(&read_suite("s", TEXT).unwrap(), &known()), Ok(()));
     }
 
     #[test]

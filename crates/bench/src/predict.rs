@@ -42,11 +42,12 @@ pub struct Prediction {
 pub fn predict(suite: &Suite, results: &Results) -> Result<Vec<Prediction>, String> {
     if suite.digest != results.suite.digest {
         return Err(format!(
-            "the results are of another text of the suite {}; measure again",
+            "the results are of another text of the suite {}; name the file that has it with \
+             --suite FILE, or measure again",
             suite.name
         ));
     }
-    let known = Emulated.modes();
+    let known = Emulated::default().modes();
     let mut predictions = Vec::new();
     for case in suite.cases.iter().filter(|case| case.backends != Backends::Nvidia) {
         let mut host_ns = None;
@@ -81,7 +82,7 @@ fn simulate(case: &Case, mode: &ModeInfo) -> Result<f64, String> {
     let mut medians = Vec::new();
     for seed in 1..=SEEDS {
         let step = Step { case, mode, repetition: 0, seed, is_short: false };
-        let lc = Emulated.measure(&step)?.lc.ok_or_else(|| nothing(case))?;
+        let lc = Emulated::default().measure(&step)?.lc.ok_or_else(|| nothing(case))?;
         // CAST: a latency is far below what a float counts exactly.
         medians.push(lc.service.unwrap_or(lc.latency).p50_ns as f64);
     }
@@ -109,11 +110,11 @@ mod tests {
     /// one mode, and a host that always takes 50 us.
     fn results(suite: &Suite, mode: &str, more: u64) -> Results {
         let case = suite.cases.iter().find(|case| case.name == "gap30").unwrap();
-        let modes = Emulated.modes();
+        let modes = Emulated::default().modes();
         let measure = |name: &str, more: u64| {
             let mode = modes.iter().find(|known| known.name == name).unwrap();
             let step = Step { case, mode, repetition: 0, seed: 1, is_short: true };
-            let mut lc = Emulated.measure(&step).unwrap().lc.unwrap();
+            let mut lc = Emulated::default().measure(&step).unwrap().lc.unwrap();
             if let Some(service) = &mut lc.service {
                 service.p50_ns = service.p50_ns * more + 50_000;
             }
@@ -143,7 +144,7 @@ mod tests {
             finished: None,
             repetitions: 1,
             short: true,
-            modes: Emulated.modes(),
+            modes: Emulated::default().modes(),
             cases: Vec::new(),
             measurements,
             summary: Vec::new(),
@@ -176,5 +177,6 @@ mod tests {
         results.suite.digest = "0".into();
         let error = predict(&suite, &results).unwrap_err();
         assert!(error.contains("another text"), "{error}");
+        assert!(error.contains("with --suite FILE"), "{error}");
     }
 }

@@ -5,7 +5,6 @@ mod cast;
 mod usage;
 mod verdict;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use gpreempt_sim::prng::Prng;
 
 use crate::nvidia::Programs;
 use crate::results::{CaseInfo, Check, Measurement, ModeInfo, Status};
+use crate::scratch::Scratch;
 use cast::{Cast, Visitor};
 use usage::Usage;
 
@@ -31,7 +31,7 @@ const SEED: u64 = 7;
 #[derive(Debug)]
 pub struct Stability {
     programs: Programs,
-    folder: PathBuf,
+    folder: Scratch,
     stop: Arc<AtomicBool>,
 }
 
@@ -62,11 +62,7 @@ impl Stability {
     /// # Errors
     /// If the folder cannot be made.
     pub fn new(stop: Arc<AtomicBool>) -> Result<Self, String> {
-        let name = format!("gpreempt-stability-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        Ok(Self { programs: Programs::find(), folder, stop })
+        Ok(Self { programs: Programs::find(), folder: Scratch::new("stability")?, stop })
     }
 
     /// What is missing for it, each in one sentence.
@@ -140,13 +136,6 @@ impl Stability {
     pub fn mode() -> ModeInfo {
         let title = "gpreemptd on the emulated GPU, real processes".into();
         ModeInfo { name: "daemon".into(), title, alone: None }
-    }
-}
-
-impl Drop for Stability {
-    fn drop(&mut self) {
-        // It contains nothing but logs that nobody reads any more.
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -7,6 +7,7 @@ mod built_in;
 mod case;
 mod criterion;
 mod load;
+mod mode_names;
 mod numbers;
 mod read;
 
@@ -19,6 +20,7 @@ pub use arrivals::Arrivals;
 pub use built_in::{built_in, built_in_names};
 pub use criterion::{Criterion, Limit, Quantity};
 pub use load::{Load, Work};
+pub use mode_names::check_modes;
 pub use read::read_suite;
 
 /// Everything that one command measures.

@@ -51,8 +51,6 @@ fn a_runner_that_is_killed_leaves_nobody_behind() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(left(&folder), Vec::<String>::new(), "{mode}");
-        let scratch = std::env::temp_dir().join(format!("gpreempt-bench-{}", runner.id()));
-        std::fs::remove_dir_all(scratch).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
@@ -104,6 +102,8 @@ fn runner(folder: &Path, mode: &str) -> Child {
         .args(["--exact", "runner_of_the_other_test"])
         .env(FOLDER, folder)
         .env(MODE, mode)
+        // What it cannot remove any more goes with the folder.
+        .env("TMPDIR", folder)
         .spawn()
         .expect("a runner")
 }

@@ -1,17 +1,21 @@
 //! `gpreempt bench`: suites of measurements.
 
+mod command;
 mod compare;
+mod dry_run;
 mod list;
+mod lock;
 mod long;
 mod page;
 mod predict;
+mod resume;
 mod run;
 mod table;
 mod watch;
 
 use std::path::Path;
 
-use gpreempt_bench::suite::{Suite, built_in, built_in_names, read_suite};
+use gpreempt_bench::suite::{Suite, built_in, built_in_names, check_modes, read_suite};
 
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::Failure;
@@ -39,7 +43,11 @@ fn find(name: &str) -> Result<Suite, Failure> {
             names.join(", ")
         )));
     }
-    read(path)
+    let suite = read(path)?;
+    let known = list::all_modes()?;
+    let known: Vec<&str> = known.iter().map(|mode| mode.name.as_str()).collect();
+    check_modes(name, &suite.text, &known).map_err(Failure::input)?;
+    Ok(suite)
 }
 
 /// A suite in a file.

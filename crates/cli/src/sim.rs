@@ -60,9 +60,10 @@ fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {
     };
     let outcome = outcome.map_err(|error| match error {
         SimError::Assemble(_) | SimError::Config(_) => Failure::input(error),
-        SimError::Kernel(_) | SimError::Violation { .. } | SimError::TooLong(_) => {
-            Failure::run(error)
-        }
+        SimError::Kernel(_)
+        | SimError::Violation { .. }
+        | SimError::TooLong(_)
+        | SimError::Stopped => Failure::run(error),
     })?;
     if let Some(path) = &args.trace {
         let trace = chrome::trace(scenario, &outcome);

@@ -107,6 +107,9 @@ pub enum SimError {
     /// It takes too many steps.
     #[error("gave up after {0} steps; shorten the scenario or make its kernels longer")]
     TooLong(u64),
+    /// Somebody did not want to know the end.
+    #[error("stopped")]
+    Stopped,
 }
 
 #[cfg(test)]

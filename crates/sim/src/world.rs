@@ -64,11 +64,26 @@ pub fn run_watched(
     options: Options,
     watcher: &mut dyn FnMut(Instant),
 ) -> Result<Outcome, SimError> {
+    run_while(scenario, options, &mut |now| {
+        watcher(now);
+        true
+    })
+}
+
+/// The same, for as long as `goes_on` says so.
+///
+/// # Errors
+/// As [`run`], and [`SimError::Stopped`] if it did not.
+pub fn run_while(
+    scenario: &Scenario,
+    options: Options,
+    goes_on: &mut dyn FnMut(Instant) -> bool,
+) -> Result<Outcome, SimError> {
     let mut world = World::new(scenario, options)?;
     world.schedule();
     while world.step()? {
-        if world.events.is_multiple_of(EVENTS_PER_NOTE) {
-            watcher(world.rig.now());
+        if world.events.is_multiple_of(EVENTS_PER_NOTE) && !goes_on(world.rig.now()) {
+            return Err(SimError::Stopped);
         }
     }
     world.finish()

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::suite_sample;
-use crate::results::Status;
+use crate::results::{Measurement, Status};
 
 fn estimate(values: &[f64]) -> Estimate {
     Estimate::of(values).unwrap()
@@ -77,6 +77,42 @@ fn what_fails_comes_and_goes_is_told() {
     assert_eq!(verdict("gap-60", "default"), Verdict::Gone);
     assert!(comparison.is_worse());
     assert_eq!(comparison.count(Verdict::Fails), 5);
+}
+
+#[test]
+fn a_mode_that_fails_now_and_then_is_worse() {
+    let mut before = suite_sample();
+    let third = before.measurements.iter().filter(|each| each.repetition == 1).cloned();
+    let third = third.map(|each| Measurement { repetition: 2, ..each }).collect::<Vec<_>>();
+    before.measurements.extend(third);
+    before.summarise();
+    let mut after = before.clone();
+    let fail = |results: &mut Results, repetition: u32| {
+        let is_meant = |each: &&mut Measurement| {
+            (each.case.as_str(), each.mode.as_str(), each.repetition)
+                == ("gap-30", "slices", repetition)
+        };
+        let each = results.measurements.iter_mut().find(is_meant).unwrap();
+        each.status = Status::Failed { reason: "now and then".to_owned() };
+        results.summarise();
+    };
+    fail(&mut after, 0);
+    let comparison = Comparison::of(&before, &after).unwrap();
+    assert!(comparison.is_worse());
+    let of_mode = |comparison: &Comparison| -> Vec<Verdict> {
+        let rows = comparison.rows.iter();
+        let rows = rows.filter(|row| row.case == "gap-30" && row.mode == "slices");
+        rows.map(|row| row.verdict).collect()
+    };
+    assert_eq!(of_mode(&comparison), [Verdict::FailsInPart; 5]);
+    // What failed before as often is no news, and one more is.
+    let same = Comparison::of(&after, &after).unwrap();
+    assert!(!same.is_worse());
+    let mut more = after.clone();
+    fail(&mut more, 1);
+    assert_eq!(of_mode(&Comparison::of(&after, &more).unwrap()), [Verdict::FailsInPart; 5]);
+    let back = Comparison::of(&after, &before).unwrap();
+    assert_eq!(back.count(Verdict::FailsInPart), 0);
 }
 
 #[test]

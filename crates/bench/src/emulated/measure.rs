@@ -1,5 +1,7 @@
 //! One measurement in virtual time.
 
+use std::sync::atomic::AtomicBool;
+
 use gpreempt_core::time::Instant;
 use gpreempt_sim::outcome::{Outcome, Served, TaskOutcome};
 
@@ -14,14 +16,14 @@ use crate::results::{
 use crate::suite::Load;
 
 /// Simulates a case in a mode.
-pub(super) fn measure(step: &Step<'_>, mode: Mode) -> Result<Measured, String> {
+pub(super) fn measure(step: &Step<'_>, mode: Mode, stop: &AtomicBool) -> Result<Measured, String> {
     let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
     let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
     let mut measured = Measured::default();
     let mut busy = None;
     if !loads.is_empty() {
         let scenario = scenario(step, mode, keep)?;
-        let outcome = simulate(&scenario, true)?;
+        let outcome = simulate(&scenario, true, stop)?;
         measured = read(&loads, &outcome);
         let served = outcome.tasks.iter().flat_map(|task| &task.served);
         let times = served.map(|each| (each.began.as_nanos(), each.ended.as_nanos())).collect();
@@ -34,7 +36,7 @@ pub(super) fn measure(step: &Step<'_>, mode: Mode) -> Result<Measured, String> {
         }
     }
     if mode.is_alone() {
-        measured.numbers.extend(alone(step, mode, busy)?);
+        measured.numbers.extend(alone(step, mode, busy, stop)?);
     }
     Ok(measured)
 }
@@ -127,12 +129,17 @@ fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
 }
 
 /// What the modes beside are compared with: best-effort work alone, and how much time is left.
-fn alone(step: &Step<'_>, mode: Mode, busy: Option<f64>) -> Result<Vec<Number>, String> {
+fn alone(
+    step: &Step<'_>,
+    mode: Mode,
+    busy: Option<f64>,
+    stop: &AtomicBool,
+) -> Result<Vec<Number>, String> {
     let mut numbers = Vec::new();
     // Each by itself would have the whole device; together they share it, as they must.
     if step.case.of(Role::Be).next().is_some() {
         let scenario = scenario(step, mode, |load| load.role == Role::Be)?;
-        let outcome = simulate(&scenario, false)?;
+        let outcome = simulate(&scenario, false, stop)?;
         let launches: u64 = outcome.tasks.iter().map(|task| task.launches_in_time).sum();
         // CAST: far below what a float counts exactly.
         let rate = launches as f64 / seconds(&outcome);

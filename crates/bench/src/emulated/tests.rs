@@ -10,11 +10,11 @@ fn wish(cases: &[&str]) -> Wish {
 fn measured(suite: &str, case: &str, mode: &str) -> Measured {
     let suite = built_in(suite).unwrap();
     let wish = wish(&[case]);
-    let modes = plan::modes(&[mode.to_owned()], &Emulated.modes()).unwrap();
+    let modes = plan::modes(&[mode.to_owned()], &Emulated::default().modes()).unwrap();
     let cases = plan::cases(&suite, &wish).unwrap();
     let steps = plan::steps(&cases, &modes, &wish);
     let step = steps.iter().find(|step| step.mode.name == mode).unwrap();
-    Emulated.measure(step).unwrap()
+    Emulated::default().measure(step).unwrap()
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_preemption_is_looked_at_closely() {
 #[test]
 fn what_no_model_can_do_is_named_before_anything_runs() {
     let suite = built_in("torch").unwrap();
-    let modes = Emulated.modes();
+    let modes = Emulated::default().modes();
     let cases: Vec<_> = suite.cases.iter().collect();
     let steps = plan::steps(&cases, &modes, &wish(&[]));
-    let missing = Emulated.missing(&steps);
+    let missing = Emulated::default().missing(&steps);
     assert_eq!(missing.len(), 11, "{missing:?}");
     assert_eq!(missing[0], "case resnet: inference is a PyTorch program and needs a GPU");
     for name in built_in_names().filter(|name| *name != "torch") {
@@ -69,6 +69,6 @@ fn what_no_model_can_do_is_named_before_anything_runs() {
         let cases: Vec<_> =
             suite.cases.iter().filter(|case| case.backends != Backends::Nvidia).collect();
         let steps = plan::steps(&cases, &modes, &wish(&[]));
-        assert_eq!(Emulated.missing(&steps), Vec::<String>::new(), "{name}");
+        assert_eq!(Emulated::default().missing(&steps), Vec::<String>::new(), "{name}");
     }
 }

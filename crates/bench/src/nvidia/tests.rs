@@ -13,13 +13,9 @@ const TEXT: &str = "name = 's'\ntitle = 't'\n\
     [[case.load]]\nname = 'be'\nrole = 'be'\n";
 
 /// Programs that only pretend; none where there is no Python.
-fn pretenders(name: &str, script: &str) -> Option<Nvidia> {
+fn pretenders(script: &str) -> Option<Nvidia> {
     let mut nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).unwrap();
     let python = nvidia.programs.python.clone()?;
-    // Several tests of one process at once: each has a folder of its own.
-    let own = nvidia.scratch.with_extension(name);
-    let _ = std::fs::remove_dir(std::mem::replace(&mut nvidia.scratch, own));
-    std::fs::create_dir_all(&nvidia.scratch).unwrap();
     let path = nvidia.scratch.join("pretend");
     std::fs::write(&path, format!("#!{}\n{script}", python.display())).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -60,7 +56,7 @@ fn waiting(nvidia: &Nvidia) -> Vec<u32> {
 
 #[test]
 fn a_whole_case_with_programs_that_only_pretend() {
-    let Some(mut nvidia) = pretenders("pretend", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -119,7 +115,7 @@ fn a_case_without_requests_says_how_quiet_the_machine_was() {
 
 #[test]
 fn another_case_has_other_processes() {
-    let Some(mut nvidia) = pretenders("cases", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -134,7 +130,7 @@ fn another_case_has_other_processes() {
 
 #[test]
 fn a_program_that_dies_fails_one_measurement_and_is_started_again() {
-    let Some(mut nvidia) = pretenders("dies", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -152,7 +148,7 @@ fn a_program_that_dies_fails_one_measurement_and_is_started_again() {
 
 #[test]
 fn clients_of_mps_leave_before_the_daemon_sees_a_class_that_is_alone() {
-    let Some(mut nvidia) = pretenders("class", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -168,7 +164,7 @@ fn clients_of_mps_leave_before_the_daemon_sees_a_class_that_is_alone() {
 
 #[test]
 fn wrong_results_and_work_that_stays_are_failures() {
-    let Some(mut nvidia) = pretenders("wrong", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -190,7 +186,7 @@ fn wrong_results_and_work_that_stays_are_failures() {
 #[test]
 fn a_load_that_breaks_is_a_failure_with_its_words() {
     let broken = "import sys\nsys.exit('there is no device')\n";
-    let Some(mut nvidia) = pretenders("broken", broken) else {
+    let Some(mut nvidia) = pretenders(broken) else {
         println!("SKIPPED: there is no python3");
         return;
     };
@@ -201,11 +197,11 @@ fn a_load_that_breaks_is_a_failure_with_its_words() {
 
 #[test]
 fn the_folder_is_gone_at_the_end() {
-    let Some(nvidia) = pretenders("gone", "") else {
+    let Some(nvidia) = pretenders("") else {
         println!("SKIPPED: there is no python3");
         return;
     };
-    let folder = nvidia.scratch.clone();
+    let folder = nvidia.scratch.to_path_buf();
     assert!(Path::new(&folder).exists());
     drop(nvidia);
     assert!(!folder.exists());
@@ -213,13 +209,13 @@ fn the_folder_is_gone_at_the_end() {
 
 #[test]
 fn whoever_asks_to_stop_leaves_nobody_behind() {
-    let Some(mut nvidia) = pretenders("stopped", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
     let long = TEXT.replace("seconds = 1\nshort_seconds = 1", "seconds = 400\nshort_seconds = 400");
     let suite = read_suite("s", &long).unwrap();
-    let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.scratch.clone());
+    let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.scratch.to_path_buf());
     let begun = folder.join("cast-1/raw-0");
     let asker = std::thread::spawn(move || {
         let begin = std::time::Instant::now();
@@ -248,7 +244,7 @@ fn the_pytorch_program_keeps_to_its_rounds() {
                  nn = MagicMock(name='nn')\n\
                  nn.Module = type('Module', (), {})\n\
                  def __getattr__(name):\n    return MagicMock(name=name)\n";
-    let Some(mut nvidia) = pretenders("torch", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };

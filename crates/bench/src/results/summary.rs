@@ -108,7 +108,7 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
 
 /// Of requests that are only late now and then hardly any wait at the end: not one in twenty.
 fn is_overloaded(each: &Measurement) -> bool {
-    each.lc.as_ref().is_some_and(|lc| lc.unfinished * 20 > lc.latency.count.max(60))
+    each.lc.as_ref().is_some_and(|lc| lc.unfinished.saturating_mul(20) > lc.latency.count.max(60))
 }
 
 // CAST: latencies are far below what a float counts exactly.

@@ -241,3 +241,10 @@ fn files_from_before_suites_were_kept_can_be_read() {
     assert!(!read.summary[0].disturbed);
     assert!(read.measurements[0].lc.as_ref().unwrap().slowest.is_empty());
 }
+
+#[test]
+fn however_many_requests_a_file_says_wait_they_are_too_many() {
+    let mut one = measured("alone", 0, 100, None);
+    one.lc.as_mut().unwrap().unfinished = 1 << 63;
+    assert!(results(vec![one]).summary[0].overloaded);
+}

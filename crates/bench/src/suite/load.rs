@@ -115,6 +115,9 @@ impl Load {
                 return Err(field.error("stands instead of `priority` and `count`"));
             }
             let levels = field.items("priorities", usize::from(Priority::LEVELS))?;
+            if levels.is_empty() {
+                return Err(field.error("is empty; must name one priority or more"));
+            }
             let levels = levels.iter().map(priority).collect::<Result<Vec<_>, _>>()?;
             return Ok(levels.into_iter().map(|level| one.at(level)).collect());
         }

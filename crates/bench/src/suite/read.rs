@@ -4,7 +4,7 @@ use gpreempt_fields::{Fields, ReadError, quoted, with_root};
 
 use super::{Case, Criterion, Suite, case, criterion, numbers};
 
-const KEYS: &[&str] = &[
+pub(super) const KEYS: &[&str] = &[
     "name",
     "title",
     "repetitions",
@@ -16,9 +16,9 @@ const KEYS: &[&str] = &[
     "check",
 ];
 
-const CASES_MAX: usize = 256;
-const CRITERIA_MAX: usize = 256;
-const NAMES_MAX: usize = 256;
+pub(super) const CASES_MAX: usize = 256;
+pub(super) const CRITERIA_MAX: usize = 256;
+pub(super) const NAMES_MAX: usize = 256;
 const REPETITIONS_MAX: u32 = 1_000;
 
 /// Reads a suite. `file` is what errors call it.
@@ -56,7 +56,7 @@ fn suite(fields: &Fields<'_>, text: &str) -> Result<Suite, ReadError> {
         criteria.push(criterion);
     }
     Ok(Suite {
-        name: fields.name("name")?,
+        name: folder_name(fields)?,
         title: fields.name("title")?,
         text: text.to_owned(),
         digest: digest(text),
@@ -68,6 +68,19 @@ fn suite(fields: &Fields<'_>, text: &str) -> Result<Suite, ReadError> {
         cases,
         criteria,
     })
+}
+
+/// The suite's name, which is also part of a folder's.
+fn folder_name(fields: &Fields<'_>) -> Result<String, ReadError> {
+    let name = fields.name("name")?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.starts_with('.') || !name.chars().all(is_plain) {
+        let allowed = "letters, digits, `-`, `_` and `.`, and not begin with `.`";
+        let message =
+            format!("is {}; must be of {allowed}: a folder is named after it", quoted(&name));
+        return Err(fields.error_at("name", message));
+    }
+    Ok(name)
 }
 
 /// An array of names; empty if it is not there.

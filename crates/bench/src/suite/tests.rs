@@ -18,6 +18,17 @@ fn our_own_suites_can_be_read_and_have_their_names() {
 }
 
 #[test]
+fn our_own_suites_name_modes_that_are_there() {
+    use crate::engine::Backend;
+    let emulated = crate::emulated::Emulated::default().modes();
+    let nvidia = crate::nvidia::Nvidia::new(std::sync::Arc::default()).unwrap().modes();
+    let known: Vec<&str> = emulated.iter().chain(&nvidia).map(|mode| mode.name.as_str()).collect();
+    for name in built_in_names() {
+        assert_eq!(check_modes(name, &built_in(name).unwrap().text, &known), Ok(()));
+    }
+}
+
+#[test]
 fn mistakes_have_a_file_a_line_and_a_field() {
     assert_eq!(
         error(""),
@@ -40,6 +51,30 @@ fn mistakes_have_a_file_a_line_and_a_field() {
     assert!(error(closed).contains("must be due at times that do not wait"), "{}", error(closed));
     let open = "[[case.load]]\nname = 'x'\nrole = 'be'\narrivals = { every_us = 100 }\n";
     assert!(error(open).contains("its amount is measured"), "{}", error(open));
+}
+
+#[test]
+fn a_load_has_at_least_one_priority() {
+    assert_eq!(
+        error("[[case.load]]\nname = 'x'\nrole = 'be'\npriorities = []\n"),
+        "f.toml:9: case[0].load[0].priorities: is empty; must name one priority or more"
+    );
+}
+
+#[test]
+fn a_suite_is_called_as_a_folder_can_be() {
+    let named = |name: &str| {
+        let rest = "[[case.load]]\nname = 'x'\nrole = 'be'\n";
+        read_suite("f.toml", &format!("{SMALL}{rest}").replace("'s'", &format!("'{name}'")))
+    };
+    for name in ["micro", "my_suite-2.1", "A"] {
+        assert_eq!(named(name).unwrap().name, name);
+    }
+    for name in ["../up", "a/b", "..", ".hidden", "with space", "ä"] {
+        let error = named(name).unwrap_err().to_string();
+        assert!(error.starts_with("f.toml:1: name: is \""), "{error}");
+        assert!(error.contains("must be of letters, digits"), "{error}");
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@ use super::number::within;
 ///
 /// Each case is measured in each mode several times, interleaved. FOLDER/result.json is written
 /// anew after every measurement: an interrupted run keeps what it measured, and the same command
-/// goes on where it was. Exit code 1 if a line that the suite asks for does not hold.
+/// goes on where it was. Exit code 1 if a measurement failed, or a line that the suite asks for
+/// does not hold.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
@@ -48,7 +49,7 @@ pub(crate) struct BenchArgs {
     /// Say what would be measured and how long it would take, and measure nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print the results as JSON
+    /// Print the results, or with --dry-run the plan, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -111,6 +112,9 @@ pub(crate) struct BenchReportArgs {
     /// Where to write it [default: report.html beside the file of results]
     #[arg(short, long, value_name = "FILE.html")]
     pub(crate) out: Option<PathBuf>,
+    /// Print JSON: where the page is
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Before and after: what is better, what is worse, and what cannot be told from chance.
@@ -125,7 +129,7 @@ pub(crate) struct BenchCompareArgs {
     /// The one from after
     #[arg(value_name = "AFTER.json")]
     pub(crate) after: PathBuf,
-    /// Exit code 1 if something got worse
+    /// Exit code 1 if something got worse or fails
     #[arg(long)]
     pub(crate) check: bool,
     /// Print JSON
@@ -157,7 +161,7 @@ mod tests {
             "gpreempt bench online-offline --duration 1h",
             "gpreempt bench list --json",
             "gpreempt bench predict result.json",
-            "gpreempt bench report result.json -o page.html",
+            "gpreempt bench report result.json -o page.html --json",
             "gpreempt bench compare a.json b.json --check --json",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");

@@ -59,6 +59,7 @@ fn interval(quantity: Quantity, estimate: &Estimate) -> String {
 fn summary(comparison: &Comparison) -> String {
     let verdicts = [
         Verdict::Fails,
+        Verdict::FailsInPart,
         Verdict::Worse,
         Verdict::PerhapsWorse,
         Verdict::Better,

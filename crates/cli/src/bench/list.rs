@@ -38,14 +38,14 @@ struct ListedCase {
 /// The modes of all backends.
 pub(super) fn all_modes() -> Result<Vec<ModeInfo>, Failure> {
     let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
-    Ok([Emulated.modes(), nvidia.modes()].concat())
+    Ok([Emulated::default().modes(), nvidia.modes()].concat())
 }
 
 pub(super) fn main(args: &BenchListArgs) -> Result<(), Failure> {
     let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
     let listed = Listed {
         suites: built_in_names().filter_map(built_in).map(suite).collect(),
-        emulated_modes: Emulated.modes(),
+        emulated_modes: Emulated::default().modes(),
         nvidia_modes: nvidia.modes(),
     };
     if args.json {

@@ -10,7 +10,9 @@ use gpreempt_bench::results::{Results, SCHEMA};
 use gpreempt_bench::stability::Stability;
 use gpreempt_bench::suite::Suite;
 
-use super::run::{command, finish, folder, make, note, now};
+use super::command::command;
+use super::lock::Lock;
+use super::run::{finish, folder, make, note, now};
 use crate::args::{BenchArgs, BenchBackend};
 use crate::failure::Failure;
 use crate::stop::Stop;
@@ -38,14 +40,16 @@ pub(super) fn main(
             missing.join("; ")
         )));
     }
-    let path = folder(args, suite).join("result.json");
+    let folder = folder(args, suite);
+    make(&folder)?;
+    let _lock = Lock::take(&folder)?;
+    let path = folder.join("result.json");
     if path.exists() {
         return Err(Failure::input(format_args!(
             "{} is there already; name another folder with --out, or remove it",
             path.display()
         )));
     }
-    make(&folder(args, suite))?;
     note(&format!("a stability run of {}", spoken(length)), args.json);
     let started = now();
     let outcome = stability.run(length, &mut tell).map_err(Failure::run)?;
@@ -63,10 +67,10 @@ fn empty(args: &BenchArgs, suite: &Suite, started: String) -> Results {
     Results {
         schema: SCHEMA,
         suite: suite.info(),
-        backend: Emulated.name().to_owned(),
+        backend: Emulated::default().name().to_owned(),
         command: command(args),
         commit: args.commit.clone(),
-        environment: Emulated.environment(),
+        environment: Emulated::default().environment(),
         started,
         finished: None,
         repetitions: 1,

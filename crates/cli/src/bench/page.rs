@@ -1,5 +1,6 @@
 //! `gpreempt bench report`: the page of a file of results.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gpreempt_bench::report::suite;
@@ -17,8 +18,23 @@ pub(super) fn main(args: &BenchReportArgs) -> Result<(), Failure> {
     let results = read(&args.file)?;
     let out = args.out.clone().unwrap_or_else(|| args.file.with_file_name(NAME));
     probe(&out).map_err(Failure::input)?;
+    if is_same(&args.file, &out) {
+        return Err(Failure::input(format_args!(
+            "{} is the file of results, which the page would overwrite; name another with -o",
+            out.display()
+        )));
+    }
     write(&results, &args.file, &out)?;
+    if args.json {
+        return output::print_json(&serde_json::json!({ "page": out.display().to_string() }));
+    }
     output::print(&format!("The page is {}.\n", out.display()))
+}
+
+/// Whether two names are of one file, also through links.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let of = |path: &Path| std::fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+    of(one).is_some_and(|file| Some(file) == of(other))
 }
 
 /// A file of results, or what is wrong with it.

@@ -7,10 +7,11 @@ use gpreempt_bench::emulated::Emulated;
 use gpreempt_bench::engine::{self, Backend, Ended};
 use gpreempt_bench::nvidia::Nvidia;
 use gpreempt_bench::plan::{self, Step, Wish, spoken};
-use gpreempt_bench::results::{CaseInfo, ModeInfo, Results, SCHEMA, rfc3339};
+use gpreempt_bench::results::{CaseInfo, Environment, ModeInfo, Results, SCHEMA, rfc3339};
 use gpreempt_bench::suite::{Case, Suite};
 
-use super::{long, page, table, watch::Keeper};
+use super::{command::command, lock::Lock, resume::resumed, watch::Keeper};
+use super::{dry_run, long, page, table};
 use crate::args::{BenchArgs, BenchBackend};
 use crate::failure::Failure;
 use crate::output;
@@ -20,12 +21,12 @@ use crate::write_file::write_whole;
 pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     // PANIC: without another command clap asks for a suite.
     let suite = super::find(args.suite.as_deref().expect("a suite"))?;
-    let stop = Stop::on_signals()?;
+    let stop = Stop::on_signals_impatient()?;
     if let Some(length) = args.duration {
         return long::main(args, &suite, length, &stop);
     }
     let mut backend: Box<dyn Backend> = match args.backend {
-        BenchBackend::Emulated => Box::new(Emulated),
+        BenchBackend::Emulated => Box::new(Emulated::new(stop.flag())),
         BenchBackend::Nvidia => Box::new(Nvidia::new(stop.flag()).map_err(Failure::run)?),
     };
     let wish = wish(args, &suite, backend.name());
@@ -42,7 +43,6 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     let all: Vec<String> = known.iter().map(|mode| mode.name.clone()).collect();
     let wished = if wished.is_empty() { &all } else { wished };
     let modes = plan::modes(wished, &known).map_err(|error| with_other(error, wished, args))?;
-    plan::check_mode_names(&suite, &super::list::all_modes()?).map_err(Failure::input)?;
     let steps = plan::steps(&cases, &modes, &wish);
     if steps.is_empty() {
         return Err(Failure::input(
@@ -52,36 +52,44 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     }
     let estimate: Duration = steps.iter().map(|step| backend.estimate(step)).sum();
     if args.dry_run {
-        return output::print(&planned(&steps, backend.as_ref()));
+        return dry_run::print(&steps, backend.as_ref(), args.json);
     }
     refuse_if_missing(&suite, backend.as_mut(), &steps)?;
 
     let folder = folder(args, &suite);
     let path = folder.join("result.json");
-    let mut results = match resumed(&path, args, &suite)? {
+    make(&folder)?;
+    let _lock = Lock::take(&folder)?;
+    let environment = backend.environment();
+    let mut results = match resumed(&path, args, &suite, &environment)? {
         Some(results) => results,
-        None => {
-            make(&folder)?;
-            fresh(args, &suite, backend.as_mut(), &cases, &modes, &wish)
-        }
+        None => fresh(args, &suite, environment, &cases, &modes, &wish),
     };
     note(&format!("{} measurements, about {}", steps.len(), spoken(estimate)), args.json);
-    let mut keeper = Keeper::new(path.clone(), stop);
+    let mut keeper = Keeper::new(path.clone(), stop, args.json);
     let ended = engine::run(&suite, &steps, backend.as_mut(), &mut results, &mut keeper);
     drop(keeper);
     // Whatever the backend has started is ended before anything is said.
     drop(backend);
     if ended.map_err(Failure::run)? == Ended::Stopped {
-        page::write_beside(&results, &path)?;
-        return Err(Failure::run(format_args!(
-            "stopped; {} measurements are kept in {}, and the same command goes on",
-            results.measurements.len(),
-            path.display()
-        )));
+        return Err(stopped(&results, &path)?);
     }
     results.finished = Some(now());
     write_whole(&path, results.to_text().as_bytes()).map_err(Failure::run)?;
     finish(args, &results, &path)
+}
+
+/// What to say after Ctrl-C.
+fn stopped(results: &Results, path: &Path) -> Result<Failure, Failure> {
+    let count = results.measurements.len();
+    if count == 0 {
+        return Ok(Failure::run("stopped before the first measurement was done; nothing is kept"));
+    }
+    page::write_beside(results, path)?;
+    Ok(Failure::run(format_args!(
+        "stopped; {count} measurements are kept in {}, and the same command goes on",
+        path.display()
+    )))
 }
 
 /// A mode that only another backend has is named as such.
@@ -106,29 +114,6 @@ fn wish(args: &BenchArgs, suite: &Suite, backend: &'static str) -> Wish {
         is_short: args.short,
         cases: args.cases.clone(),
     }
-}
-
-/// A line for each case with its modes and its time, and the sum.
-fn planned(steps: &[Step<'_>], backend: &dyn Backend) -> String {
-    let mut text = String::new();
-    let time = |steps: &[Step<'_>]| spoken(steps.iter().map(|step| backend.estimate(step)).sum());
-    for of_case in steps.chunk_by(|one, other| one.case.name == other.case.name) {
-        let first = &of_case[0];
-        let modes: Vec<&str> = of_case
-            .iter()
-            .filter(|step| step.repetition == first.repetition)
-            .map(|step| step.mode.name.as_str())
-            .collect();
-        let repetitions = of_case.len() / modes.len().max(1);
-        text.push_str(&format!(
-            "{}: {repetitions} times {}, about {}\n",
-            first.case.name,
-            modes.join(", "),
-            time(of_case)
-        ));
-    }
-    text.push_str(&format!("{} measurements, about {}\n", steps.len(), time(steps)));
-    text
 }
 
 fn refuse_if_missing(
@@ -161,36 +146,10 @@ pub(super) fn make(folder: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::input(format_args!("cannot make {}: {error}", folder.display())))
 }
 
-/// What an earlier run of the same command left.
-fn resumed(path: &Path, args: &BenchArgs, suite: &Suite) -> Result<Option<Results>, Failure> {
-    let name = path.display().to_string();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::input(format_args!("cannot read {name}: {error}"))),
-    };
-    let results = Results::read(&name, &text).map_err(Failure::input)?;
-    let reason = if results.finished.is_some() {
-        "is finished"
-    } else if results.suite.digest != suite.digest {
-        "is of another text of the suite"
-    } else if results.command != command(args) {
-        "is of another command"
-    } else {
-        let count = results.measurements.len();
-        note(&format!("going on with {name}, which has {count} measurements"), args.json);
-        return Ok(Some(results));
-    };
-    Err(Failure::input(format_args!(
-        "{name} {reason} ({}); name another folder with --out, or remove it",
-        results.command
-    )))
-}
-
 fn fresh(
     args: &BenchArgs,
     suite: &Suite,
-    backend: &mut dyn Backend,
+    environment: Environment,
     cases: &[&Case],
     modes: &[ModeInfo],
     wish: &Wish,
@@ -204,10 +163,10 @@ fn fresh(
     Results {
         schema: SCHEMA,
         suite: suite.info(),
-        backend: backend.name().to_owned(),
+        backend: wish.backend.to_owned(),
         command: command(args),
         commit: args.commit.clone(),
-        environment: backend.environment(),
+        environment,
         started: now(),
         finished: None,
         repetitions: wish.repetitions,
@@ -218,25 +177,6 @@ fn fresh(
         summary: Vec::new(),
         checks: Vec::new(),
     }
-}
-
-/// What was typed, in one order and with what decides the results alone.
-pub(super) fn command(args: &BenchArgs) -> String {
-    let mut words = vec!["gpreempt bench".to_owned(), args.suite.clone().unwrap_or_default()];
-    if args.backend == BenchBackend::Nvidia {
-        words.push("--backend nvidia".to_owned());
-    }
-    for (option, names) in [("--modes", &args.modes), ("--cases", &args.cases)] {
-        if !names.is_empty() {
-            words.push(format!("{option} {}", names.join(",")));
-        }
-    }
-    words.extend(args.repetitions.map(|count| format!("--repetitions {count}")));
-    if args.short {
-        words.push("--short".to_owned());
-    }
-    words.extend(args.duration.map(|length| format!("--duration {}s", length.as_secs())));
-    words.join(" ")
 }
 
 pub(super) fn now() -> String {
@@ -264,10 +204,23 @@ pub(super) fn finish(args: &BenchArgs, results: &Results, path: &Path) -> Result
             page.display()
         ))?;
     }
-    let failed = results.checks.iter().filter(|check| !check.passed).count();
-    match failed {
-        0 => Ok(()),
-        1 => Err(Failure::run("one line does not hold")),
-        count => Err(Failure::run(format_args!("{count} lines do not hold"))),
-    }
+    verdict(results)
+}
+
+/// Fails unless everything was measured and every line holds.
+fn verdict(results: &Results) -> Result<(), Failure> {
+    let failed = results.measurements.iter().filter(|each| !each.is_ok()).count();
+    let wrong = results.checks.iter().filter(|check| !check.passed).count();
+    let failed = match failed {
+        0 => None,
+        1 => Some("one measurement failed".to_owned()),
+        count => Some(format!("{count} measurements failed")),
+    };
+    let wrong = match wrong {
+        0 => None,
+        1 => Some("one line does not hold".to_owned()),
+        count => Some(format!("{count} lines do not hold")),
+    };
+    let all: Vec<String> = failed.into_iter().chain(wrong).collect();
+    if all.is_empty() { Ok(()) } else { Err(Failure::run(all.join(", "))) }
 }

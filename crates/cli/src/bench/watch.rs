@@ -18,17 +18,23 @@ pub(super) struct Keeper {
     path: PathBuf,
     stop: Stop,
     is_terminal: bool,
+    is_json: bool,
     is_shown: bool,
 }
 
 impl Keeper {
-    pub(super) fn new(path: PathBuf, stop: Stop) -> Self {
-        Self { path, stop, is_terminal: std::io::stderr().is_terminal(), is_shown: false }
+    pub(super) fn new(path: PathBuf, stop: Stop, is_json: bool) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { path, stop, is_terminal, is_json, is_shown: false }
     }
 }
 
 impl Watcher for Keeper {
     fn begins(&mut self, progress: &Progress<'_>) {
+        // A program that asked for JSON reads stderr for errors.
+        if self.is_json && !self.is_terminal {
+            return;
+        }
         let mut err = std::io::stderr();
         let _ = match self.is_terminal {
             true => write!(err, "\r{:<WIDTH$}", progress.to_string()),

@@ -8,6 +8,7 @@
 mod amd;
 mod bad_input;
 mod bench;
+mod bench_care;
 mod compare;
 mod completions;
 mod demo;
