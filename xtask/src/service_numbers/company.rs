@@ -17,7 +17,7 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// How long a thread sleeps to see how late it wakes up: like the daemon's loop.
 const NAP: Duration = Duration::from_millis(5);
 /// How many steps the same work has.
-const STEPS: u32 = 150_000;
+const STEPS: u32 = 300_000;
 
 /// A thread that ends when it is told to.
 #[derive(Debug)]
