@@ -100,7 +100,7 @@ fn a_whole_case_with_programs_that_only_pretend() {
 
 #[test]
 fn a_case_without_requests_says_how_quiet_the_machine_was() {
-    let Some(mut nvidia) = pretenders("quiet", include_str!("tests/pretend.py")) else {
+    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
         println!("SKIPPED: there is no python3");
         return;
     };
