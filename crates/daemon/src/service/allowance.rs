@@ -11,8 +11,10 @@ pub(super) enum Work {
     Word,
     /// A message that is answered from what is known, or the end of a process.
     Answer,
-    /// Reading what there is to know of a process, or writing down what somebody wants for it.
+    /// Reading what there is to know of a process, or what touches many queues.
     Process,
+    /// Doing what somebody wants for processes, and writing that down.
+    Order,
     /// Putting together everything that is known.
     Overview,
 }
@@ -23,7 +25,7 @@ impl Work {
         match self {
             Self::Word => 1,
             Self::Answer => 4,
-            Self::Process => 50,
+            Self::Process | Self::Order => 50,
             Self::Overview => Allowance::TURN,
         }
     }
@@ -78,8 +80,8 @@ mod tests {
 
     #[test]
     fn the_more_a_piece_costs_the_fewer_fit_into_a_turn() {
-        let kinds = [Work::Word, Work::Answer, Work::Process, Work::Overview];
-        assert_eq!(kinds.map(fit), [100, 25, 2, 1]);
+        let kinds = [Work::Word, Work::Answer, Work::Process, Work::Order, Work::Overview];
+        assert_eq!(kinds.map(fit), [100, 25, 2, 2, 1]);
     }
 
     #[test]

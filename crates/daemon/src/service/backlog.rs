@@ -69,6 +69,12 @@ impl Backlog {
         is_over && std::mem::take(&mut self.is_reloading)
     }
 
+    /// Nobody waits any more: everybody is to be met anew. A reload that was under way is over
+    /// then, and whoever waits for that is told.
+    pub(super) fn forget_all(&mut self) {
+        self.waiting.clear();
+    }
+
     fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -159,6 +165,9 @@ mod tests {
         }
         backlog.add_reload(vec![]);
         assert!(backlog.take_end_of_reload(), "nobody had to be judged");
+        backlog.add_reload(vec![key(1)]);
+        backlog.forget_all();
+        assert!(backlog.is_empty() && backlog.take_end_of_reload(), "all are met anew");
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Service {
         self.queue_suspensions = Default::default();
         self.chronicle = Default::default();
         self.history = Default::default();
-        self.backlog = Default::default();
+        self.backlog.forget_all();
         self.meet_everybody();
         Ok(())
     }

@@ -69,15 +69,7 @@ impl Service {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let caller = Caller::new(session.peer(), self.own_uid, &self.accounts);
         let asker = Asker { session: id, caller, process: session.process };
-        let is_order = matches!(
-            body,
-            Request::Register { .. }
-                | Request::Set { .. }
-                | Request::Suspend { .. }
-                | Request::Resume { .. }
-                | Request::ResumeAll
-                | Request::Detach { .. }
-        );
+        let is_order = work_of(&body) == Work::Order;
         let answer = match self.answer(asker, request, body, now_ns) {
             Ok(answer) => answer,
             Err(refused) => Reply::Refused(refused.to_wire()).into(),
@@ -269,8 +261,8 @@ const fn work_of(request: &Request) -> Work {
         | Request::Suspend { .. }
         | Request::Resume { .. }
         | Request::ResumeAll
-        | Request::Detach { .. }
-        | Request::PolicySet(_)
+        | Request::Detach { .. } => Work::Order,
+        Request::PolicySet(_)
         | Request::Follow
         | Request::Trace { .. }
         | Request::ListQueues { .. }
