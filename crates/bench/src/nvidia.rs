@@ -39,6 +39,11 @@ pub use mode::Mode;
 pub use programs::Programs;
 pub(crate) use programs::{Leash, there};
 
+/// The modes there are on a GPU.
+pub fn modes() -> Vec<ModeInfo> {
+    Mode::ALL.into_iter().map(Mode::info).collect()
+}
+
 /// Real processes on a real GPU.
 #[derive(Debug)]
 pub struct Nvidia {
@@ -93,7 +98,7 @@ impl Backend for Nvidia {
     }
 
     fn modes(&self) -> Vec<ModeInfo> {
-        Mode::ALL.into_iter().map(Mode::info).collect()
+        modes()
     }
 
     fn missing(&mut self, steps: &[Step<'_>]) -> Vec<String> {

@@ -1,11 +1,8 @@
 //! `gpreempt bench list`: the suites and the modes there are.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use gpreempt_bench::emulated::Emulated;
 use gpreempt_bench::engine::Backend;
-use gpreempt_bench::nvidia::Nvidia;
+use gpreempt_bench::nvidia;
 use gpreempt_bench::results::ModeInfo;
 use gpreempt_bench::suite::{Suite, built_in, built_in_names};
 use serde::Serialize;
@@ -36,17 +33,15 @@ struct ListedCase {
 }
 
 /// The modes of all backends.
-pub(super) fn all_modes() -> Result<Vec<ModeInfo>, Failure> {
-    let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
-    Ok([Emulated::default().modes(), nvidia.modes()].concat())
+pub(super) fn all_modes() -> Vec<ModeInfo> {
+    [Emulated::default().modes(), nvidia::modes()].concat()
 }
 
 pub(super) fn main(args: &BenchListArgs) -> Result<(), Failure> {
-    let nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).map_err(Failure::run)?;
     let listed = Listed {
         suites: built_in_names().filter_map(built_in).map(suite).collect(),
         emulated_modes: Emulated::default().modes(),
-        nvidia_modes: nvidia.modes(),
+        nvidia_modes: nvidia::modes(),
     };
     if args.json {
         return output::print_json(&listed);

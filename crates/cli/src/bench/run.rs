@@ -94,7 +94,7 @@ fn stopped(results: &Results, path: &Path) -> Result<Failure, Failure> {
 
 /// A mode that only another backend has is named as such.
 fn with_other(error: String, wished: &[String], args: &BenchArgs) -> Failure {
-    let known = super::list::all_modes().unwrap_or_default();
+    let known = super::list::all_modes();
     let is_known = wished.iter().all(|name| known.iter().any(|mode| mode.name == *name));
     let other = match args.backend {
         BenchBackend::Emulated => "nvidia",

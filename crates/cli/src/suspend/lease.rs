@@ -1,6 +1,7 @@
 //! A suspension through the daemon: a short lease that is renewed, so that it ends soon after this
 //! command does, however that happens.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub(super) const LEASE: Duration = Duration::from_millis(900);
 pub(super) const RENEW: Duration = Duration::from_millis(300);
 /// How often it is looked whether the process is off its devices.
 const UNTIL_OFF: Duration = Duration::from_millis(2);
+/// How long that may take: it is tried again and again meanwhile, and the lease must not end.
+const UNTIL_OFF_MAX: Duration = Duration::from_millis(300);
 /// How often it is looked whether somebody else resumed the process: before each renewal.
 const LOOK: Duration = RENEW;
 
@@ -32,9 +35,10 @@ pub(super) fn main(mut client: Client, args: &SuspendArgs, pid: u32) -> Result<(
     let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
     let before = task_of(&mut client, process)?;
     let replaced = before.as_ref().and_then(lease_of);
-    let faults = before.map_or(0, |task| task.faults);
     suspend(&mut client, process, left(begin))?;
-    wait_until_off(&mut client, process, faults)?;
+    if let Some(why) = still_on(&mut client, &BTreeSet::from([pid]))?.remove(&pid) {
+        return Err(Failure::run(format_args!("{pid} runs on: {why}")));
+    }
     say_stopped(args, &pid.to_string(), replaced)?;
     let (mut renewed, mut looked) = (begin, begin);
     let mut is_suspended = true;
@@ -82,27 +86,32 @@ fn look(client: &mut Client, process: Process) -> Result<bool, Failure> {
     Ok(task_of(client, process)?.as_ref().and_then(lease_of).is_some())
 }
 
-/// Waits until none of its queues may run, or somebody else resumed it. If that fails it is left
-/// running.
-fn wait_until_off(client: &mut Client, process: Process, faults: u64) -> Result<(), Failure> {
-    let end = Instant::now() + LEASE;
+/// Waits until none of them may run, or somebody else resumed them. Those that still may are
+/// resumed: they are said to run on, so they shall. Says which, and why.
+pub(super) fn still_on(
+    client: &mut Client,
+    pids: &BTreeSet<u32>,
+) -> Result<BTreeMap<u32, String>, Failure> {
+    let end = Instant::now() + UNTIL_OFF_MAX;
     loop {
         let snapshot = daemon::snapshot(client)?;
-        let task = snapshot.tasks.iter().find(|task| task.pid == process.pid());
         let is_on = |task: &&TaskSnapshot| {
             lease_of(task).is_some() && task.queues.iter().any(|queue| queue.on)
         };
-        let Some(task) = task.filter(is_on) else { return Ok(()) };
-        if task.faults == faults && Instant::now() < end {
+        let tasks = snapshot.tasks.iter().filter(|task| pids.contains(&task.pid)).filter(is_on);
+        let still: Vec<u32> = tasks.map(|task| task.pid).collect();
+        if !still.is_empty() && Instant::now() < end {
             std::thread::sleep(UNTIL_OFF);
             continue;
         }
-        let _ = client.expect_ok(&Request::Resume { process });
         let why = snapshot.problems.first().map_or("its log says why", String::as_str);
-        return Err(Failure::run(format_args!(
-            "gpreemptd could not stop {}, which runs on: {why}",
-            process.pid()
-        )));
+        let mut left = BTreeMap::new();
+        for pid in still {
+            // The lease may be over by now, or the process.
+            let _ = client.expect_ok(&Request::Resume { process: daemon::process(pid)? });
+            left.insert(pid, format!("gpreemptd could not stop it: {why}"));
+        }
+        return Ok(left);
     }
 }
 

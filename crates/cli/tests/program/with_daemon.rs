@@ -1,7 +1,6 @@
 //! Commands that ask a daemon, and one that says no, nothing, or goes away.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::policy::PolicySettings;
@@ -256,11 +255,11 @@ fn what_somebody_else_resumed_is_not_suspended_again() {
 #[test]
 fn what_could_not_be_stopped_is_not_said_to_be() {
     let folder = Folder::new("suspend-fails");
-    let asked = AtomicU64::new(0);
-    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+    let daemon = FakeDaemon::start(&folder.0, |request| match request {
         Request::Snapshot => {
             let mut known = snapshot(TaskState::Suspended);
-            known.tasks[0].faults = 7 + asked.fetch_add(1, Ordering::Relaxed);
+            known.devices =
+                vec![DeviceSnapshot { uuid: "GPU-a".into(), ..DeviceSnapshot::default() }];
             known.problems = vec!["the journal cannot be written".into()];
             Deed::Snapshot(Box::new(known))
         }
@@ -268,8 +267,13 @@ fn what_could_not_be_stopped_is_not_said_to_be() {
     });
     let (code, line) = folder.failure(&["suspend", "4242", "--for", "700ms"]);
     assert_eq!(code, 1);
-    assert!(line.contains("could not stop 4242, which runs on: the journal cannot"), "{line}");
+    let why = "4242 runs on: gpreemptd could not stop it: the journal cannot be written";
+    assert!(line.contains(why), "{line}");
     assert_eq!(daemon.heard().last(), Some(&Request::Resume { process: process() }));
+    let everything = ["suspend", "--gpu", "GPU-a", "--everything", "--for", "100ms"];
+    let said = folder.run(&everything);
+    assert!(!String::from_utf8_lossy(&said.stdout).contains("is stopped"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains(why), "{said:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use gpreempt_wire::client::Client;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::state::{Snapshot, TaskSnapshot};
 
-use super::super::lease::suspend;
+use super::super::lease::{still_on, suspend};
 use super::{Hand, Stopped};
 use crate::daemon;
 use crate::failure::Failure;
@@ -46,13 +46,22 @@ impl Hand for ByDaemon {
         for task in snapshot.tasks.iter().filter(|task| uses(task, &self.uuid, &snapshot)) {
             match suspend(&mut self.client, daemon::process(task.pid)?, left) {
                 Ok(()) => {
-                    self.stopped.insert(task.pid);
                     stopped.pids.insert(task.pid);
                 }
                 Err(Failure::Input(why) | Failure::Run(why)) => {
                     stopped.refused.insert(task.pid, why);
                 }
                 Err(failure @ Failure::ReaderGone) => return Err(failure),
+            }
+        }
+        let fresh: BTreeSet<u32> = stopped.pids.difference(&self.stopped).copied().collect();
+        if !fresh.is_empty() {
+            // Whatever happens while they are waited for, they are let go of in the end.
+            self.stopped.extend(&fresh);
+            for (pid, why) in still_on(&mut self.client, &fresh)? {
+                stopped.pids.remove(&pid);
+                self.stopped.remove(&pid);
+                stopped.refused.insert(pid, why);
             }
         }
         Ok(stopped)
