@@ -206,11 +206,11 @@ def test_hold_cycles(bench):
     while cycles < 1000 and time.monotonic() < begin + 150:
         done = bench.gpreempt("attach", *classes, "--for", "60ms", "--json")
         said = [json.loads(line) for line in done.stdout.splitlines() if '"holds"' in line]
+        # Whose channel was not there yet when the time was over has no such line.
         cycles += len(said)
         held += sum(line["placed"] > 0 for line in said)
-        if done.returncode != 0 or len(said) != 4:
+        if done.returncode != 0 or '"problem"' in done.stdout or done.stderr:
             problems.add((done.stderr or done.stdout).strip()[-200:])
-            cycles += 4 - len(said)
     took = time.monotonic() - begin
     bench.check("1,000 hold channels added and taken out", cycles >= 1000 and not problems,
                 f"{cycles} in {took:.0f} s, {held} of them held; {sorted(problems)[:3]}")

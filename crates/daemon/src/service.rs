@@ -50,6 +50,7 @@ use gpreempt_core::driver::Driver;
 use gpreempt_core::time::Duration;
 use gpreempt_device::controller::Waker;
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_wire::event::Event as WireEvent;
 
 use crate::accounts::Accounts;
 use crate::config::Config;
@@ -132,6 +133,8 @@ struct Service {
     scrape: Option<Scrape>,
     guard: Guard,
     chronicle: Chronicle,
+    /// What happened to processes in this turn, for followers.
+    untold: Vec<WireEvent>,
     history: History,
     problems: Problems,
     turns: u64,

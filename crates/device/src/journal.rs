@@ -191,11 +191,17 @@ impl Session {
     pub fn write(&self, entry: &Entry) -> io::Result<()> {
         let path = self.path_of(entry.process);
         let fresh = path.with_extension("new");
-        // Left by somebody who died while writing; it never counted.
-        let _ = fs::remove_file(&fresh);
-        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
-        serde_json::to_writer(&mut file, entry)?;
-        file.flush()?;
+        let create = || OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh);
+        let mut file = match create() {
+            // Left by somebody who died while writing; it never counted.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&fresh)?;
+                create()?
+            }
+            created => created?,
+        };
+        // In one piece: a device waits to be told until this is written.
+        file.write_all(&serde_json::to_vec(entry)?)?;
         fs::rename(fresh, path)
     }
 

@@ -275,12 +275,14 @@ impl Backends {
 
 impl Backend for Backends {
     fn submit(&mut self, command: Command) {
+        // Before: the device's thread may get our processor as soon as it is woken.
+        let given_ns = monotonic_ns();
         if let Some(owner) = self.owner(command.queue()) {
             owner.submit(command);
             if self.is_followed
                 && matches!(command, Command::Preempt { .. } | Command::Resume { .. })
             {
-                self.commanded.insert(command.queue(), monotonic_ns());
+                self.commanded.insert(command.queue(), given_ns);
             }
             return;
         }

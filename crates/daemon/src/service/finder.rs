@@ -279,7 +279,7 @@ impl Service {
         }
     }
 
-    /// Tells followers something about a process.
+    /// Tells followers something about a process, when this turn's commands are given.
     pub(super) fn tell_of(&mut self, key: ProcessKey, kind: EventKind, duration_ns: u64) {
         if !self.sessions.has_followers() {
             return;
@@ -287,7 +287,7 @@ impl Service {
         if let Some(member) = self.roster.get(key) {
             let mut event = events::of_member(monotonic_ns(), kind, member);
             event.duration_ns = duration_ns;
-            self.sessions.tell(event, &self.poller, &mut self.log);
+            self.untold.push(event);
         }
     }
 

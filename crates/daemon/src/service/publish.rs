@@ -20,6 +20,9 @@ impl Service {
                 decisions.push(decision);
             }
         }
+        for event in std::mem::take(&mut self.untold) {
+            self.sessions.tell(event, &self.poller, &mut self.log);
+        }
         if is_followed {
             for event in self.happened(now_ns, &decisions) {
                 self.sessions.tell(event, &self.poller, &mut self.log);
@@ -90,7 +93,7 @@ impl Service {
         let steady_now = self.driver.now();
         let commanded = self.backends.take_commanded();
         for decision in decisions {
-            // What was decided is told with the time at which the device was told.
+            // What was decided is told with the time at which the device's thread got it.
             let made_ns = machine_ns(decision.at, steady_now, now_ns);
             let at_ns = commanded.get(&decision.queue).map_or(made_ns, |ns| made_ns.max(*ns));
             told.push(self.chronicle.of_decision(at_ns, decision, &self.roster));

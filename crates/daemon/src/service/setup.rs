@@ -121,6 +121,7 @@ impl Service {
             allowance: Default::default(),
             guard,
             chronicle: Default::default(),
+            untold: Vec::new(),
             history: Default::default(),
             problems: Default::default(),
             turns: 0,

@@ -97,8 +97,10 @@ pub struct Reading {
 pub struct Pace {
     /// A ring that moved in this many readings is read every time.
     pub hot_readings: u32,
-    /// How many of the others are read each time, in turn.
+    /// How many of the others are read, in turn.
     pub cold_reads: usize,
+    /// Every how many readings they are.
+    pub cold_every: u32,
 }
 
 impl Rings {
@@ -168,7 +170,7 @@ impl Rings {
 
     /// Reads the rings that are in use and some of the others. None if nothing could be read.
     pub fn read(&mut self) -> Option<Reading> {
-        self.read_at(Pace { hot_readings: HOT_READINGS, cold_reads: COLD_READS })
+        self.read_at(Pace { hot_readings: HOT_READINGS, cold_reads: COLD_READS, cold_every: 1 })
     }
 
     /// The same, for whoever reads more often.
@@ -178,12 +180,15 @@ impl Rings {
         let (mut submitted, mut reads, mut cold) = (false, 0, 0);
         let before = self.total();
         let (last, first) = (self.last_moved, self.next_cold);
+        // Something is always read: without it nobody knows that the rings are still there.
+        let is_turn = last.is_none() || self.reading.is_multiple_of(pace.cold_every);
+        let cold_reads = if is_turn { pace.cold_reads } else { 0 };
         for step in 0..count {
             let index = (first + step) % count;
             let is_hot =
                 Some(index) == last || self.slots[index].is_hot(self.reading, pace.hot_readings);
             if !is_hot {
-                if cold == pace.cold_reads {
+                if cold == cold_reads {
                     continue;
                 }
                 cold += 1;

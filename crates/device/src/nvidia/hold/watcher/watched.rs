@@ -15,8 +15,9 @@ use crate::nvidia::ring::{Pace, Rings};
 
 /// Whoever has not moved for so long is idle.
 pub(super) const IDLE_AFTER: Duration = Duration::from_millis(2_000);
-/// A ring that moved in the last two seconds is read every time, and one of the others.
-const PACE: Pace = Pace { hot_readings: 20_000, cold_reads: 1 };
+/// A ring that moved in the last two seconds is read every time, and one of the others every second
+/// time: each reading goes to the device and back, which takes a microsecond of a processor.
+const PACE: Pace = Pace { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
 
 /// After so long without a movement a context is taken to have nothing to do. Kernels that are
 /// longer than that are rare in programs that are held for.
