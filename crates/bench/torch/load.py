@@ -119,7 +119,7 @@ def request(kind):
     step = lambda: model(token, place, cache)
     graph, result = captured(step) if how == "graph" else (None, None)
     # One by one from Python, a token takes several times as long.
-    tokens = 16 if graph else 4
+    tokens = 16 if graph else 3
 
     def decode():
         token.zero_()
