@@ -13,11 +13,26 @@ use crate::{daemon, output, text_table};
 
 pub(super) fn main(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
     let mut snapshot = daemon::snapshot(&mut client)?;
+    let known = snapshot.tasks.len();
     snapshot.tasks.retain(|task| args.all || !task.queues.is_empty());
     if args.json {
         return output::print_json(&snapshot.tasks);
     }
-    output::print(&text(&snapshot))
+    let hidden = known - snapshot.tasks.len();
+    output::print(&(text(&snapshot) + &not_shown(hidden)))
+}
+
+/// Where to find those that are not in the table: whoever nobody gave a priority has nothing in it.
+fn not_shown(hidden: usize) -> String {
+    match hidden {
+        0 => String::new(),
+        1 => {
+            "1 more is left alone or has no queues; `gpreempt ps --all` shows it and why.\n".into()
+        }
+        more => format!(
+            "{more} more are left alone or have no queues; `gpreempt ps --all` shows them and why.\n"
+        ),
+    }
 }
 
 /// One word for how a process stands.
@@ -151,5 +166,7 @@ mod tests {
         assert_eq!(state(&partly), "suspended");
         let nobody = text(&Snapshot::default());
         assert_eq!(nobody, "No process uses a GPU that gpreemptd schedules.\n");
+        assert_eq!(not_shown(0), "");
+        assert!(not_shown(2).starts_with("2 more are left alone or have no queues; `gpreempt ps"));
     }
 }

@@ -2,7 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::Config;
 use crate::fields::{FILE_BYTES_MAX, ReadError, decode_utf8};
@@ -34,7 +37,7 @@ impl Config {
                 LoadError::Unreadable(path.to_owned(), error)
             }
         };
-        let file = File::open(path).map_err(unreadable)?;
+        let file = open(path).map_err(unreadable)?;
         // One byte more than is allowed, so that a file that is too large is seen to be.
         let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
         let mut bytes = Vec::new();
@@ -42,6 +45,17 @@ impl Config {
         let name = path.to_string_lossy();
         Ok(Self::parse(&name, &decode_utf8(&name, bytes)?)?)
     }
+}
+
+/// Opens a file, but not a pipe: whoever schedules must not wait for somebody to write into it, and
+/// the next time it is read it would have something else in it.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::other("it is a pipe; write it into a file"));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -66,6 +80,15 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_file(&self.0);
         }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let fifo = Scratch::new("fifo", "");
+        fs::remove_file(&fifo.0).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo.0, rustix::fs::Mode::RUSR).unwrap();
+        let error = Config::load(&fifo.0).unwrap_err().to_string();
+        assert!(error.ends_with("cannot be read: it is a pipe; write it into a file"), "{error}");
     }
 
     #[test]

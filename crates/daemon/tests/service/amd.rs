@@ -19,9 +19,10 @@ const NAVI21: u32 = 100_300;
 
 /// A daemon, an emulated KFD, and two loads without end: one less important than the other.
 pub(super) struct Scene {
+    /// Ended first: one that stands still may trace the others, who then cannot end.
+    pub(super) daemon: Daemon,
     pub(super) low: Load,
     pub(super) high: Load,
-    pub(super) daemon: Daemon,
     pub(super) emulator: Emulator,
     pub(super) folder: Folder,
 }
@@ -114,8 +115,14 @@ fn a_daemon_that_stands_still_keeps_nobody_off() {
         let mut scene = Scene::new(kernel, gfx);
         scene.until_low_waits();
         scene.daemon.signal(Signal::STOP);
-        // Nobody has died, so the kernel does nothing. The keeper hears nothing, and acts.
-        scene.until_low_runs();
+        // Nobody has died, so the kernel does nothing. The keeper hears nothing, and acts. If the
+        // daemon was stopped while it traced somebody the keeper has it go on, and it soon begins
+        // anew.
+        until("the low one runs, or did", || {
+            let begins_anew = |line: &String| line.contains("stood still for so long");
+            !scene.emulator.is_stopped(scene.low.pid())
+                || scene.daemon.log().iter().any(begins_anew)
+        });
         assert!(!scene.emulator.is_stopped(scene.high.pid()), "{kernel}");
         // It goes on as if it had just started.
         scene.daemon.signal(Signal::CONT);

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::door::Door;
 use crate::process::ProcessKey;
@@ -104,11 +105,22 @@ fn seize(door: &dyn Door, pid: u32) -> Result<(), Errno> {
     }
 }
 
-/// Whether whoever traces a process is one of us.
+/// Whether whoever traces a process is one of us. One that was stopped in the middle of an errand
+/// goes on: for as long as it stands still nobody else could do anything about the process, which
+/// may be off its devices.
 fn has_errand(door: &dyn Door, pid: u32) -> bool {
     let Some(tracer) = door.tracer_of(pid) else { return false };
-    let name = std::fs::read_to_string(format!("/proc/{tracer}/comm"));
-    name.is_ok_and(|name| name.trim_end() == ERRAND)
+    let status = std::fs::read_to_string(format!("/proc/{tracer}/status")).unwrap_or_default();
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("Name:") != Some(ERRAND) {
+        return false;
+    }
+    // A large T: a debugger's would be a small one, and not for us to end.
+    if field("State:").is_some_and(|state| state.starts_with('T')) {
+        let owner = field("Tgid:").and_then(|number| Pid::from_raw(number.parse().ok()?));
+        let _ = owner.map(|owner| kill_process(owner, Signal::CONT));
+    }
+    true
 }
 
 #[cfg(test)]
@@ -126,6 +138,39 @@ mod tests {
         assert_eq!(door.tracer_of(7), None);
         let failed = as_tracer(&door, 99, || ());
         assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))));
+    }
+
+    #[test]
+    fn whoever_was_stopped_in_the_middle_of_an_errand_goes_on() {
+        let folder = std::env::temp_dir().join(format!("gpreempt-errand-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        // A program is called what its file is called.
+        let program = folder.join(ERRAND);
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut owner = std::process::Command::new(&program).arg("1000").spawn().unwrap();
+        let state = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
+            let at = status.find("State:\t").unwrap() + "State:\t".len();
+            status.as_bytes()[at]
+        };
+        let until = |wanted: fn(u8) -> bool| {
+            let since = Instant::now();
+            while !wanted(state()) && since.elapsed() < Duration::from_secs(10) {
+                thread::sleep(LOOK);
+            }
+            wanted(state())
+        };
+        kill_process(Pid::from_child(&owner), Signal::STOP).unwrap();
+        let is_stopped = until(|state| state == b'T');
+        let kfd = FakeKfd::new();
+        let _client = kfd.client(7);
+        kfd.trace_by_somebody(7, owner.id());
+        let is_ours = has_errand(&kfd.door(1), 7);
+        let goes_on = until(|state| state != b'T');
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(is_stopped && is_ours && goes_on);
     }
 
     #[test]
