@@ -24,15 +24,12 @@ pub(super) fn main(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
 
 /// Where to find those that are not in the table: whoever nobody gave a priority has nothing in it.
 fn not_shown(hidden: usize) -> String {
-    match hidden {
-        0 => String::new(),
-        1 => {
-            "1 more is left alone or has no queues; `gpreempt ps --all` shows it and why.\n".into()
-        }
-        more => format!(
-            "{more} more are left alone or have no queues; `gpreempt ps --all` shows them and why.\n"
-        ),
-    }
+    let (are, them) = match hidden {
+        0 => return String::new(),
+        1 => ("is left alone or has", "it"),
+        _ => ("are left alone or have", "them"),
+    };
+    format!("{hidden} more {are} no queues; `gpreempt ps --all` shows {them}, and why.\n")
 }
 
 /// One word for how a process stands.
