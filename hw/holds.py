@@ -201,19 +201,22 @@ def test_hold_cycles(bench):
                           "--kernel-us", "20", "--gap-us", "20") for _ in range(4)]
     classes = [f"{load.pid}:{12 if place else 2}" for place, load in enumerate(loads)]
     descriptors = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in loads}
-    memory, cycles, held, problems = memory_used(), 0, 0, set()
+    memory, attaches, cycles, held, problems = memory_used(), 0, 0, 0, set()
     begin = time.monotonic()
     while cycles < 1000 and time.monotonic() < begin + 150:
         done = bench.gpreempt("attach", *classes, "--for", "60ms", "--json")
         said = [json.loads(line) for line in done.stdout.splitlines() if '"holds"' in line]
         # Whose channel was not there yet when the time was over has no such line.
+        attaches += 1
         cycles += len(said)
         held += sum(line["placed"] > 0 for line in said)
         if done.returncode != 0 or '"problem"' in done.stdout or done.stderr:
             problems.add((done.stderr or done.stdout).strip()[-200:])
     took = time.monotonic() - begin
-    bench.check("1,000 hold channels added and taken out", cycles >= 1000 and not problems,
-                f"{cycles} in {took:.0f} s, {held} of them held; {sorted(problems)[:3]}")
+    bench.check("1,000 hold channels added and taken out",
+                cycles >= max(1000, 0.9 * 4 * attaches) and not problems,
+                f"{cycles} in {attaches} attaches and {took:.0f} s; {sorted(problems)[:3]}")
+    bench.check("most of them held", held >= 0.5 * cycles, f"{held}")
     now = {load.pid: len(os.listdir(f"/proc/{load.pid}/fd")) for load in loads}
     bench.check("no descriptor and no GPU memory is left",
                 now == descriptors and memory_used() <= memory + 2,

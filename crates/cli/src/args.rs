@@ -146,7 +146,7 @@ pub(crate) struct DoctorArgs {
 /// Who uses the GPUs, and how they are scheduled where gpreemptd is running.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PsArgs {
-    /// Also processes that have nothing on a GPU
+    /// Also processes that have nothing on a GPU or are left alone
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]

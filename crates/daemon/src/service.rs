@@ -133,7 +133,7 @@ struct Service {
     scrape: Option<Scrape>,
     guard: Guard,
     chronicle: Chronicle,
-    /// What happened to processes in this turn, for followers.
+    /// What happened to processes since followers were last told.
     untold: Vec<WireEvent>,
     history: History,
     problems: Problems,

@@ -201,8 +201,11 @@ impl Session {
             created => created?,
         };
         // In one piece: a device waits to be told until this is written.
-        file.write_all(&serde_json::to_vec(entry)?)?;
-        fs::rename(fresh, path)
+        let written = file.write_all(&serde_json::to_vec(entry)?);
+        written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
+            // Half a text takes room, of which there may be none.
+            let _ = fs::remove_file(&fresh);
+        })
     }
 
     /// Forgets a process: nothing of ours is left in it.

@@ -26,10 +26,10 @@ pub(super) fn main(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
 fn not_shown(hidden: usize) -> String {
     let (are, them) = match hidden {
         0 => return String::new(),
-        1 => ("is left alone or has", "it"),
-        _ => ("are left alone or have", "them"),
+        1 => ("process is left alone or has", "it"),
+        _ => ("processes are left alone or have", "them"),
     };
-    format!("{hidden} more {are} no queues; `gpreempt ps --all` shows {them}, and why.\n")
+    format!("{hidden} {are} no queues; `gpreempt ps --all` shows {them}, and why.\n")
 }
 
 /// One word for how a process stands.
@@ -164,6 +164,8 @@ mod tests {
         let nobody = text(&Snapshot::default());
         assert_eq!(nobody, "No process uses a GPU that gpreemptd schedules.\n");
         assert_eq!(not_shown(0), "");
-        assert!(not_shown(2).starts_with("2 more are left alone or have no queues; `gpreempt ps"));
+        assert!(
+            not_shown(2).starts_with("2 processes are left alone or have no queues; `gpreempt")
+        );
     }
 }

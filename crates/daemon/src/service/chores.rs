@@ -195,7 +195,7 @@ impl Service {
         let mut event = WireEvent::new(now_ns, EventKind::Policy);
         let policy = self.driver.scheduler().config().policy;
         event.reason = Text::new(&format!("the policy is {policy} now"));
-        self.sessions.tell(event, &self.poller, &mut self.log);
+        self.untold.push(event);
     }
 }
 

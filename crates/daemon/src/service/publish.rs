@@ -20,13 +20,19 @@ impl Service {
                 decisions.push(decision);
             }
         }
-        for event in std::mem::take(&mut self.untold) {
-            self.sessions.tell(event, &self.poller, &mut self.log);
-        }
+        self.tell_the_untold();
         if is_followed {
             for event in self.happened(now_ns, &decisions) {
                 self.sessions.tell(event, &self.poller, &mut self.log);
             }
+        }
+    }
+
+    /// Tells followers what happened to processes. Also before there is another follower: what
+    /// happened before it came is not for it.
+    pub(super) fn tell_the_untold(&mut self) {
+        for event in std::mem::take(&mut self.untold) {
+            self.sessions.tell(event, &self.poller, &mut self.log);
         }
     }
 

@@ -201,6 +201,7 @@ impl Service {
         request: u64,
         time: Option<Duration>,
     ) -> Result<(), Refused> {
+        self.tell_the_untold();
         let now = instant(monotonic_ns());
         let Some(session) = self.sessions.get_mut(asker.session) else { return Ok(()) };
         if session.follower.is_some() {

@@ -110,7 +110,7 @@ fn whoever_was_off_goes_on_when_the_daemon_is_killed() {
 
 #[test]
 fn a_daemon_that_stands_still_keeps_nobody_off() {
-    // A session that its owner ends, one that only a tracer may end, and a pause.
+    // A session that its owner ends, one whose calls need a tracer, and a pause.
     for (kernel, gfx) in [("6.12.103", MI300X), ("6.12.95", MI300X), ("6.1", MI300X)] {
         let mut scene = Scene::new(kernel, gfx);
         scene.until_low_waits();

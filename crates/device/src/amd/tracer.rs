@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, getuid, kill_process};
 
 use super::door::Door;
 use crate::process::ProcessKey;
@@ -116,15 +116,22 @@ fn has_errand(door: &dyn Door, pid: u32) -> bool {
         return false;
     }
     // A large T: a debugger's would be a small one, and not for us to end.
-    if field("State:").is_some_and(|state| state.starts_with('T')) {
-        let owner = field("Tgid:").and_then(|number| Pid::from_raw(number.parse().ok()?));
-        let _ = owner.map(|owner| kill_process(owner, Signal::CONT));
+    let is_stopped = field("State:").is_some_and(|state| state.starts_with('T'));
+    // Anybody can be called so, but nobody else's programs are for us to set going.
+    let uid = field("Uid:").and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok());
+    let is_ours = uid.is_some_and(|uid: u32| uid == 0 || uid == getuid().as_raw());
+    let owner = field("Tgid:").and_then(|number| Pid::from_raw(number.parse().ok()?));
+    // If it is ourselves who are being stopped, that is not to be undone.
+    if let Some(owner) = owner.filter(|owner| is_stopped && is_ours && *owner != getpid()) {
+        let _ = kill_process(owner, Signal::CONT);
     }
     true
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
     use crate::amd::fake::FakeKfd;
 
@@ -147,7 +154,9 @@ mod tests {
         // A program is called what its file is called.
         let program = folder.join(ERRAND);
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
-        let mut owner = std::process::Command::new(&program).arg("1000").spawn().unwrap();
+        let mut owner = std::process::Command::new(&program);
+        // Some programs go by the name they are called by.
+        let mut owner = owner.arg0("sleep").arg("1000").spawn().unwrap();
         let state = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
             let at = status.find("State:\t").unwrap() + "State:\t".len();

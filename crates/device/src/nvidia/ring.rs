@@ -180,7 +180,7 @@ impl Rings {
         let (mut submitted, mut reads, mut cold) = (false, 0, 0);
         let before = self.total();
         let (last, first) = (self.last_moved, self.next_cold);
-        // Something is always read: without it nobody knows that the rings are still there.
+        // Something is always asked for: otherwise nobody knows that the rings are still there.
         let is_turn = last.is_none() || self.reading.is_multiple_of(pace.cold_every);
         let cold_reads = if is_turn { pace.cold_reads } else { 0 };
         for step in 0..count {
