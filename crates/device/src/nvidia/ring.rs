@@ -103,6 +103,14 @@ pub struct Pace {
     pub cold_every: u32,
 }
 
+impl Pace {
+    /// How many of the others are read this time. Some are if none has moved yet: otherwise nothing
+    /// would be asked for, and nobody would know that the rings are still there.
+    const fn cold_reads_at(self, reading: u32, has_moved: bool) -> usize {
+        if has_moved && !reading.is_multiple_of(self.cold_every) { 0 } else { self.cold_reads }
+    }
+}
+
 impl Rings {
     /// Finds the rings of a context and begins to watch them.
     ///
@@ -180,9 +188,7 @@ impl Rings {
         let (mut submitted, mut reads, mut cold) = (false, 0, 0);
         let before = self.total();
         let (last, first) = (self.last_moved, self.next_cold);
-        // Something is always asked for: otherwise nobody knows that the rings are still there.
-        let is_turn = last.is_none() || self.reading.is_multiple_of(pace.cold_every);
-        let cold_reads = if is_turn { pace.cold_reads } else { 0 };
+        let cold_reads = pace.cold_reads_at(self.reading, last.is_some());
         for step in 0..count {
             let index = (first + step) % count;
             let is_hot =
@@ -277,6 +283,15 @@ mod tests {
 
     fn word(get: u32, put: u32) -> u64 {
         u64::from(put) << 32 | u64::from(get)
+    }
+
+    #[test]
+    fn rings_that_do_not_move_are_read_now_and_then_and_always_if_none_has_moved() {
+        let pace = |cold_every| Pace { hot_readings: 1, cold_reads: 3, cold_every };
+        let reads = |pace: Pace, has_moved| [4, 5, 6].map(|at| pace.cold_reads_at(at, has_moved));
+        assert_eq!(reads(pace(1), true), [3, 3, 3]);
+        assert_eq!(reads(pace(2), true), [3, 0, 3]);
+        assert_eq!(reads(pace(2), false), [3, 3, 3]);
     }
 
     #[test]
