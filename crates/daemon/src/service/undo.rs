@@ -1,0 +1,4 @@
+//! Undo: the journal, the keeper, and the restart after the keeper reverted everything.
+
+pub(crate) mod guard;
+pub(crate) mod renewal;
