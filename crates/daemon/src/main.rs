@@ -18,10 +18,8 @@ use args::{Args, Command};
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
-        Some(Command::Keeper { folder, holds }) => {
-            keep(folder, holds.as_deref()).map_err(Failure::Work)
-        }
-        Some(Command::Man { folder }) => man(folder).map_err(Failure::Input),
+        Some(Command::Keeper { folder, holds }) => keep(folder, holds.as_deref()),
+        Some(Command::Man { folder }) => man(folder),
         None if args.check => check(&args),
         None => service::run(args.options()),
     };
@@ -39,19 +37,19 @@ fn main() -> ExitCode {
 }
 
 /// The manual page, from the same words as `--help`.
-fn man(folder: &Path) -> Result<(), String> {
+fn man(folder: &Path) -> Result<(), Failure> {
     let path = folder.join("gpreemptd.8");
     let mut page = Vec::new();
     clap_mangen::Man::new(Args::command())
         .section("8")
         .render(&mut page)
         .and_then(|()| std::fs::write(&path, page))
-        .map_err(|error| format!("{}: {error}", path.display()))
+        .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
 }
 
 /// The keeper, where it has no program of its own.
-fn keep(folder: &Path, holds: Option<&Path>) -> Result<(), String> {
-    keeper::main(folder, holds, act::undo).map_err(|error| error.to_string())
+fn keep(folder: &Path, holds: Option<&Path>) -> Result<(), Failure> {
+    keeper::main(folder, holds, act::undo).map_err(|error| Failure::Work(error.to_string()))
 }
 
 /// Explains the configuration, and what it means for the processes that are there.
@@ -66,7 +64,8 @@ fn check(args: &Args) -> Result<(), Failure> {
         None if usual.exists() => usual.to_string_lossy(),
         None => "the defaults".into(),
     };
-    let socket = options.socket_path(&config).map_err(Failure::Input)?;
+    let socket = options.socket_path(&config);
+    let socket = socket.map_err(|error| Failure::Input(error.to_string()))?;
     let report = Report::new(&file, &config, &socket, (&accounts, &processes));
     let text =
         if args.json { report.json().map_err(|error| error.to_string())? } else { report.text() };

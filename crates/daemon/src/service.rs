@@ -13,6 +13,7 @@ mod maintenance;
 mod notify;
 mod poller;
 mod processes;
+mod reload;
 mod setup;
 mod signals;
 mod telemetry;
@@ -20,36 +21,24 @@ mod undo;
 mod work_budget;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use gpreempt_core::driver::Driver;
-use gpreempt_core::time::Duration;
-use gpreempt_device::controller::Waker;
+use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_wire::event::Event as WireEvent;
+use gpreempt_wire::state::Snapshot;
 
-use crate::accounts::Accounts;
-use crate::config::Config;
 use alarm::Alarm;
-use clients::sessions::Sessions;
-use devices::backends::Backends;
-use devices::queue_suspensions::QueueSuspensions;
+use clients::Clients;
+use devices::Devices;
 pub use failure::Failure;
+use failure::LoopError;
 use notify::Notifier;
 use poller::{Poller, Source};
-use processes::inspection_queue::Backlog;
-use processes::process_table::Roster;
-use processes::registrations::Registrations;
-use processes::saved_settings::Orders;
+use processes::{Context, Processes};
+pub use setup::SocketPathError;
 use signals::Signals;
-use telemetry::events::Chronicle;
-use telemetry::history::History;
-use telemetry::log::Log;
-use telemetry::loop_latency::{Punctuality, processor_time};
-use telemetry::metrics_server::Scrape;
-use telemetry::problems::Problems;
-use telemetry::snapshot::instant;
+use telemetry::Telemetry;
+use telemetry::loop_latency::processor_time;
 use undo::guard::Guard;
 use work_budget::{Allowance, Work};
 
@@ -79,49 +68,23 @@ const SLEEP_IDLE_NS: u64 = 250_000_000;
 /// How long it sleeps while a page is looked at without being woken.
 const SLEEP_RESTLESS_NS: u64 = 1_000_000;
 
-/// A daemon.
+/// A daemon: the loop, and the five jobs it runs.
 #[derive(Debug)]
 struct Service {
     options: Options,
-    config: Config,
-    accounts: Accounts,
-    /// The variables that are read of the environment of processes.
-    environment_names: BTreeSet<String>,
-    own_uid: u32,
-    started_ns: u64,
-    log: Log,
-    notifier: Notifier,
+    clients: Clients,
+    processes: Processes,
+    devices: Devices,
+    guard: Guard,
+    telemetry: Telemetry,
     poller: Poller,
     alarm: Alarm,
     signals: Signals,
-    waker: Waker,
-    socket: PathBuf,
-    driver: Driver,
-    backends: Backends,
-    roster: Roster,
-    registrations: Registrations,
-    orders: Orders,
-    sessions: Sessions,
-    queue_suspensions: QueueSuspensions,
-    /// Processes that have to be looked into.
-    backlog: Backlog,
+    notifier: Notifier,
     /// What this turn may still take on.
     allowance: Allowance,
-    scrape: Option<Scrape>,
-    guard: Guard,
-    chronicle: Chronicle,
-    /// What happened to processes since followers were last told.
-    untold: Vec<WireEvent>,
-    history: History,
-    problems: Problems,
-    turns: u64,
-    punctuality: Punctuality,
-    /// The last number that a watched process was given.
-    last_watch: u64,
     chores_at_ns: u64,
     watchdog_at_ns: u64,
-    /// Something was said to the devices that the scheduler has not taken in yet.
-    is_changed: bool,
     is_stopping: bool,
 }
 
@@ -131,26 +94,26 @@ struct Service {
 /// Why it could not start, or could not go on; one sentence. What it changed is undone.
 pub fn run(options: Options) -> Result<(), Failure> {
     let mut service = Service::start(options)?;
-    let kinds = service.backends.kinds().join(", ");
+    let kinds = service.devices.backends.kinds().join(", ");
     let kinds = if kinds.is_empty() { "no devices".to_owned() } else { kinds };
-    let socket = service.socket.display().to_string();
-    service.log.info(format_args!("ready at {socket}: {kinds}"));
+    let socket = service.clients.socket().display();
+    service.telemetry.log.info(format_args!("ready at {socket}: {kinds}"));
     service.notifier.ready(&format!("schedules {kinds}"));
     let result = service.turn().and_then(|()| service.serve());
     Ok(service.stop(result)?)
 }
 
 impl Service {
-    fn serve(&mut self) -> Result<(), String> {
+    fn serve(&mut self) -> Result<(), LoopError> {
         while !self.is_stopping {
             let at_most = self.alarm.left(monotonic_ns());
-            let ready = self.poller.wait(at_most).map_err(|error| error.to_string())?;
-            let interval = self.driver.scheduler().config().interval;
-            self.punctuality.begin(processor_time(), interval);
+            let ready = self.poller.wait(at_most).map_err(LoopError::Wait)?;
+            let interval = self.devices.scheduler().config().interval;
+            self.telemetry.punctuality.begin(processor_time(), interval);
             if ready.is_empty()
                 && let Some(late) = self.alarm.late(monotonic_ns())
             {
-                self.punctuality.note(late, interval);
+                self.telemetry.punctuality.note(late, interval);
             }
             self.dispatch_all(ready)?;
             self.turn()?;
@@ -158,8 +121,8 @@ impl Service {
         Ok(())
     }
 
-    /// Serves who wants something, as far as one turn may.
-    fn dispatch_all(&mut self, ready: Vec<Source>) -> Result<(), String> {
+    /// Serves the sources that are ready, as far as the budget of one turn permits.
+    fn dispatch_all(&mut self, ready: Vec<Source>) -> Result<(), LoopError> {
         self.allowance = Allowance::default();
         for source in ready {
             if source.can_wait() && self.allowance.is_spent() {
@@ -171,33 +134,37 @@ impl Service {
         Ok(())
     }
 
-    fn dispatch(&mut self, source: Source) -> Result<(), String> {
+    fn dispatch(&mut self, source: Source) -> Result<(), LoopError> {
         let now_ns = monotonic_ns();
         let now = instant(now_ns);
         match source {
-            Source::Clients => self.sessions.accept(now, &self.poller, &mut self.log),
+            Source::Clients => {
+                self.clients.sessions.accept(now, &self.poller, &mut self.telemetry.log);
+            }
             Source::Signals => self.take_signals(now_ns)?,
-            Source::Devices => self.waker.clear(),
+            Source::Devices => self.devices.waker.clear(),
             Source::Session(id) => self.serve_session(id, now_ns),
             Source::Process(watch) => {
                 self.allowance.take(Work::Answer);
-                self.take_end(watch);
+                let (processes, mut context) = self.processes_and_context();
+                processes.take_end(watch, &mut context);
             }
             Source::MetricsClients => {
-                let accepted = self.scrape.as_mut().map(|s| s.accept(now, &self.poller));
-                if let Some(Err(problem)) = accepted {
-                    self.problem(&problem);
+                let scrape = self.telemetry.scrape.as_mut();
+                let accepted = scrape.map(|scrape| scrape.accept(now, &self.poller));
+                if let Some(Err(error)) = accepted {
+                    self.telemetry.problem(&error.to_string());
                 }
             }
             Source::Metrics(id) => {
-                if let Some(mut scrape) = self.scrape.take() {
+                if let Some(mut scrape) = self.telemetry.scrape.take() {
                     let is_asked = Cell::new(false);
                     let text = || {
                         is_asked.set(true);
                         crate::metrics::text(&self.snapshot(now_ns))
                     };
                     scrape.step(id, now, &self.poller, text);
-                    self.scrape = Some(scrape);
+                    self.telemetry.scrape = Some(scrape);
                     let work = if is_asked.get() { Work::Overview } else { Work::Answer };
                     self.allowance.take(work);
                 }
@@ -207,65 +174,95 @@ impl Service {
     }
 
     /// One turn: everything that has come in so far has its consequences.
-    fn turn(&mut self) -> Result<(), String> {
-        self.turns += 1;
+    fn turn(&mut self) -> Result<(), LoopError> {
+        self.telemetry.turns += 1;
         self.look_after_session()?;
         self.guard.beat();
         let now_ns = monotonic_ns();
-        self.end_leases(now_ns);
+        let (processes, mut context) = self.processes_and_context();
+        processes.end_leases(now_ns, &mut context);
         self.settle_queue_suspensions(now_ns);
-        self.look_at_pages(now_ns);
+        let Self { clients, processes, devices, telemetry, .. } = self;
+        clients.look_at_pages(instant(now_ns), processes, devices, telemetry);
         self.allowance.leave_one();
-        let mut wait = Duration::ZERO;
-        for _ in 0..STEPS_MAX {
-            self.is_changed = false;
-            wait = self.driver.step(instant(now_ns), &mut self.backends);
-            self.take_notes();
-            self.look_into_some();
-            if !self.is_changed {
-                break;
-            }
+        let wait = self.step(instant(now_ns));
+        if self.processes.end_looks(&mut self.telemetry.log) {
+            self.end_reload();
         }
-        self.end_looks();
-        self.publish(now_ns);
+        let Self { clients, processes, devices, telemetry, poller, .. } = self;
+        telemetry.publish(now_ns, devices, &processes.roster, &mut clients.sessions, poller);
         self.do_chores(now_ns)?;
         self.set_alarm(now_ns, wait);
         Ok(())
     }
 
+    /// Steps of the scheduler, until one leads to nothing more. Returns how long it needs no other.
+    fn step(&mut self, now: Instant) -> Duration {
+        let mut wait = Duration::ZERO;
+        for _ in 0..STEPS_MAX {
+            wait = self.devices.step(now);
+            let mut allowance = self.allowance;
+            let (processes, mut context) = self.processes_and_context();
+            processes.take_notes(&mut context);
+            processes.look_into_some(&mut allowance, &mut context);
+            self.allowance = allowance;
+            if !self.devices.is_changed {
+                break;
+            }
+        }
+        wait
+    }
+
+    /// Ends the queue suspensions of sessions that are closed, and settles the others.
+    fn settle_queue_suspensions(&mut self, now_ns: u64) {
+        for session in self.clients.sessions.take_left() {
+            self.devices.queue_suspensions.end_session(session);
+        }
+        self.devices.settle_queue_suspensions(now_ns);
+    }
+
     fn set_alarm(&mut self, now_ns: u64, wait: Duration) {
-        let has_queues = self.driver.scheduler().queues().next().is_some();
+        let has_queues = self.devices.scheduler().queues().next().is_some();
         let wait_ns = if has_queues { wait.as_nanos() } else { SLEEP_IDLE_NS };
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
-        at_ns = at_ns.min(self.roster.next_lease_ns().unwrap_or(u64::MAX));
-        at_ns = at_ns.min(self.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
-        if self.is_changed || !self.backlog.is_empty() {
+        at_ns = at_ns.min(self.processes.roster.next_lease_ns().unwrap_or(u64::MAX));
+        at_ns = at_ns.min(self.devices.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
+        if self.devices.is_changed || !self.processes.backlog.is_empty() {
             at_ns = now_ns;
-        } else if self.sessions.has_restless_page() {
+        } else if self.clients.sessions.has_restless_page() {
             at_ns = at_ns.min(now_ns.saturating_add(SLEEP_RESTLESS_NS));
         }
         self.alarm.set(at_ns);
     }
 
-    /// Says that something did not work; the same thing once.
-    fn problem(&mut self, problem: &str) {
-        if self.problems.add(problem, instant(monotonic_ns())) {
-            self.log.warn(problem);
-        }
+    /// The processes, and the other jobs as far as a change of a process concerns them.
+    fn processes_and_context(&mut self) -> (&mut Processes, Context<'_>) {
+        let Self { processes, devices, telemetry, guard, poller, .. } = self;
+        (processes, Context { devices, telemetry, guard, poller })
+    }
+
+    /// Everything at this moment.
+    fn snapshot(&self, now_ns: u64) -> Snapshot {
+        let sessions = self.clients.sessions.len();
+        self.telemetry.snapshot(now_ns, &self.devices, &self.processes.roster, sessions)
     }
 
     /// Ends in good order: everything is put back as it was.
-    fn stop(mut self, result: Result<(), String>) -> Result<(), String> {
+    fn stop(mut self, result: Result<(), LoopError>) -> Result<(), LoopError> {
         self.notifier.stopping();
-        self.sessions.close_all();
-        // Whoever could not be put back is in the journal, and the keeper tries again.
-        let released = self.backends.release_all();
-        let kept = "something could not be put back; the keeper goes on trying";
-        let released = released.map_err(|error| format!("{kept}: {error}"));
+        self.clients.sessions.close_all();
+        // What could not be put back is in the journal, and the keeper tries again.
+        let released = self.devices.backends.release_all();
+        let released = released.map_err(|error| LoopError::NotReleased(error.to_string()));
         match &released {
-            Ok(()) => self.log.info("everything is as it was; ends"),
-            Err(problem) => self.log.error(problem),
+            Ok(()) => self.telemetry.log.info("everything is as it was; ends"),
+            Err(problem) => self.telemetry.log.error(problem),
         }
         result.and(released)
     }
+}
+
+/// A moment of the machine's clock as the scheduler counts.
+const fn instant(now_ns: u64) -> Instant {
+    Instant::from_nanos(now_ns)
 }

@@ -1,4 +1,8 @@
 //! Devices: their controllers, the scheduler that drives them, and queues that sessions suspended.
+//!
+//! [`Devices`] delivers events to the scheduler and its commands to the controllers. It knows tasks
+//! and queues; which process a task is, and what that process may have, is the business of
+//! [`processes`](super::processes). Nothing here waits for a device: controllers have threads.
 
 pub(crate) mod amd;
 pub(crate) mod backends;
@@ -7,3 +11,102 @@ pub(crate) mod fake;
 pub(crate) mod policy_settings;
 pub(crate) mod queue_requests;
 pub(crate) mod queue_suspensions;
+
+use std::collections::BTreeSet;
+
+use gpreempt_core::config::Config;
+use gpreempt_core::driver::Driver;
+use gpreempt_core::event::Event;
+use gpreempt_core::id::{DeviceId, TaskId};
+use gpreempt_core::scheduler::Scheduler;
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_device::controller::Waker;
+use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::process::ProcessKey;
+use gpreempt_wire::policy::PolicySettings;
+
+use super::instant;
+use super::telemetry::log::Log;
+use backends::Backends;
+use policy_settings::PolicyError;
+use queue_suspensions::{Condition, QueueSuspensions};
+
+/// The scheduler, the controllers it commands, and the queue suspensions of all sessions.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    pub(crate) driver: Driver,
+    pub(crate) backends: Backends,
+    pub(crate) queue_suspensions: QueueSuspensions,
+    /// Worker threads of controllers wake the loop through it.
+    pub(crate) waker: Waker,
+    /// The scheduler has received an event since its last step.
+    pub(crate) is_changed: bool,
+}
+
+impl Devices {
+    pub(crate) fn new(driver: Driver, backends: Backends, waker: Waker) -> Self {
+        let queue_suspensions = QueueSuspensions::default();
+        Self { driver, backends, queue_suspensions, waker, is_changed: false }
+    }
+
+    pub(crate) const fn scheduler(&self) -> &Scheduler {
+        self.driver.scheduler()
+    }
+
+    /// One step of the scheduler: events in, commands out. Returns how long it needs no other one.
+    pub(crate) fn step(&mut self, now: Instant) -> Duration {
+        self.is_changed = false;
+        self.driver.step(now, &mut self.backends)
+    }
+
+    /// Delivers an event to the scheduler at once.
+    pub(crate) fn tell(&mut self, event: Event, log: &mut Log) {
+        if let Err(error) = self.driver.tell(instant(monotonic_ns()), event) {
+            log.error(format_args!("the scheduler does not believe {event:?}: {error}"));
+        }
+    }
+
+    /// The devices that a scheduled process uses.
+    pub(crate) fn devices_of(&self, task: TaskId) -> Vec<DeviceId> {
+        let own = self.scheduler().queues().filter(|view| view.task == task);
+        let mut devices: Vec<DeviceId> = own.map(|view| view.device).collect();
+        devices.dedup();
+        devices
+    }
+
+    /// The vendors' names of the devices that a process uses: those of its task's queues, and those
+    /// on which a controller saw it.
+    pub(crate) fn uuids_of(&self, key: ProcessKey, task: Option<TaskId>) -> BTreeSet<String> {
+        let devices = task.map(|task| self.devices_of(task)).unwrap_or_default();
+        let known = devices.into_iter().filter_map(|device| self.backends.uuid(device));
+        known.chain(self.backends.uuids_of(key)).collect()
+    }
+
+    /// Changes the scheduler's settings as a client asks. Returns the settings in force.
+    pub(crate) fn change_policy(&mut self, asked: &PolicySettings) -> Result<Config, PolicyError> {
+        let config = policy_settings::changed(self.scheduler().config(), asked)?;
+        let now = self.driver.now();
+        self.driver.scheduler_mut().set_config(now, config)?;
+        Ok(config)
+    }
+
+    /// Tells controllers and scheduler which queues are suspended now.
+    pub(crate) fn settle_queue_suspensions(&mut self, now_ns: u64) {
+        if self.queue_suspensions.is_empty() {
+            return;
+        }
+        for (queue, parked) in self.queue_suspensions.settle_parks(now_ns) {
+            self.backends.park(queue, parked);
+        }
+        let (scheduler, backends) = (self.driver.scheduler(), &self.backends);
+        let look = |queue| {
+            let view = scheduler.queue(queue)?;
+            Some(Condition { has_work: view.active, is_at_rest: backends.is_at_rest(queue) })
+        };
+        for (queue, suspended) in self.queue_suspensions.settle(now_ns, look) {
+            // The scheduler refuses this only for a queue that is gone, which needs no event.
+            let _ = self.driver.tell(instant(now_ns), Event::QueueSuspended { queue, suspended });
+            self.is_changed = true;
+        }
+    }
+}

@@ -1,6 +1,14 @@
-//! Why a daemon ended, and whose affair that is.
+//! Why a daemon ended: typed inside, one sentence and an exit code at the edge.
 
 use std::fmt;
+use std::io;
+
+use gpreempt_core::config::ConfigError;
+
+use super::clients::sessions::ListenError;
+use super::setup::{ControllersError, SocketPathError};
+use super::telemetry::metrics_server::MetricsError;
+use crate::config::LoadError;
 
 /// Why a daemon could not start or could not go on; one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +17,55 @@ pub enum Failure {
     Input(String),
     /// Something did not work. What was changed is undone.
     Work(String),
+}
+
+/// Why a daemon could not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    #[error(transparent)]
+    SocketPath(#[from] SocketPathError),
+    /// A system call that every daemon needs.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("nothing can be undone without a journal, so nothing is done: {0}")]
+    Journal(io::Error),
+    #[error(transparent)]
+    Controllers(#[from] ControllersError),
+    #[error(transparent)]
+    Scheduler(#[from] ConfigError),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+}
+
+/// Why the loop cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoopError {
+    #[error(transparent)]
+    Wait(io::Error),
+    #[error("the keeper was killed and there is no new one ({0}), so nothing may be changed")]
+    NoKeeper(io::Error),
+    #[error(
+        "the keeper undid everything and there is no new session ({0}), so nothing may be changed"
+    )]
+    NoSession(#[from] RenewalError),
+    /// What the controllers say of it.
+    #[error("something could not be put back; the keeper goes on trying: {0}")]
+    NotReleased(String),
+}
+
+/// Why no session begins after the keeper ended the last one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RenewalError {
+    #[error(transparent)]
+    Journal(#[from] io::Error),
+    #[error(transparent)]
+    Scheduler(#[from] ConfigError),
+    #[error(transparent)]
+    Controllers(#[from] ControllersError),
 }
 
 impl fmt::Display for Failure {
@@ -24,5 +81,26 @@ impl std::error::Error for Failure {}
 impl From<String> for Failure {
     fn from(sentence: String) -> Self {
         Self::Work(sentence)
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let sentence = error.to_string();
+        match error {
+            StartError::Config(_) | StartError::SocketPath(_) => Self::Input(sentence),
+            StartError::System(_)
+            | StartError::Listen(_)
+            | StartError::Journal(_)
+            | StartError::Controllers(_)
+            | StartError::Scheduler(_)
+            | StartError::Metrics(_) => Self::Work(sentence),
+        }
+    }
+}
+
+impl From<LoopError> for Failure {
+    fn from(error: LoopError) -> Self {
+        Self::Work(error.to_string())
     }
 }

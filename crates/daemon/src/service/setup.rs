@@ -1,5 +1,6 @@
 //! From nothing to a daemon that is ready.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use gpreempt_core::driver::Driver;
@@ -15,20 +16,48 @@ use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::alarm::Alarm;
-use super::clients::sessions::Sessions;
-use super::devices::amd;
+use super::clients::Clients;
 use super::devices::backends::Backends;
+use super::devices::{Devices, amd};
+use super::failure::StartError;
 use super::notify::Notifier;
 use super::poller::{Poller, Source};
+use super::processes::Processes;
+use super::processes::rules::Rules;
 use super::processes::saved_settings::Orders;
 use super::signals::Signals;
+use super::telemetry::Telemetry;
 use super::telemetry::log::Log;
-use super::telemetry::loop_latency::Punctuality;
 use super::telemetry::metrics_server::Scrape;
 use super::undo::guard::{Found, Guard};
-use super::{Failure, Options, Service};
+use super::{Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
+
+/// Why there is no place for the socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketPathError {
+    /// Neither an option nor the environment says where.
+    #[error("there is no place for the socket: XDG_RUNTIME_DIR is not set; give --socket")]
+    NoFolder,
+    /// The path cannot be made absolute.
+    #[error("{} is no place for a socket: {error}", .path.display())]
+    NotAbsolute {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Why the devices of this machine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControllersError {
+    #[error("too many devices")]
+    TooMany,
+    #[error(transparent)]
+    Start(#[from] io::Error),
+}
 
 impl Options {
     /// Reads the configuration. The usual file need not be there; one that was named has to be.
@@ -49,7 +78,7 @@ impl Options {
     ///
     /// # Errors
     /// If there is no place for it.
-    pub fn socket_path(&self, config: &Config) -> Result<PathBuf, String> {
+    pub fn socket_path(&self, config: &Config) -> Result<PathBuf, SocketPathError> {
         let configured = &config.service.socket;
         let surroundings = Surroundings::current();
         let path = if let Some(path) = &self.socket {
@@ -57,84 +86,56 @@ impl Options {
         } else if *configured != ServiceConfig::default().socket && surroundings.socket.is_none() {
             Ok(configured.clone())
         } else {
-            surroundings.listen_path().ok_or_else(|| {
-                "there is no place for the socket: XDG_RUNTIME_DIR is not set; give --socket"
-                    .to_owned()
-            })
+            surroundings.listen_path().ok_or(SocketPathError::NoFolder)
         }?;
         // Others have another working folder.
-        std::path::absolute(&path)
-            .map_err(|error| format!("{} is no place for a socket: {error}", path.display()))
+        std::path::absolute(&path).map_err(|error| SocketPathError::NotAbsolute { path, error })
     }
 }
 
 impl Service {
     /// Takes the socket, undoes what others left behind, and meets who is there.
-    pub(super) fn start(options: Options) -> Result<Self, Failure> {
-        let text = |error: std::io::Error| error.to_string();
-        let input = |sentence: String| Failure::Input(sentence);
-        let config = options.load_config().map_err(|error| input(error.to_string()))?;
-        let accounts = Accounts::load().map_err(text)?;
+    pub(super) fn start(options: Options) -> Result<Self, StartError> {
+        let config = options.load_config()?;
+        let accounts = Accounts::load()?;
         let mut log = Log::new(config.service.log);
         raise_file_limit();
         urgency::come_first();
         // Before anything else happens: from here on a signal ends us in good order.
-        let signals = Signals::take_over().map_err(text)?;
-        let poller = Poller::new().map_err(text)?;
-        let socket = options.socket_path(&config).map_err(input)?;
-        let sessions = Sessions::listen(&socket, &poller)?;
-        let (guard, ledger, found) = Guard::start(options.state.as_deref()).map_err(|error| {
-            format!("nothing can be undone without a journal, so nothing is done: {error}")
-        })?;
+        let signals = Signals::take_over()?;
+        let poller = Poller::new()?;
+        let clients = Clients::listen(options.socket_path(&config)?, &poller)?;
+        let started = Guard::start(options.state.as_deref());
+        let (guard, ledger, found) = started.map_err(StartError::Journal)?;
         tell_of_left_behind(&found, &mut log);
-        let waker = Waker::new().map_err(text)?;
-        poller.watch(&signals, Source::Signals).map_err(text)?;
-        poller.watch(&waker, Source::Devices).map_err(text)?;
+        let waker = Waker::new()?;
+        poller.watch(&signals, Source::Signals)?;
+        poller.watch(&waker, Source::Devices)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
         let (orders, registrations, problem) = Orders::load(guard.root());
         problem.into_iter().for_each(|problem| log.warn(problem));
-        let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
+        let driver = Driver::new(config.scheduler.core)?;
         let mut service = Self {
-            environment_names: config.environment_names(),
-            own_uid: rustix::process::geteuid().as_raw(),
-            started_ns: monotonic_ns(),
-            notifier: Notifier::from_environment(),
-            scrape: scrape.transpose()?,
+            clients,
+            processes: Processes::new(Rules::new(config, accounts), orders),
+            devices: Devices::new(driver, backends, waker),
+            guard,
+            telemetry: Telemetry::new(log, scrape.transpose()?),
             options,
-            config,
-            accounts,
-            log,
             poller,
             alarm: Alarm::new(),
             signals,
-            waker,
-            socket,
-            driver,
-            backends,
-            roster: Default::default(),
-            registrations: Default::default(),
-            orders,
-            sessions,
-            queue_suspensions: Default::default(),
-            backlog: Default::default(),
+            notifier: Notifier::from_environment(),
             allowance: Default::default(),
-            guard,
-            chronicle: Default::default(),
-            untold: Vec::new(),
-            history: Default::default(),
-            problems: Default::default(),
-            turns: 0,
-            punctuality: Punctuality::default(),
-            last_watch: 0,
             chores_at_ns: 0,
             watchdog_at_ns: 0,
-            is_changed: false,
             is_stopping: false,
         };
-        service.register_again(registrations);
-        service.meet_everybody();
-        service.look_into_all();
+        let (processes, mut context) = service.processes_and_context();
+        processes.register_again(registrations, context.poller);
+        processes.meet_everybody(context.devices);
+        processes.look_into_all(&mut context);
         Ok(service)
     }
 }
@@ -163,25 +164,24 @@ pub(super) fn controllers(
     ledger: &Ledger,
     waker: &Waker,
     log: &mut Log,
-) -> Result<Backends, String> {
+) -> Result<Backends, ControllersError> {
     let mut backends = Backends::default();
     let numbering = |backends: &Backends| {
-        let index = u16::try_from(backends.len()).map_err(|_| "too many devices".to_owned())?;
+        let index = u16::try_from(backends.len()).map_err(|_| ControllersError::TooMany)?;
         // Starts are more than a millisecond apart.
-        Ok::<Numbering, String>(Numbering::of(index).since(monotonic_ns() >> 20))
+        Ok::<Numbering, ControllersError>(Numbering::of(index).since(monotonic_ns() >> 20))
     };
     if options.use_nvidia {
         match nvidia_allowed(config.scheduler.allow_untested_driver) {
             Ok(version) => {
                 let numbering = numbering(&backends)?;
                 let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
-                let mut nvidia = nvidia.map_err(|error| error.to_string())?;
+                let mut nvidia = nvidia?;
                 log.info(format_args!("NVIDIA driver {version}"));
                 if config.scheduler.hold {
                     let hold_max = config.scheduler.hold_max;
                     let settings = GripSettings { hold_max, ..GripSettings::default() };
-                    let problem = nvidia.enable_holds(settings);
-                    if let Some(problem) = problem.map_err(|error| error.to_string())? {
+                    if let Some(problem) = nvidia.enable_holds(settings)? {
                         log.warn(problem);
                     }
                 }
@@ -201,7 +201,7 @@ pub(super) fn controllers(
         let numbering = numbering(&backends)?;
         let emulated =
             EmulatedBackend::new(socket.clone(), ledger.clone(), numbering, waker.clone());
-        backends.push(Box::new(emulated.map_err(|error| error.to_string())?));
+        backends.push(Box::new(emulated?));
         log.info(format_args!("emulated GPUs at {}", socket.display()));
     }
     backends.set_rescan(config.service.rescan);

@@ -3,12 +3,19 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
+use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::controller::{HintSight, HintView};
+use gpreempt_wire::event::EventKind;
 use gpreempt_wire::hint_reader::{HintChange, HintReader};
 use gpreempt_wire::mapping::{Mapping, MappingError};
 use gpreempt_wire::token_bucket::TokenBucket;
+
+use super::Clients;
+use crate::service::devices::Devices;
+use crate::service::processes::Processes;
+use crate::service::telemetry::Telemetry;
 
 /// Wake-ups at once, before the rate counts.
 const WAKES_BURST: u32 = 100;
@@ -81,6 +88,54 @@ impl Page {
     /// Whether the next look must not wait for a wake-up.
     pub(crate) const fn is_restless(&self) -> bool {
         !self.is_armed
+    }
+}
+
+impl Clients {
+    /// Reads the hint pages, and ends the hints of sessions that are over.
+    pub(crate) fn look_at_pages(
+        &mut self,
+        now: Instant,
+        processes: &Processes,
+        devices: &mut Devices,
+        telemetry: &mut Telemetry,
+    ) {
+        for task in self.sessions.take_orphans() {
+            devices.backends.say(Event::HintEnd { task });
+        }
+        let mut hints = Vec::new();
+        for session in self.sessions.pages() {
+            let Some(page) = &mut session.page else { continue };
+            // A hint of a process that has not been inspected yet would be lost.
+            if session.process.is_some_and(|key| processes.backlog.awaits(key)) {
+                continue;
+            }
+            let member = session.process.and_then(|key| processes.roster.get(key));
+            let in_force = member.and_then(|member| Some((member.key, member.in_force?.task)));
+            if let Some((_, task)) = in_force
+                && let Some(sight) = page.show_for(task)
+            {
+                devices.backends.watch_hints(task, &sight);
+            }
+            let Some(change) = page.look(now) else { continue };
+            let Some((key, task)) = in_force else { continue };
+            session.hinted = (change != HintChange::Ended).then_some(task);
+            hints.push((key, task, change));
+        }
+        for (key, task, change) in hints {
+            match change {
+                HintChange::Began { deadline_us } => {
+                    let deadline = deadline_us.map(Duration::from_micros);
+                    devices.backends.say(Event::HintBegin { task, deadline });
+                    let deadline_ns = deadline.map_or(0, Duration::as_nanos);
+                    processes.tell_of(key, EventKind::HintBegin, deadline_ns, telemetry);
+                }
+                HintChange::Ended => {
+                    devices.backends.say(Event::HintEnd { task });
+                    processes.tell_of(key, EventKind::HintEnd, 0, telemetry);
+                }
+            }
+        }
     }
 }
 

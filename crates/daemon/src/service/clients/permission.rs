@@ -4,11 +4,10 @@
 //! group `gpreempt`, other users' processes are for root, and so is the policy.
 
 use gpreempt_core::priority::Priority;
-use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::server::Peer;
 
-use crate::accounts::{Accounts, MayRaise, RAISING_GROUP};
-use crate::service::clients::refused::Refused;
+use crate::accounts::{Accounts, MayRaise};
+use crate::service::clients::request_error::RequestError;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,39 +44,38 @@ impl Caller {
     }
 
     /// Whether it may change that process.
-    pub(crate) fn check_touch(&self, pid: u32, uid: u32) -> Result<(), Refused> {
+    pub(crate) fn check_touch(&self, pid: u32, uid: u32) -> Result<(), RequestError> {
         if self.may_touch(uid) {
             return Ok(());
         }
-        let sentence = format!("process {pid} belongs to uid {uid}; be root to change it");
-        Err(Refused::new(RefusalCode::NotPermitted, sentence))
+        Err(RequestError::ForeignProcess { pid, uid })
     }
 
     /// Whether it may give that priority to a process that may have `open` without asking.
-    pub(crate) fn check_priority(&self, wanted: Priority, open: Priority) -> Result<(), Refused> {
+    pub(crate) fn check_priority(
+        &self,
+        wanted: Priority,
+        open: Priority,
+    ) -> Result<(), RequestError> {
         if self.may_raise || wanted <= open {
             return Ok(());
         }
-        let sentence = format!(
-            "priority {wanted} is above {open}, which is for root and the group {RAISING_GROUP}; \
-             ask for {open} or less, or be one of them"
-        );
-        Err(Refused::new(RefusalCode::NotPermitted, sentence))
+        Err(RequestError::PriorityNotPermitted { wanted, open })
     }
 
     /// Whether it may change the policy.
-    pub(crate) fn check_policy(&self) -> Result<(), Refused> {
+    pub(crate) fn check_policy(&self) -> Result<(), RequestError> {
         if self.is_master {
             return Ok(());
         }
-        let sentence = "the policy concerns everybody; be root to change it";
-        Err(Refused::new(RefusalCode::NotPermitted, sentence))
+        Err(RequestError::PolicyNotPermitted)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpreempt_wire::refusal::RefusalCode;
 
     const PASSWD: &[u8] = b"root:x:0:0::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
     const GROUP: &[u8] = b"gpreempt:x:990:bob\n";
@@ -94,8 +92,8 @@ mod tests {
     fn everybody_may_change_their_own_and_root_all() {
         assert!(caller(1000, 1000).check_touch(5, 1000).is_ok());
         let refusal = caller(1000, 1000).check_touch(5, 1001).unwrap_err();
-        assert_eq!(refusal.code, RefusalCode::NotPermitted);
-        assert_eq!(refusal.sentence, "process 5 belongs to uid 1001; be root to change it");
+        assert_eq!(refusal.code(), RefusalCode::NotPermitted);
+        assert_eq!(refusal.to_string(), "process 5 belongs to uid 1001; be root to change it");
         assert!(caller(0, 0).check_touch(5, 1001).is_ok());
         assert!(caller(1001, 1001).check_touch(5, 1000).is_err(), "a member is not root");
         assert!(caller(777, 777).check_touch(5, 1000).is_ok(), "whoever runs the daemon");

@@ -4,28 +4,30 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gpreempt_core::event::Event;
+use gpreempt_core::id::TaskId;
 use gpreempt_core::time::Duration;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
+use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::server::{Offence, SnapshotError};
+use gpreempt_wire::server::SnapshotError;
 
-use crate::service::clients::hint_page::Page;
-use crate::service::clients::permission::Caller;
-use crate::service::clients::refused::Refused;
-use crate::service::clients::sessions::{AT_ONCE_MAX, Follower};
-use crate::service::devices::policy_settings as policy;
+use super::permission::Caller;
+use super::request_error::RequestError;
+use super::sessions::{AT_ONCE_MAX, Follower};
+use crate::service::devices::policy_settings;
+use crate::service::devices::queue_requests::Suspension;
 use crate::service::work_budget::Work;
 use crate::service::{Service, instant};
 
 /// What a request is answered with.
-pub(crate) enum Answer {
+enum Answer {
     Reply(Box<Reply>),
     Snapshot(Arc<str>),
     Page(OwnedFd),
@@ -49,13 +51,15 @@ pub(crate) struct Asker {
 impl Service {
     /// A session can be read from or written to.
     pub(crate) fn serve_session(&mut self, id: u64, now_ns: u64) {
-        self.sessions.flush(id, &self.poller, &mut self.log);
+        let log = &mut self.telemetry.log;
+        self.clients.sessions.flush(id, &self.poller, log);
         for _ in 0..AT_ONCE_MAX {
             // What is left makes it ready again.
             if self.allowance.is_spent() {
                 return;
             }
-            let message = self.sessions.receive(id, instant(now_ns), &mut self.log);
+            let log = &mut self.telemetry.log;
+            let message = self.clients.sessions.receive(id, instant(now_ns), log);
             let Some(message) = message else { return };
             self.allowance.take(work_of(&message.body));
             self.serve_message(id, message, now_ns);
@@ -64,19 +68,17 @@ impl Service {
 
     fn serve_message(&mut self, id: u64, message: Message<Request>, now_ns: u64) {
         let Message { request, body } = message;
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        let caller = Caller::new(session.peer(), self.own_uid, &self.accounts);
-        let asker = Asker { session: id, caller, process: session.process };
+        let Some(asker) = self.clients.asker(id, &self.processes.rules.accounts) else { return };
         let is_order = work_of(&body) == Work::Order;
         let answer = match self.answer(asker, request, body, now_ns) {
             Ok(answer) => answer,
-            Err(refused) => Reply::Refused(refused.to_wire()).into(),
+            Err(error) => Reply::Refused(error.to_wire()).into(),
         };
-        // Whoever is told that it is done may rely on that, whatever happens to us next.
+        // A client that is told that a setting was made may rely on it, whatever happens next.
         if is_order {
-            self.keep_orders();
+            self.processes.keep_orders(&mut self.telemetry);
         }
-        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(session) = self.clients.sessions.get_mut(id) else { return };
         let connection = session.connection();
         let sent = match answer {
             Answer::Nothing => return,
@@ -88,14 +90,14 @@ impl Service {
                 Ok(()) => Ok(()),
                 Err(SnapshotError::Offence(offence)) => Err(offence),
                 Err(error @ SnapshotError::Busy) => {
-                    refuse(connection, request, RefusalCode::Busy, &error.to_string())
+                    connection.send(request, refused(RefusalCode::Busy, &error))
                 }
                 Err(error @ SnapshotError::TooLong) => {
-                    refuse(connection, request, RefusalCode::Limit, &error.to_string())
+                    connection.send(request, refused(RefusalCode::Limit, &error))
                 }
             },
         };
-        self.sessions.sent(id, sent, &self.poller, &mut self.log);
+        self.clients.sessions.sent(id, sent, &self.poller, &mut self.telemetry.log);
     }
 
     fn answer(
@@ -104,8 +106,8 @@ impl Service {
         request: u64,
         body: Request,
         now_ns: u64,
-    ) -> Result<Answer, Refused> {
-        let caller = asker.caller;
+    ) -> Result<Answer, RequestError> {
+        let (processes, mut context) = self.processes_and_context();
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
@@ -113,88 +115,115 @@ impl Service {
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. } => return self.answer_about_queues(asker, body, now_ns),
             Request::Hello { role, program } => {
-                let uid = caller.uid();
-                self.log.debug(format_args!("{program} of uid {uid} says hello ({role:?})"));
+                let uid = asker.caller.uid();
+                let log = &mut self.telemetry.log;
+                log.debug(format_args!("{program} of uid {uid} says hello ({role:?})"));
             }
             Request::Ping => {}
-            Request::Register { process, change } => self.register(asker, process, change)?,
-            Request::Set { process, change } => self.set(asker, process, change)?,
-            Request::Suspend { process, lease_ms } => {
-                self.suspend(asker, process, lease_ms.get(), now_ns)?;
+            Request::Register { process, change } => {
+                processes.register(asker, process, change, &mut context)?;
             }
-            Request::Resume { process } => self.resume(asker, process, now_ns)?,
-            Request::ResumeAll => self.resume_everything(caller, now_ns),
-            Request::Detach { process } => self.detach(asker, process)?,
+            Request::Set { process, change } => {
+                processes.set(asker, process, change, &mut context)?;
+            }
+            Request::Suspend { process, lease_ms } => {
+                processes.suspend(asker, process, lease_ms.get(), now_ns, &mut context)?;
+            }
+            Request::Resume { process } => {
+                let key = processes.resolve(asker, process, &mut context)?.key;
+                let resumed = processes.resume(key, &mut context);
+                self.settle_queue_suspensions(now_ns);
+                resumed?;
+            }
+            Request::ResumeAll => {
+                processes.resume_all(asker.caller, &mut context);
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::Detach { process } => processes.detach(asker, process, &mut context)?,
             Request::PolicyRead => {
-                let settings = policy::to_wire(self.driver.scheduler().config());
+                let settings = policy_settings::to_wire(self.devices.scheduler().config());
                 return Ok(Reply::Policy(settings).into());
             }
-            Request::PolicySet(settings) => {
-                caller.check_policy()?;
-                let bad = |sentence: String| Refused::new(RefusalCode::BadSetting, sentence);
-                let scheduler = self.driver.scheduler();
-                let config = policy::changed(scheduler.config(), &settings).map_err(bad)?;
-                let now = self.driver.now();
-                let set = self.driver.scheduler_mut().set_config(now, config);
-                set.map_err(|error| bad(error.to_string()))?;
-                self.log.info(format_args!("uid {} changed the policy", caller.uid()));
-                self.tell_of_policy(now_ns);
-                return Ok(Reply::Policy(policy::to_wire(&config)).into());
-            }
+            Request::PolicySet(settings) => return self.set_policy(asker, &settings, now_ns),
             Request::Snapshot => {
                 return Ok(Answer::Snapshot(self.snapshot(now_ns).to_json().into()));
             }
             Request::Follow => self.follow(asker, request, None)?,
             Request::Trace { seconds } => {
-                self.follow(
-                    asker,
-                    request,
-                    Some(Duration::from_millis(1_000).times(u64::from(seconds.get()))),
-                )?;
+                let time = Duration::from_millis(1_000).times(u64::from(seconds.get()));
+                self.follow(asker, request, Some(time))?;
             }
             Request::HintBegin { process, deadline_us } => {
                 let task = self.hint(asker, process, EventKind::HintBegin, deadline_us)?;
                 let deadline = Some(Duration::from_micros(deadline_us));
                 let deadline = deadline.filter(|deadline| !deadline.is_zero());
-                self.backends.say(Event::HintBegin { task, deadline });
+                self.devices.backends.say(Event::HintBegin { task, deadline });
             }
             Request::HintEnd { process } => {
                 let task = self.hint(asker, process, EventKind::HintEnd, 0)?;
-                self.backends.say(Event::HintEnd { task });
+                self.devices.backends.say(Event::HintEnd { task });
             }
-            Request::OpenPage => return self.open_page(asker, now_ns),
+            Request::OpenPage => {
+                let page = self.clients.open_page(asker.session, instant(now_ns))?;
+                return Ok(page.map_or(Answer::Nothing, Answer::Page));
+            }
             Request::Wake => {
-                if let Some(session) = self.sessions.get_mut(asker.session)
-                    && let Some(page) = &mut session.page
-                {
-                    page.wake();
-                }
+                self.clients.wake_page(asker.session);
                 return Ok(Answer::Nothing);
             }
         }
         Ok(Reply::Ok.into())
     }
 
-    /// The process that is meant, if it lives and the caller may touch it.
-    pub(crate) fn resolve(
+    /// Answers those requests that name queues.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are answered by the caller")]
+    fn answer_about_queues(
         &mut self,
         asker: Asker,
-        process: Process,
-    ) -> Result<ProcessInfo, Refused> {
-        let gone = |sentence: String| Refused::new(RefusalCode::NoSuchProcess, sentence);
-        let (pid, start_ticks) = if process == Process::SENDER {
-            let sender = asker.process.ok_or_else(|| gone("the sender has ended".to_owned()))?;
-            (sender.pid, sender.start_ticks)
-        } else {
-            (process.pid(), process.start_ticks())
-        };
-        let info = ProcessInfo::read(pid).map_err(|error| gone(error.to_string()))?;
-        if info.zombie || (start_ticks != 0 && info.key.start_ticks != start_ticks) {
-            return Err(gone(format!("process {pid} is not the one it was, or has ended")));
+        body: Request,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        let (devices, table) = (&mut self.devices, &self.processes.roster);
+        match body {
+            Request::ListQueues { after } => {
+                return Ok(Reply::Queues(devices.list_queues(table, asker, after)).into());
+            }
+            Request::ReadQueue { queue } => {
+                return Ok(Reply::Queues(devices.read_queue(table, asker, queue)?).into());
+            }
+            Request::SuspendQueues { queues, grace_us, lease_ms, depth } => {
+                let asked = Suspension { queues, grace_us, lease_ms, depth };
+                devices.suspend_queues(table, asker, &asked, now_ns)?;
+                let (count, uid) = (asked.queues.as_slice().len(), asker.caller.uid());
+                let log = &mut self.telemetry.log;
+                log.debug(format_args!("uid {uid} suspends {count} queues for {lease_ms} ms"));
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::ResumeQueues { queues } => {
+                devices.resume_queues(table, asker, &queues)?;
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::SetQueue { queue, priority } => {
+                let default_priority = self.processes.rules.default_priority();
+                devices.set_queue(table, asker, (queue, priority), default_priority)?;
+            }
+            _ => {}
         }
-        asker.caller.check_touch(pid, info.uid)?;
-        self.look_into_now(info.key);
-        Ok(info)
+        Ok(Reply::Ok.into())
+    }
+
+    fn set_policy(
+        &mut self,
+        asker: Asker,
+        settings: &PolicySettings,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        asker.caller.check_policy()?;
+        let config = self.devices.change_policy(settings)?;
+        let uid = asker.caller.uid();
+        self.telemetry.log.info(format_args!("uid {uid} changed the policy"));
+        self.telemetry.tell_of_policy(now_ns, config.policy);
+        Ok(Reply::Policy(policy_settings::to_wire(&config)).into())
     }
 
     fn follow(
@@ -202,18 +231,15 @@ impl Service {
         asker: Asker,
         request: u64,
         time: Option<Duration>,
-    ) -> Result<(), Refused> {
-        self.tell_the_untold();
+    ) -> Result<(), RequestError> {
+        self.telemetry.tell_the_untold(&mut self.clients.sessions, &self.poller);
         let now = instant(monotonic_ns());
-        let Some(session) = self.sessions.get_mut(asker.session) else { return Ok(()) };
-        if session.follower.is_some() {
-            let sentence = "this session follows already; open another one";
-            return Err(Refused::new(RefusalCode::Busy, sentence));
-        }
-        session.follower = Some(Follower { request, until: time.map(|time| now + time) });
-        // From now on what passes through is kept, and names are known.
-        self.backends.is_followed = true;
-        drop(self.chronicle.look(self.driver.scheduler().queues()));
+        let follower = Follower { request, until: time.map(|time| now + time) };
+        self.clients.follow(asker.session, follower)?;
+        // From now on the backends record what passes through them, and names are known.
+        self.telemetry.is_followed = true;
+        self.devices.backends.is_followed = true;
+        drop(self.telemetry.chronicle.look(self.devices.scheduler().queues()));
         Ok(())
     }
 
@@ -223,29 +249,13 @@ impl Service {
         process: Process,
         kind: EventKind,
         deadline_us: u64,
-    ) -> Result<gpreempt_core::id::TaskId, Refused> {
-        let key = self.resolve(asker, process)?.key;
-        let in_force = self.roster.get(key).and_then(|member| member.in_force);
-        let Some(in_force) = in_force else {
-            let sentence = format!("process {key} is not scheduled, so its hints mean nothing");
-            return Err(Refused::new(RefusalCode::NotControlled, sentence));
-        };
-        self.tell_of(key, kind, deadline_us.saturating_mul(1_000));
+    ) -> Result<TaskId, RequestError> {
+        let (processes, mut context) = self.processes_and_context();
+        let key = processes.resolve(asker, process, &mut context)?.key;
+        let in_force = processes.roster.get(key).and_then(|member| member.in_force);
+        let in_force = in_force.ok_or(RequestError::NotScheduled(key))?;
+        processes.tell_of(key, kind, deadline_us.saturating_mul(1_000), context.telemetry);
         Ok(in_force.task)
-    }
-
-    fn open_page(&mut self, asker: Asker, now_ns: u64) -> Result<Answer, Refused> {
-        let Some(session) = self.sessions.get_mut(asker.session) else {
-            return Ok(Answer::Nothing);
-        };
-        if session.page.is_some() {
-            let sentence = "this session has a page already";
-            return Err(Refused::new(RefusalCode::Busy, sentence));
-        }
-        let (page, file) = Page::new(instant(now_ns))
-            .map_err(|error| Refused::new(RefusalCode::Limit, error.to_string()))?;
-        session.page = Some(page);
-        Ok(Answer::Page(file))
     }
 }
 
@@ -276,11 +286,6 @@ const fn work_of(request: &Request) -> Work {
     }
 }
 
-fn refuse(
-    connection: &mut gpreempt_wire::server::Connection,
-    request: u64,
-    code: RefusalCode,
-    sentence: &str,
-) -> Result<(), Offence> {
-    connection.send(request, Reply::Refused(Refused::new(code, sentence).to_wire()))
+fn refused(code: RefusalCode, error: &SnapshotError) -> Reply {
+    Reply::Refused(Refusal::new(code, &error.to_string()))
 }

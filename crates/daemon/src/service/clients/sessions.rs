@@ -1,6 +1,7 @@
 //! Who is connected.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -28,6 +29,16 @@ const PER_USER_MAX: usize = 256;
 pub(crate) const AT_ONCE_MAX: usize = 32;
 /// How long somebody may be connected without saying hello.
 const HELLO_MAX: Duration = Duration::from_millis(5_000);
+
+/// Why the daemon does not listen.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ListenError {
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The socket cannot be added to the epoll set.
+    #[error(transparent)]
+    Watch(#[from] io::Error),
+}
 
 /// Somebody who wants to be told what happens.
 #[derive(Clone, Copy, Debug)]
@@ -75,22 +86,26 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// Listens. Refuses if another daemon does.
-    pub(crate) fn listen(path: &Path, poller: &Poller) -> Result<Self, String> {
-        let listener = Listener::bind(path).map_err(|error: BindError| error.to_string())?;
-        poller.watch(&listener, Source::Clients).map_err(|error| error.to_string())?;
+    pub(crate) fn listen(path: &Path, poller: &Poller) -> Result<Self, ListenError> {
+        let listener = Listener::bind(path)?;
+        poller.watch(&listener, Source::Clients)?;
         let known = BTreeMap::new();
         Ok(Self { listener: Some(listener), known, last: 0, orphans: Vec::new(), left: Vec::new() })
     }
 
     /// Listens again if somebody removed the socket. True if that was so.
-    pub(crate) fn keep_listening(&mut self, path: &Path, poller: &Poller) -> Result<bool, String> {
+    pub(crate) fn keep_listening(
+        &mut self,
+        path: &Path,
+        poller: &Poller,
+    ) -> Result<bool, ListenError> {
         if self.listener.as_ref().is_some_and(Listener::is_in_place) {
             return Ok(false);
         }
         // It has the lock, so it goes before another comes.
         self.listener = None;
-        let listener = Listener::bind(path).map_err(|error| error.to_string())?;
-        poller.watch(&listener, Source::Clients).map_err(|error| error.to_string())?;
+        let listener = Listener::bind(path)?;
+        poller.watch(&listener, Source::Clients)?;
         self.listener = Some(listener);
         Ok(true)
     }

@@ -2,9 +2,8 @@
 
 use std::io;
 
-use gpreempt_device::amd::abi::version::Version;
 use gpreempt_device::amd::probe::explain_site;
-use gpreempt_device::amd::{AmdBackend, Site, SiteName};
+use gpreempt_device::amd::{AmdBackend, SiteName};
 use gpreempt_device::controller::{Controller, Numbering, Waker};
 use gpreempt_device::ledger::Ledger;
 
@@ -39,10 +38,12 @@ pub(crate) fn controller(
             return None;
         }
     };
-    let version = match usable(&site) {
+    let version = match site.door.version() {
         Ok(version) => version,
-        Err(problem) => {
-            log.warn(problem);
+        Err(errno) => {
+            log.warn(format_args!(
+                "AMD GPUs are left alone: KFD does not say which version it is ({errno})"
+            ));
             return None;
         }
     };
@@ -60,13 +61,6 @@ pub(crate) fn controller(
             None
         }
     }
-}
-
-/// Which interface a KFD has, if it answers.
-fn usable(site: &Site) -> Result<Version, String> {
-    site.door.version().map_err(|errno| {
-        format!("AMD GPUs are left alone: KFD does not say which version it is ({errno})")
-    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use gpreempt_core::config::{Aging, Config, PolicyKind};
+use gpreempt_core::config::{Aging, Config, ConfigError, PolicyKind};
 use gpreempt_core::time::Duration;
 use gpreempt_wire::policy::PolicySettings;
 
@@ -25,6 +25,27 @@ const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
     ("after", Unit::Ms, 1..=AGING_MS_MAX),
     ("grant", Unit::Ms, 1..=AGING_MS_MAX),
 ];
+
+/// Why settings that a client asked for are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PolicyError {
+    #[error("there is no policy {0}; there are {names}", names = names())]
+    UnknownPolicy(String),
+    #[error("there is no parameter {0}; see docs/configuration.md")]
+    UnknownParameter(String),
+    #[error("{name} is {value}; {in_file} must be from {least} to {most}")]
+    OutOfRange {
+        name: String,
+        value: u64,
+        /// The parameter with the unit that the configuration file has for it.
+        in_file: String,
+        least: u64,
+        most: u64,
+    },
+    /// Each value is in its range, and together they make no sense.
+    #[error(transparent)]
+    Refused(#[from] ConfigError),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
@@ -63,12 +84,12 @@ pub(crate) fn to_wire(config: &Config) -> PolicySettings {
 /// The settings as they would be.
 ///
 /// # Errors
-/// What is not known or makes no sense, in a sentence.
-pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Config, String> {
+/// If a name is unknown, or a value is out of its range.
+pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Config, PolicyError> {
     let mut next = *config;
     if let Some(name) = settings.name() {
         next.policy = PolicyKind::from_name(&name.replace('_', "-"))
-            .ok_or_else(|| format!("there is no policy {name}; there are {}", names()))?;
+            .ok_or_else(|| PolicyError::UnknownPolicy(name.to_owned()))?;
     }
     for parameter in settings.parameters() {
         let name = parameter.name.as_str();
@@ -78,17 +99,19 @@ pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
             Some((known, parameter.value.saturating_mul(unit.in_us())))
         });
         let Some(((plain, unit, range), us)) = known else {
-            return Err(format!("there is no parameter {name}; see docs/configuration.md"));
+            return Err(PolicyError::UnknownParameter(name.to_owned()));
         };
         let (least, most) = range.into_inner();
         // Aging is switched off by nothing in both of its parts.
         let is_off = us == 0 && matches!(plain, "after" | "grant");
         if !is_off && !(least * unit.in_us()..=most * unit.in_us()).contains(&us) {
-            let suffix = unit.suffix();
-            return Err(format!(
-                "{name} is {}; {plain}{suffix} must be from {least} to {most}",
-                parameter.value
-            ));
+            return Err(PolicyError::OutOfRange {
+                name: name.to_owned(),
+                value: parameter.value,
+                in_file: format!("{plain}{}", unit.suffix()),
+                least,
+                most,
+            });
         }
         write(&mut next, plain, Duration::from_micros(us));
     }
@@ -96,7 +119,7 @@ pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
     if next.aging.is_some_and(|aging| aging.after.is_zero() && aging.grant.is_zero()) {
         next.aging = None;
     }
-    next.check().map_err(|error| error.to_string())?;
+    next.check()?;
     Ok(next)
 }
 
@@ -172,13 +195,13 @@ mod tests {
         let off = changed(&on, &settings("", &[("after_ms", 0), ("grant_ms", 0)])).unwrap();
         assert_eq!(off, Config::default());
         let half = changed(&Config::default(), &settings("", &[("after_ms", 900)]));
-        assert!(half.unwrap_err().contains("aging"));
+        assert!(half.unwrap_err().to_string().contains("aging"));
     }
 
     #[test]
     fn what_makes_no_sense_is_said() {
         let refused = |name: &str, parameters: &[(&str, u64)]| {
-            changed(&Config::default(), &settings(name, parameters)).unwrap_err()
+            changed(&Config::default(), &settings(name, parameters)).unwrap_err().to_string()
         };
         assert!(refused("best", &[]).contains("strict, round-robin, edf, fair"));
         assert!(refused("", &[("interval", 5)]).contains("no parameter interval"));

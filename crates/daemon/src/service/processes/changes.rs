@@ -4,47 +4,73 @@ use gpreempt_device::nvidia::node::{self, Node};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::traits::TraitsChange;
 
+use super::registrations::Registration;
+use super::tracked_process::{Member, Order};
+use super::{Context, Processes};
 use crate::rule::Wish;
-use crate::service::Service;
 use crate::service::clients::permission::Caller;
-use crate::service::clients::refused::Refused;
+use crate::service::clients::request_error::RequestError;
 use crate::service::clients::requests::Asker;
-use crate::service::processes::registrations::Registration;
-use crate::service::processes::tracked_process::{Member, Order};
 use crate::verdict::open_to_all;
 
-/// The longest suspension: a day. Whoever wants more asks again.
+/// The longest suspension: a day. A client that wants more asks again.
 pub(crate) const LEASE_MS_MAX: u32 = 86_400_000;
 
-impl Service {
+impl Processes {
+    /// The process that a request names, if it lives and the caller may change it.
+    pub(crate) fn resolve(
+        &mut self,
+        asker: Asker,
+        process: Process,
+        context: &mut Context<'_>,
+    ) -> Result<ProcessInfo, RequestError> {
+        let (pid, start_ticks) = if process == Process::SENDER {
+            let sender = asker.process.ok_or(RequestError::SenderEnded)?;
+            (sender.pid, sender.start_ticks)
+        } else {
+            (process.pid(), process.start_ticks())
+        };
+        let info = ProcessInfo::read(pid)?;
+        if info.zombie || (start_ticks != 0 && info.key.start_ticks != start_ticks) {
+            return Err(RequestError::ReplacedProcess(pid));
+        }
+        asker.caller.check_touch(pid, info.uid)?;
+        self.look_into_now(info.key, context);
+        Ok(info)
+    }
+
     pub(crate) fn register(
         &mut self,
         asker: Asker,
         process: Process,
         change: TraitsChange,
-    ) -> Result<(), Refused> {
-        let info = self.resolve(asker, process)?;
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
+        let info = self.resolve(asker, process, context)?;
         let (caller, key) = (asker.caller, info.key);
         check_limits(&change)?;
         if self.roster.get(key).is_some() {
-            self.order(caller, key, change)?;
+            self.order(caller, key, change, context)?;
         } else if let Some(priority) = change.priority {
-            let open = open_to_all(self.config.scheduler.default_priority);
-            caller.check_priority(priority, open)?;
+            caller.check_priority(priority, open_to_all(self.rules.default_priority()))?;
         }
         if !self.registrations.has_room(key, caller.uid(), caller.is_master()) {
-            let sentence = "too many processes are registered; wait until some of them end";
-            return Err(Refused::new(RefusalCode::Limit, sentence));
+            return Err(RequestError::TooManyRegistrations);
         }
-        self.write_down(caller, &info, change);
+        self.write_down(caller, &info, change, context);
         Ok(())
     }
 
     /// Remembers what a process and its children are to have.
-    fn write_down(&mut self, caller: Caller, info: &ProcessInfo, change: TraitsChange) {
+    fn write_down(
+        &mut self,
+        caller: Caller,
+        info: &ProcessInfo,
+        change: TraitsChange,
+        context: &Context<'_>,
+    ) {
         let order = Order { change, uid: caller.uid() };
         let by_master = caller.is_master();
         if let Some(known) = self.registrations.get_mut(info.key) {
@@ -52,7 +78,7 @@ impl Service {
             known.by_master = by_master;
             return;
         }
-        let (pidfd, watch) = self.watch(info.key);
+        let (pidfd, watch) = self.watch(info.key, context.poller);
         let registration = Registration { order, by_master, uid: info.uid, pidfd, watch };
         self.registrations.insert(info.key, registration);
     }
@@ -62,10 +88,11 @@ impl Service {
         asker: Asker,
         process: Process,
         change: TraitsChange,
-    ) -> Result<(), Refused> {
-        let info = self.resolve(asker, process)?;
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
+        let info = self.resolve(asker, process, context)?;
         check_limits(&change)?;
-        self.order(asker.caller, info.key, change)
+        self.order(asker.caller, info.key, change, context)
     }
 
     /// Gives a process that uses a device something else from now on.
@@ -74,8 +101,9 @@ impl Service {
         caller: Caller,
         key: ProcessKey,
         change: TraitsChange,
-    ) -> Result<(), Refused> {
-        let open = self.controllable(key)?.open_priority(self.config.scheduler.default_priority);
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
+        let open = self.controllable(key)?.open_priority(self.rules.default_priority());
         if let Some(priority) = change.priority {
             caller.check_priority(priority, open)?;
         }
@@ -84,24 +112,18 @@ impl Service {
         member.order = Some(member.order.map_or(order, |before| before.and(order)));
         member.is_detached = false;
         member.obstacle = None;
-        self.apply(key);
+        self.apply(key, context);
         let Some(member) = self.roster.get(key) else { return Ok(()) };
         let why = member.why();
-        self.log.info(format_args!("process {key}: {why}"));
+        context.telemetry.log.info(format_args!("process {key}: {why}"));
         check_obstacle(member)
     }
 
     /// A process that may be given something else: it uses a device, and no rule forbids it.
-    fn controllable(&self, key: ProcessKey) -> Result<&Member, Refused> {
-        let refuse = |sentence: String| Refused::new(RefusalCode::NotControlled, sentence);
-        let Some(member) = self.roster.get(key) else {
-            return Err(refuse(format!(
-                "process {key} uses no GPU that gpreemptd controls; if it will, start it with \
-                 `gpreempt run`"
-            )));
-        };
+    fn controllable(&self, key: ProcessKey) -> Result<&Member, RequestError> {
+        let member = self.roster.get(key).ok_or(RequestError::NotOnGpu(key))?;
         if member.is_ignored() {
-            return Err(refuse(format!("process {key} is {}; change the rule", member.why())));
+            return Err(RequestError::IgnoredByRule { key, why: member.why() });
         }
         Ok(member)
     }
@@ -112,88 +134,93 @@ impl Service {
         process: Process,
         lease_ms: u32,
         now_ns: u64,
-    ) -> Result<(), Refused> {
-        let key = self.resolve(asker, process)?.key;
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
+        let key = self.resolve(asker, process, context)?.key;
         if lease_ms > LEASE_MS_MAX {
-            let sentence = format!("a lease of {lease_ms} ms is too long; a day is the longest");
-            return Err(Refused::new(RefusalCode::BadSetting, sentence));
+            return Err(RequestError::LeaseTooLong(lease_ms));
         }
         self.controllable(key)?;
         if drives_display(key.pid) {
-            let sentence = format!("process {key} drives a display; the screen would freeze");
-            return Err(Refused::new(RefusalCode::NotPermitted, sentence));
+            return Err(RequestError::DrivesDisplay(key));
         }
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
         let until_ns = now_ns.saturating_add(lease_ns);
         let before_ns = member.suspended_until_ns.replace(until_ns);
         member.obstacle = None;
-        self.apply(key);
+        self.apply(key, context);
         if let Some(member) = self.roster.get(key) {
             check_obstacle(member)?;
         }
-        self.check_limit(key)?;
+        self.check_limit(key, context)?;
         let instead = before_ns.map_or(String::new(), |before| {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
         let line = format!("process {key} is suspended for {lease_ms} ms{instead}");
-        // Whoever renews a lease in time says nothing new.
+        // A lease that is renewed in time is no news.
         if before_ns.is_some_and(|before| before <= until_ns) {
-            self.log.debug(line);
+            context.telemetry.log.debug(line);
         } else {
-            self.log.info(line);
-            self.tell_of(key, EventKind::Suspended, lease_ns);
+            context.telemetry.log.info(line);
+            self.tell_of(key, EventKind::Suspended, lease_ns, context.telemetry);
         }
         Ok(())
     }
 
-    /// Refuses to suspend a process that is known to be beyond our reach.
-    fn check_limit(&mut self, key: ProcessKey) -> Result<(), Refused> {
+    /// Refuses to suspend a process that the controllers are known not to reach.
+    fn check_limit(
+        &mut self,
+        key: ProcessKey,
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
         let in_force = self.roster.get(key).and_then(|member| member.in_force);
-        let limit = in_force.and_then(|in_force| self.backends.limit_of(in_force.task));
+        let limit = in_force.and_then(|in_force| context.devices.backends.limit_of(in_force.task));
         match limit {
             Some(limit) if limit.is_beyond => {
-                self.end_suspension(key);
-                Err(Refused::new(RefusalCode::Failed, limit.sentence))
+                self.end_suspension(key, context);
+                Err(RequestError::BeyondControl(limit.sentence))
             }
             Some(_) | None => Ok(()),
         }
     }
 
+    /// Ends every suspension of a process, those of its queues included. The caller settles those.
     pub(crate) fn resume(
         &mut self,
-        asker: Asker,
-        process: Process,
-        now_ns: u64,
-    ) -> Result<(), Refused> {
-        let key = self.resolve(asker, process)?.key;
+        key: ProcessKey,
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
         // Each of them, not only the first that there is.
         let ended = [
-            self.end_suspension(key),
+            self.end_suspension(key, context),
             self.orders.end_suspensions(|unmet| unmet == key),
-            self.end_suspensions_of_queues(key, now_ns),
+            context.devices.end_suspensions_of(&self.roster, key),
         ];
-        if ended.contains(&true) {
-            return Ok(());
-        }
-        let sentence = format!("process {key} is not suspended");
-        Err(Refused::new(RefusalCode::NotControlled, sentence))
+        if ended.contains(&true) { Ok(()) } else { Err(RequestError::NotSuspended(key)) }
     }
 
-    /// Ends every suspension of processes that the caller may touch.
-    pub(crate) fn resume_all(&mut self, caller: Caller) {
+    /// Ends every suspension of processes, and of their queues, that the caller may change. The
+    /// caller of this settles those of queues.
+    pub(crate) fn resume_all(&mut self, caller: Caller, context: &mut Context<'_>) {
         for key in self.roster.keys() {
             if self.roster.get(key).is_some_and(|member| caller.may_touch(member.about.uid)) {
-                self.end_suspension(key);
+                self.end_suspension(key, context);
             }
         }
         self.orders.end_suspensions(|unmet| {
             ProcessInfo::read(unmet.pid).is_ok_and(|info| caller.may_touch(info.uid))
         });
+        context.devices.end_suspensions_for(&self.roster, caller);
     }
 
-    pub(crate) fn detach(&mut self, asker: Asker, process: Process) -> Result<(), Refused> {
-        let key = self.resolve(asker, process)?.key;
+    pub(crate) fn detach(
+        &mut self,
+        asker: Asker,
+        process: Process,
+        context: &mut Context<'_>,
+    ) -> Result<(), RequestError> {
+        let key = self.resolve(asker, process, context)?.key;
         self.registrations.remove(key);
         self.orders.forget(key);
         self.controllable(key)?;
@@ -201,28 +228,27 @@ impl Service {
         member.is_detached = true;
         member.order = None;
         member.suspended_until_ns = None;
-        self.apply(key);
-        self.log.info(format_args!("process {key} was detached"));
+        self.apply(key, context);
+        context.telemetry.log.info(format_args!("process {key} was detached"));
         Ok(())
     }
 }
 
 /// Whether a change is within the limits that the configuration has as well.
-fn check_limits(change: &TraitsChange) -> Result<(), Refused> {
-    let bad = |sentence: String| Err(Refused::new(RefusalCode::BadSetting, sentence));
+fn check_limits(change: &TraitsChange) -> Result<(), RequestError> {
     if change.weight.is_some_and(|weight| weight.get() > Wish::WEIGHT_MAX) {
-        return bad(format!("a weight is at most {}", Wish::WEIGHT_MAX));
+        return Err(RequestError::WeightTooHigh);
     }
     if change.deadline_us.is_some_and(|us| us > Wish::DEADLINE_US_MAX) {
-        return bad(format!("a deadline is at most {} us, an hour", Wish::DEADLINE_US_MAX));
+        return Err(RequestError::DeadlineTooLong);
     }
     Ok(())
 }
 
-fn check_obstacle(member: &Member) -> Result<(), Refused> {
+fn check_obstacle(member: &Member) -> Result<(), RequestError> {
     match &member.obstacle {
         None => Ok(()),
-        Some(why) => Err(Refused::new(RefusalCode::Failed, why.as_str())),
+        Some(why) => Err(RequestError::NotAdopted(why.clone())),
     }
 }
 
@@ -233,6 +259,7 @@ pub(crate) fn drives_display(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpreempt_wire::refusal::RefusalCode;
     use std::num::NonZeroU32;
 
     #[test]
@@ -244,7 +271,7 @@ mod tests {
         };
         assert!(check_limits(&change(1_000, 3_600_000_000)).is_ok());
         for bad in [change(1_001, 0), change(1, 3_600_000_001)] {
-            assert_eq!(check_limits(&bad).unwrap_err().code, RefusalCode::BadSetting);
+            assert_eq!(check_limits(&bad).unwrap_err().code(), RefusalCode::BadSetting);
         }
     }
 

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 
 use gpreempt_device::process::ProcessKey;
 
-use crate::service::Service;
-use crate::service::work_budget::Work;
+use super::{Context, Processes};
+use crate::service::telemetry::log::Log;
+use crate::service::work_budget::{Allowance, Work};
 
 /// Why a process is looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,50 +85,48 @@ impl Backlog {
     }
 }
 
-impl Service {
-    /// Looks into as many as this turn may take on.
-    pub(crate) fn look_into_some(&mut self) {
-        while !self.allowance.is_spent() && self.look_into_next() {
-            self.allowance.take(Work::Process);
+impl Processes {
+    /// Inspects as many processes as the budget of this turn permits.
+    pub(crate) fn look_into_some(&mut self, allowance: &mut Allowance, context: &mut Context<'_>) {
+        while !allowance.is_spent() && self.look_into_next(context) {
+            allowance.take(Work::Process);
         }
     }
 
-    /// Looks into all of them, before there are turns.
-    pub(crate) fn look_into_all(&mut self) {
-        while self.look_into_next() {}
+    /// Inspects all of them, before the loop runs.
+    pub(crate) fn look_into_all(&mut self, context: &mut Context<'_>) {
+        while self.look_into_next(context) {}
     }
 
-    /// Looks into the next one. False if nobody waits.
-    fn look_into_next(&mut self) -> bool {
+    /// Inspects the next one. False if none waits.
+    fn look_into_next(&mut self, context: &mut Context<'_>) -> bool {
         let Some((key, look)) = self.backlog.next() else { return false };
-        self.look_into(key, look);
+        self.look_into(key, look, context);
         true
     }
 
-    /// Somebody asks about a process, and is not told that nobody has looked at it yet.
-    pub(crate) fn look_into_now(&mut self, key: ProcessKey) {
+    /// Inspects a process at once that a client names, if it waits.
+    pub(crate) fn look_into_now(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         for look in self.backlog.take(key) {
-            self.look_into(key, look);
+            self.look_into(key, look, context);
         }
     }
 
-    fn look_into(&mut self, key: ProcessKey, look: Look) {
+    fn look_into(&mut self, key: ProcessKey, look: Look, context: &mut Context<'_>) {
         match look {
-            Look::Meet(controller) => self.meet(controller, key),
-            Look::Regrouped => self.judge_again(key),
-            Look::Reloaded => self.judge_anew(key),
+            Look::Meet(controller) => self.meet(controller, key, context),
+            Look::Regrouped => self.judge_again(key, context),
+            Look::Reloaded => self.judge_anew(key, context),
         }
     }
 
-    /// What is left for later turns, and whether the last of a reload is done.
-    pub(crate) fn end_looks(&mut self) {
+    /// Logs how many are left for later turns. True if the last one of a reload is done.
+    pub(crate) fn end_looks(&mut self, log: &mut Log) -> bool {
         if !self.backlog.is_empty() {
             let left = self.backlog.len();
-            self.log.debug(format_args!("processes to look into in the next turns: {left}"));
+            log.debug(format_args!("processes to look into in the next turns: {left}"));
         }
-        if self.backlog.take_end_of_reload() {
-            self.end_reload();
-        }
+        self.backlog.take_end_of_reload()
     }
 }
 

@@ -6,7 +6,7 @@ use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_device::process::ProcessKey;
 
-use crate::service::processes::tracked_process::Member;
+use super::tracked_process::Member;
 
 /// The processes that use a device, and which task of the scheduler each is.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 
-use crate::service::processes::tracked_process::Order;
+use super::tracked_process::Order;
 
 /// How many there may be, of one user who is not our master.
 const PER_USER_MAX: usize = 1_000;

@@ -16,7 +16,7 @@ use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::traits::TraitsChange;
 use serde::{Deserialize, Serialize};
 
-use crate::service::processes::tracked_process::Order;
+use super::tracked_process::Order;
 
 /// The file's name.
 const NAME: &str = "orders.json";
@@ -80,6 +80,17 @@ pub(crate) struct Orders {
     boot: String,
     written: Option<Kept>,
     unmet: BTreeMap<ProcessKey, KeptMember>,
+}
+
+/// Why the file is not used.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Unreadable(#[from] io::Error),
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    #[error("it has version {0}, and this program knows {VERSION}")]
+    Version(u32),
 }
 
 impl From<Order> for KeptOrder {
@@ -172,29 +183,25 @@ impl Orders {
     }
 }
 
-/// What a file says, if it says something to us.
 /// What a file says; nothing if there is none, or if it is of an earlier boot.
-fn read(path: &Path, boot: &str) -> Result<Option<Kept>, String> {
+fn read(path: &Path, boot: &str) -> Result<Option<Kept>, ReadError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut text));
     match read {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     }
-    let contents: Contents = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let contents: Contents = serde_json::from_slice(&text)?;
     if contents.version != VERSION {
-        return Err(format!(
-            "it has version {}, and this program knows {VERSION}",
-            contents.version
-        ));
+        return Err(ReadError::Version(contents.version));
     }
     Ok((contents.boot == boot).then_some(contents.kept))
 }
 
 /// Keeps a file that cannot be read for whoever wants to know what was in it; the answer is what to
 /// say of that.
-fn put_aside(path: &Path, problem: &str) -> String {
+fn put_aside(path: &Path, problem: &ReadError) -> String {
     let aside = path.with_extension("json.unread");
     let kept = match fs::rename(path, &aside) {
         Ok(()) => format!("it is kept as {}", aside.display()),

@@ -2,19 +2,21 @@
 
 use gpreempt_device::process::ProcessKey;
 
-use crate::service::Service;
-use crate::service::processes::registrations::Registration;
-use crate::service::processes::saved_settings::{Kept, KeptMember, KeptOrder, KeptRegistration};
-use crate::service::processes::tracked_process::{Member, Order};
+use super::Processes;
+use super::registrations::Registration;
+use super::saved_settings::{Kept, KeptMember, KeptOrder, KeptRegistration};
+use super::tracked_process::{Member, Order};
+use crate::service::poller::Poller;
+use crate::service::telemetry::Telemetry;
 
 /// How a problem with it begins.
 const PROBLEM: &str = "what people asked for cannot be kept";
 
-impl Service {
+impl Processes {
     /// Takes back what was registered with the daemon before us.
-    pub(crate) fn register_again(&mut self, registrations: Vec<KeptRegistration>) {
+    pub(crate) fn register_again(&mut self, registrations: Vec<KeptRegistration>, poller: &Poller) {
         for KeptRegistration { process, order, by_master, uid } in registrations {
-            let (pidfd, watch) = self.watch(process);
+            let (pidfd, watch) = self.watch(process, poller);
             let order = Order::from(order);
             let registration = Registration { order, by_master, uid, pidfd, watch };
             self.registrations.insert(process, registration);
@@ -22,7 +24,7 @@ impl Service {
     }
 
     /// Gives a process that is met now what it had before us.
-    pub(crate) fn recall(&mut self, member: &mut Member, now_ns: u64) {
+    pub(super) fn recall(&mut self, member: &mut Member, now_ns: u64) {
         let Some(kept) = self.orders.take(member.key) else { return };
         let KeptMember { order, is_detached, suspended_until_ns, .. } = kept;
         member.order = order.map(Order::from).or(member.order);
@@ -32,12 +34,12 @@ impl Service {
     }
 
     /// Keeps what people asked for, as it is now.
-    pub(crate) fn keep_orders(&mut self) {
+    pub(crate) fn keep_orders(&mut self, telemetry: &mut Telemetry) {
         let members = self.roster.members().filter_map(kept).collect();
         let registrations = self.registrations.iter().map(kept_registration).collect();
         match self.orders.write(Kept { members, registrations }) {
-            Ok(()) => self.problems.solve(PROBLEM),
-            Err(error) => self.problem(&format!("{PROBLEM}: {error}")),
+            Ok(()) => telemetry.problems.solve(PROBLEM),
+            Err(error) => telemetry.problem(&format!("{PROBLEM}: {error}")),
         }
     }
 }

@@ -1,7 +1,6 @@
-//! Processes that come, change and go, and what the scheduler hears of it.
+//! Processes that come, change and go, and what the scheduler is told of it.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 
 use gpreempt_core::event::{Event, TaskTraits};
 use gpreempt_core::id::TaskId;
@@ -9,44 +8,42 @@ use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::event::EventKind;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::facts::{Gpu, ProcessFacts};
-use crate::service::poller::Source;
-use crate::service::processes::inspection_queue::Look;
-use crate::service::processes::registrations::Registration;
-use crate::service::processes::tracked_process::{About, InForce, Member};
-use crate::service::telemetry::events;
-use crate::service::{Service, instant};
+use super::inspection_queue::Look;
+use super::registrations::Registration;
+use super::tracked_process::{About, InForce, Member};
+use super::{Context, Processes};
+use crate::service::devices::Devices;
+use crate::service::telemetry::Telemetry;
 use crate::verdict::Verdict;
 
-impl Service {
-    /// Everybody who uses a device now is to be met.
-    pub(crate) fn meet_everybody(&mut self) {
-        for controller in 0..self.backends.len() {
-            for key in self.backends.users(controller) {
+impl Processes {
+    /// Every process that uses a device now is to be inspected.
+    pub(crate) fn meet_everybody(&mut self, devices: &mut Devices) {
+        for controller in 0..devices.backends.len() {
+            for key in devices.backends.users(controller) {
                 self.backlog.add(key, Look::Meet(controller));
             }
         }
     }
 
-    /// Takes in what controllers have to say that is not for the scheduler.
-    pub(crate) fn take_notes(&mut self) {
-        while let Some((controller, note)) = self.backends.poll_note() {
+    /// Processes the reports of controllers that are not for the scheduler.
+    pub(crate) fn take_notes(&mut self, context: &mut Context<'_>) {
+        while let Some((controller, note)) = context.devices.backends.poll_note() {
             match note {
-                Note::Problem(problem) => self.problem(&problem),
-                Note::Solved(beginning) => self.problems.solve(&beginning),
+                Note::Problem(problem) => context.telemetry.problem(&problem),
+                Note::Solved(beginning) => context.telemetry.problems.solve(&beginning),
                 Note::Appeared(key) => self.backlog.add(key, Look::Meet(controller)),
-                Note::Ended(task) => self.leave(controller, task),
+                Note::Ended(task) => self.leave(controller, task, context),
                 Note::Regrouped { task, appeared, vanished } => {
                     let Some(key) = self.roster.of_task(task).map(|member| member.key) else {
                         continue;
                     };
                     let pid = key.pid;
-                    self.log.debug(format_args!(
+                    context.telemetry.log.debug(format_args!(
                         "process {pid} has {appeared} new contexts and lost {vanished}"
                     ));
-                    if self.config.mentions_gpus() {
+                    if self.rules.mention_gpus() {
                         self.backlog.add(key, Look::Regrouped);
                     }
                 }
@@ -55,18 +52,18 @@ impl Service {
     }
 
     /// A process uses devices of a controller.
-    pub(crate) fn meet(&mut self, controller: usize, key: ProcessKey) {
+    pub(super) fn meet(&mut self, controller: usize, key: ProcessKey, context: &mut Context<'_>) {
         if let Some(member) = self.roster.get_mut(key) {
             if member.homes.insert(controller) {
-                self.apply(key);
+                self.apply(key, context);
             }
-            self.judge_again(key);
+            self.judge_again(key, context);
             return;
         }
-        // Whoever is gone again is not worth a word.
-        let Ok((about, verdict)) = self.judge(key) else { return };
+        // A process that has ended since is not worth a line in the log.
+        let Ok((about, verdict)) = self.judge(key, context.devices) else { return };
         let order = self.registrations.find(key, about.uid);
-        let (pidfd, watch) = self.watch(key);
+        let (pidfd, watch) = self.watch(key, context.poller);
         let mut member = Member {
             key,
             about,
@@ -83,34 +80,27 @@ impl Service {
         };
         self.recall(&mut member, monotonic_ns());
         let (pid, name, why) = (key.pid, &member.about.name, member.why());
-        self.log.info(format_args!("process {pid} ({name}) uses a GPU: {why}"));
+        context.telemetry.log.info(format_args!("process {pid} ({name}) uses a GPU: {why}"));
         for note in &member.verdict.notes {
-            self.log.info(format_args!("process {pid}: {note}"));
+            context.telemetry.log.info(format_args!("process {pid}: {note}"));
         }
         self.roster.insert(member);
-        self.apply(key);
-        self.tell_of(key, EventKind::Appeared, 0);
+        self.apply(key, context);
+        self.tell_of(key, EventKind::Appeared, 0, context.telemetry);
     }
 
     /// What the configuration says of a process.
-    pub(crate) fn judge(&self, key: ProcessKey) -> Result<(About, Verdict), ProcessError> {
-        let task = self.roster.get(key).and_then(|member| member.in_force);
-        let devices = task.map(|in_force| self.devices_of(in_force.task)).unwrap_or_default();
-        let known = devices.into_iter().filter_map(|device| self.backends.uuid(device));
-        let seen = self.backends.uuids_of(key);
-        let uuids: BTreeSet<String> = known.chain(seen).collect();
-        let gpus = if self.config.mentions_gpus() { Gpu::named(uuids) } else { Vec::new() };
-        let facts = ProcessFacts::read(key, gpus, &self.environment_names)?;
-        let verdict = self.config.judge(&facts, &self.accounts);
-        Ok((About::new(&facts), verdict))
+    fn judge(&self, key: ProcessKey, devices: &Devices) -> Result<(About, Verdict), ProcessError> {
+        let in_force = self.roster.get(key).and_then(|member| member.in_force);
+        self.rules.judge(key, || devices.uuids_of(key, in_force.map(|in_force| in_force.task)))
     }
 
-    /// Judges a process again that has something else on the GPUs than before.
-    pub(crate) fn judge_again(&mut self, key: ProcessKey) {
-        if !self.config.mentions_gpus() {
+    /// Evaluates the rules again for a process whose devices may have changed.
+    pub(super) fn judge_again(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        if !self.rules.mention_gpus() {
             return;
         }
-        let Ok((_, verdict)) = self.judge(key) else { return };
+        let Ok((_, verdict)) = self.judge(key, context.devices) else { return };
         let Some(member) = self.roster.get_mut(key) else { return };
         if member.verdict == verdict {
             return;
@@ -120,45 +110,37 @@ impl Service {
             member.suspended_until_ns = None;
         }
         let why = member.why();
-        self.log.info(format_args!("process {key} uses other GPUs: {why}"));
-        self.apply(key);
+        context.telemetry.log.info(format_args!("process {key} uses other GPUs: {why}"));
+        self.apply(key, context);
     }
 
-    /// A descriptor that is readable when a process has ended, in the set, and its name there.
-    pub(crate) fn watch(&mut self, key: ProcessKey) -> (Option<OwnedFd>, u64) {
-        self.last_watch += 1;
-        let watch = self.last_watch;
-        let pid = i32::try_from(key.pid).ok().and_then(Pid::from_raw);
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // The number may have been given to another before it was opened.
-        let pidfd = pidfd.filter(|_| key.check().is_ok());
-        let watched = pidfd.filter(|fd| self.poller.watch(fd, Source::Process(watch)).is_ok());
-        (watched, watch)
-    }
-
-    /// A process that is watched has ended.
-    pub(crate) fn take_end(&mut self, watch: u64) {
-        if let Some(key) = self.roster.watched(watch) {
-            self.part(key);
-        } else {
-            self.registrations.remove_watched(watch);
+    /// Evaluates rules for a process that may have changed since the last time.
+    pub(super) fn judge_anew(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        let Ok((about, verdict)) = self.judge(key, context.devices) else { return };
+        let Some(member) = self.roster.get_mut(key) else { return };
+        member.about = about;
+        member.verdict = verdict;
+        member.obstacle = None;
+        if member.is_ignored() {
+            member.suspended_until_ns = None;
         }
+        self.apply(key, context);
     }
 
     /// Forgets a process.
-    pub(crate) fn part(&mut self, key: ProcessKey) {
+    pub(super) fn part(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(member) = self.roster.get(key) else { return };
         let (pid, name) = (key.pid, &member.about.name);
-        self.log.info(format_args!("process {pid} ({name}) no longer uses a GPU"));
-        self.tell_of(key, EventKind::Vanished, 0);
-        self.release(key);
-        // Its descriptor leaves the set when it is closed.
+        context.telemetry.log.info(format_args!("process {pid} ({name}) no longer uses a GPU"));
+        self.tell_of(key, EventKind::Vanished, 0, context.telemetry);
+        self.release(key, context);
+        // Its descriptor leaves the epoll set when it is closed.
         self.roster.remove(key);
-        self.judge_others();
+        self.judge_others(context.devices);
     }
 
     /// A process left the devices of a controller, which has forgotten it.
-    fn leave(&mut self, controller: usize, task: TaskId) {
+    fn leave(&mut self, controller: usize, task: TaskId, context: &mut Context<'_>) {
         let Some(key) = self.roster.of_task(task).map(|member| member.key) else { return };
         let Some(member) = self.roster.get_mut(key) else { return };
         member.homes.remove(&controller);
@@ -168,146 +150,153 @@ impl Service {
         }
         let order = member.order.filter(|_| key.check().is_ok());
         let uid = member.about.uid;
-        self.part(key);
-        // If it comes back it is still what somebody asked for.
+        self.part(key, context);
+        // The user's setting applies again if the process comes back.
         if let Some(order) = order {
-            let (pidfd, watch) = self.watch(key);
+            let (pidfd, watch) = self.watch(key, context.poller);
             let registration = Registration { order, by_master: true, uid, pidfd, watch };
             self.registrations.insert(key, registration);
         }
     }
 
     /// Brings what the scheduler knows of a process in line with what it should.
-    pub(crate) fn apply(&mut self, key: ProcessKey) {
+    pub(crate) fn apply(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(member) = self.roster.get(key) else { return };
         match (member.in_force, member.wanted()) {
             (None, None) => {}
             (Some(_), None) => {
-                self.release(key);
-                self.tell_of(key, EventKind::Changed, 0);
+                self.release(key, context);
+                self.tell_of(key, EventKind::Changed, 0, context.telemetry);
             }
-            (None, Some(traits)) => self.take_in(key, traits),
-            (Some(in_force), Some(traits)) => self.change(key, in_force, traits),
+            (None, Some(traits)) => self.take_in(key, traits, context),
+            (Some(in_force), Some(traits)) => self.change(key, in_force, traits, context),
         }
-        self.adopt_where_it_is(key);
-        self.judge_others();
-        self.is_changed = true;
+        self.adopt_where_it_is(key, context);
+        self.judge_others(context.devices);
+        context.devices.is_changed = true;
     }
 
-    fn take_in(&mut self, key: ProcessKey, traits: TaskTraits) {
-        if self.guard.is_taken(key) {
-            self.give_up(key, "another command controls it; end that one first".to_owned());
+    fn take_in(&mut self, key: ProcessKey, traits: TaskTraits, context: &mut Context<'_>) {
+        if context.guard.is_taken(key) {
+            let obstacle = "another command controls it; end that one first".to_owned();
+            self.give_up(key, obstacle, context.telemetry);
             return;
         }
         let task = self.roster.name_task(key);
-        self.tell(Event::TaskAppeared { task, traits });
+        let Context { devices, telemetry, .. } = context;
+        devices.tell(Event::TaskAppeared { task, traits }, &mut telemetry.log);
         let Some(member) = self.roster.get_mut(key) else { return };
         let is_suspended = member.is_suspended();
         member.in_force = Some(InForce { task, traits, is_suspended });
         if is_suspended {
-            self.tell(Event::TaskSuspended { task, suspended: true });
+            devices.tell(Event::TaskSuspended { task, suspended: true }, &mut telemetry.log);
         }
     }
 
-    fn change(&mut self, key: ProcessKey, in_force: InForce, traits: TaskTraits) {
+    fn change(
+        &mut self,
+        key: ProcessKey,
+        in_force: InForce,
+        traits: TaskTraits,
+        context: &mut Context<'_>,
+    ) {
         let task = in_force.task;
         let Some(member) = self.roster.get_mut(key) else { return };
         let is_suspended = member.is_suspended();
         member.in_force = Some(InForce { task, traits, is_suspended });
+        let Context { devices, telemetry, .. } = context;
         if in_force.traits != traits {
-            self.tell(Event::TaskChanged { task, traits });
-            self.backends.set_priority(task, traits.priority);
-            self.tell_of(key, EventKind::Changed, 0);
+            devices.tell(Event::TaskChanged { task, traits }, &mut telemetry.log);
+            devices.backends.set_priority(task, traits.priority);
+            telemetry.tell_of(member, EventKind::Changed, 0);
         }
         if in_force.is_suspended != is_suspended {
-            self.tell(Event::TaskSuspended { task, suspended: is_suspended });
+            let event = Event::TaskSuspended { task, suspended: is_suspended };
+            devices.tell(event, &mut telemetry.log);
         }
     }
 
-    fn adopt_where_it_is(&mut self, key: ProcessKey) {
+    fn adopt_where_it_is(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(member) = self.roster.get(key) else { return };
         let Some(in_force) = member.in_force else { return };
         for controller in member.homes.difference(&member.adopted).copied().collect::<Vec<_>>() {
-            match self.backends.adopt(controller, in_force.task, key) {
+            let backends = &mut context.devices.backends;
+            match backends.adopt(controller, in_force.task, key) {
                 Ok(()) => {
-                    self.backends.set_priority(in_force.task, in_force.traits.priority);
+                    backends.set_priority(in_force.task, in_force.traits.priority);
                     let Some(member) = self.roster.get_mut(key) else { return };
                     member.adopted.insert(controller);
                 }
                 Err(problem) => {
-                    self.release(key);
-                    self.give_up(key, problem);
+                    self.release(key, context);
+                    self.give_up(key, problem.to_string(), context.telemetry);
                     return;
                 }
             }
         }
     }
 
-    /// A process cannot be controlled; it is left alone until somebody asks again.
-    fn give_up(&mut self, key: ProcessKey, obstacle: String) {
-        self.problem(&format!("process {key} is left alone: {obstacle}"));
+    /// A process cannot be controlled; it is left alone until a client asks again.
+    fn give_up(&mut self, key: ProcessKey, obstacle: String, telemetry: &mut Telemetry) {
+        telemetry.problem(&format!("process {key} is left alone: {obstacle}"));
         if let Some(member) = self.roster.get_mut(key) {
             member.obstacle = Some(obstacle);
             member.suspended_until_ns = None;
         }
     }
 
-    /// Puts a process back as it was.
-    pub(crate) fn release(&mut self, key: ProcessKey) {
+    /// Reverts what was changed in a process.
+    fn release(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(member) = self.roster.get_mut(key) else { return };
         let adopted = std::mem::take(&mut member.adopted);
         let Some(in_force) = member.in_force.take() else { return };
         let task = in_force.task;
         self.roster.forget_task(task);
-        self.tell(Event::TaskVanished { task });
+        context.devices.tell(Event::TaskVanished { task }, &mut context.telemetry.log);
         for controller in adopted {
-            self.backends.release(controller, task);
+            context.devices.backends.release(controller, task);
         }
-        self.is_changed = true;
+        context.devices.is_changed = true;
     }
 
-    /// Whom the scheduled processes are compared with where all of them are of one class.
-    fn judge_others(&mut self) {
-        for controller in 0..self.backends.len() {
+    /// The processes that are not scheduled count as one task of the other class where all that are
+    /// scheduled are of one class.
+    fn judge_others(&self, devices: &mut Devices) {
+        for controller in 0..devices.backends.len() {
             let others = self.roster.others(controller);
-            self.backends.set_others(controller, others);
+            devices.backends.set_others(controller, others);
         }
     }
 
-    fn tell(&mut self, event: Event) {
-        if let Err(error) = self.driver.tell(instant(monotonic_ns()), event) {
-            self.log.error(format_args!("the scheduler does not believe {event:?}: {error}"));
-        }
-    }
-
-    /// Tells followers something about a process, when this turn's commands are given.
-    pub(crate) fn tell_of(&mut self, key: ProcessKey, kind: EventKind, duration_ns: u64) {
-        if !self.sessions.has_followers() {
-            return;
-        }
+    /// An event about a process, for followers.
+    pub(crate) fn tell_of(
+        &self,
+        key: ProcessKey,
+        kind: EventKind,
+        duration_ns: u64,
+        telemetry: &mut Telemetry,
+    ) {
         if let Some(member) = self.roster.get(key) {
-            let mut event = events::of_member(monotonic_ns(), kind, member);
-            event.duration_ns = duration_ns;
-            self.untold.push(event);
+            telemetry.tell_of(member, kind, duration_ns);
         }
     }
 
-    /// Ends suspensions whose time is over.
-    pub(crate) fn end_leases(&mut self, now_ns: u64) {
+    /// Ends suspensions whose lease is over.
+    pub(crate) fn end_leases(&mut self, now_ns: u64, context: &mut Context<'_>) {
         for key in self.roster.leases_over(now_ns) {
-            self.end_suspension(key);
+            self.end_suspension(key, context);
         }
     }
 
     /// Ends a suspension. True if there was one.
-    pub(crate) fn end_suspension(&mut self, key: ProcessKey) -> bool {
+    pub(super) fn end_suspension(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
         let Some(member) = self.roster.get_mut(key) else { return false };
         if member.suspended_until_ns.take().is_none() {
             return false;
         }
-        self.log.info(format_args!("process {key} may run again"));
-        self.apply(key);
-        self.tell_of(key, EventKind::Released, 0);
+        context.telemetry.log.info(format_args!("process {key} may run again"));
+        self.apply(key, context);
+        self.tell_of(key, EventKind::Released, 0, context.telemetry);
         true
     }
 }

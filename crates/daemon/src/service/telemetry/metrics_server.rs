@@ -1,12 +1,22 @@
 //! Whoever reads metrics, in the same loop.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 
 use gpreempt_core::time::Instant;
 
 use crate::metrics::http::{Exchange, HttpListener};
 use crate::service::poller::{Poller, Source};
+
+/// Why metrics are not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MetricsError {
+    #[error("metrics cannot be served at {address}: {error}; see `listen` in [metrics]")]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error("nobody can read metrics: {0}")]
+    Accept(io::Error),
+}
 
 /// The socket, and everybody who asks.
 #[derive(Debug)]
@@ -18,10 +28,8 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    pub(crate) fn listen(address: SocketAddr, poller: &Poller) -> Result<Self, String> {
-        let failed = |error: std::io::Error| {
-            format!("metrics cannot be served at {address}: {error}; see `listen` in [metrics]")
-        };
+    pub(crate) fn listen(address: SocketAddr, poller: &Poller) -> Result<Self, MetricsError> {
+        let failed = |error| MetricsError::Listen { address, error };
         let listener = HttpListener::bind(address).map_err(failed)?;
         poller.watch(&listener, Source::MetricsClients).map_err(failed)?;
         Ok(Self { listener, address, exchanges: BTreeMap::new(), last: 0 })
@@ -33,10 +41,9 @@ impl Scrape {
     }
 
     /// Lets in who waits at the door.
-    pub(crate) fn accept(&mut self, now: Instant, poller: &Poller) -> Result<(), String> {
+    pub(crate) fn accept(&mut self, now: Instant, poller: &Poller) -> Result<(), MetricsError> {
         self.sweep(now);
-        let accepted = self.listener.accept(now);
-        let accepted = accepted.map_err(|error| format!("nobody can read metrics: {error}"))?;
+        let accepted = self.listener.accept(now).map_err(MetricsError::Accept)?;
         if let Some(exchange) = accepted {
             self.last += 1;
             if poller.watch(&exchange, Source::Metrics(self.last)).is_ok() {

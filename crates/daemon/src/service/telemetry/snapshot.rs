@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
-use gpreempt_core::time::{Duration, Instant};
-use gpreempt_device::controller::HoldStatus;
+use gpreempt_core::time::Duration;
+use gpreempt_device::controller::{DeviceName, HoldStatus};
 use gpreempt_wire::state::{
     DaemonSnapshot, DeviceSnapshot, HoldSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 
-use crate::service::Service;
+use super::Telemetry;
+use super::history::{Recent, Seat, Total};
+use crate::service::devices::Devices;
+use crate::service::instant;
+use crate::service::processes::process_table::Roster;
 use crate::service::processes::tracked_process::Member;
-use crate::service::telemetry::history::{Recent, Seat, Total};
 
 /// What each task had on each device, as far as anybody has looked.
 pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, Total> {
@@ -25,44 +28,50 @@ pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, T
     totals
 }
 
-impl Service {
-    /// Everything at this moment.
-    pub(crate) fn snapshot(&self, now_ns: u64) -> Snapshot {
-        let scheduler = self.driver.scheduler();
+impl Telemetry {
+    /// Everything at this moment, while so many sessions are open.
+    pub(crate) fn snapshot(
+        &self,
+        now_ns: u64,
+        devices: &Devices,
+        table: &Roster,
+        sessions: usize,
+    ) -> Snapshot {
+        let scheduler = devices.scheduler();
         let mut queues: BTreeMap<TaskId, Vec<QueueView>> = BTreeMap::new();
         for view in scheduler.queues() {
             queues.entry(view.task).or_default().push(view);
         }
-        let lately = self.history.recent_of_all(self.driver.now(), &totals(scheduler.queues()));
+        let lately = self.history.recent_of_all(devices.driver.now(), &totals(scheduler.queues()));
         let task = |member: &Member| {
             let task = member.in_force.map(|in_force| in_force.task);
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
-            if let Some(limit) = task.and_then(|task| self.backends.limit_of(task)) {
+            if let Some(limit) = task.and_then(|task| devices.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
             }
-            if let Some(way) = task.and_then(|task| self.backends.way_of(task)) {
+            if let Some(way) = task.and_then(|task| devices.backends.way_of(task)) {
                 snapshot.way = Some(way.name.to_owned());
                 snapshot.no_better_way = way.why_not_better;
             }
             for queue in &mut snapshot.queues {
-                queue.hold = self.backends.hold_of(QueueId(queue.id)).map(hold_snapshot);
+                queue.hold = devices.backends.hold_of(QueueId(queue.id)).map(hold_snapshot);
             }
             snapshot
         };
         Snapshot {
             now_ns,
-            daemon: self.daemon_snapshot(now_ns),
+            daemon: self.daemon_snapshot(now_ns, sessions),
             policy: scheduler.config().policy.name().to_owned(),
             interval_us: scheduler.config().interval.as_micros(),
-            devices: self.device_snapshots(),
-            tasks: self.roster.members().map(task).collect(),
+            devices: device_snapshots(devices),
+            tasks: table.members().map(task).collect(),
             problems: self.problems.sentences(instant(now_ns)),
         }
     }
 
-    fn daemon_snapshot(&self, now_ns: u64) -> DaemonSnapshot {
+    fn daemon_snapshot(&self, now_ns: u64, sessions: usize) -> DaemonSnapshot {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_ms = cpu.tv_sec.saturating_mul(1_000).saturating_add(cpu.tv_nsec / 1_000_000);
         DaemonSnapshot {
@@ -77,39 +86,31 @@ impl Service {
             turn_cpu_us_max: self.punctuality.busiest.as_micros(),
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
-            sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+            sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
         }
     }
+}
 
-    fn device_snapshots(&self) -> Vec<DeviceSnapshot> {
-        let snapshot = |(kind, name): (&str, gpreempt_device::controller::DeviceName)| {
-            let latency = self.driver.scheduler().preempt_latency(name.id);
-            let us = |percent| {
-                let time = latency.and_then(|latency| latency.percentile(percent));
-                time.map_or(0, Duration::as_micros)
-            };
-            let way = self.backends.way(name.id);
-            DeviceSnapshot {
-                way: way.as_ref().map(|way| way.name.to_owned()),
-                no_better_way: way.and_then(|way| way.why_not_better),
-                id: name.id.0,
-                uuid: name.uuid,
-                kind: kind.to_owned(),
-                preempts: latency.map_or(0, |latency| latency.count()),
-                preempt_us_p50: us(50),
-                preempt_us_p99: us(99),
-            }
+fn device_snapshots(devices: &Devices) -> Vec<DeviceSnapshot> {
+    let snapshot = |(kind, name): (&str, DeviceName)| {
+        let latency = devices.scheduler().preempt_latency(name.id);
+        let us = |percent| {
+            let time = latency.and_then(|latency| latency.percentile(percent));
+            time.map_or(0, Duration::as_micros)
         };
-        self.backends.devices().into_iter().map(snapshot).collect()
-    }
-
-    /// The GPUs that a scheduled process uses.
-    pub(crate) fn devices_of(&self, task: TaskId) -> Vec<DeviceId> {
-        let own = self.driver.scheduler().queues().filter(|view| view.task == task);
-        let mut devices: Vec<DeviceId> = own.map(|view| view.device).collect();
-        devices.dedup();
-        devices
-    }
+        let way = devices.backends.way(name.id);
+        DeviceSnapshot {
+            way: way.as_ref().map(|way| way.name.to_owned()),
+            no_better_way: way.and_then(|way| way.why_not_better),
+            id: name.id.0,
+            uuid: name.uuid,
+            kind: kind.to_owned(),
+            preempts: latency.map_or(0, |latency| latency.count()),
+            preempt_us_p50: us(50),
+            preempt_us_p99: us(99),
+        }
+    };
+    devices.backends.devices().into_iter().map(snapshot).collect()
 }
 
 fn task_snapshot(
@@ -204,9 +205,4 @@ fn resident_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// A moment of the machine's clock as the scheduler counts.
-pub(crate) const fn instant(now_ns: u64) -> Instant {
-    Instant::from_nanos(now_ns)
 }

@@ -7,40 +7,39 @@
 use gpreempt_core::driver::Driver;
 
 use crate::service::Service;
+use crate::service::failure::{LoopError, RenewalError};
 use crate::service::setup::controllers;
 
 impl Service {
     /// Begins anew if the keeper has ended the session, or is about to.
-    pub(crate) fn look_after_session(&mut self) -> Result<(), String> {
+    pub(crate) fn look_after_session(&mut self) -> Result<(), LoopError> {
         if self.guard.was_left_alone() { self.begin_again() } else { Ok(()) }
     }
 
     /// Begins another session and meets everybody again.
-    pub(crate) fn begin_again(&mut self) -> Result<(), String> {
-        let failed = |error: &dyn std::fmt::Display| {
-            format!(
-                "the keeper undid everything and there is no new session ({error}), so nothing \
-                 may be changed"
-            )
-        };
-        self.log.warn(
+    pub(crate) fn begin_again(&mut self) -> Result<(), LoopError> {
+        self.telemetry.log.warn(
             "gpreemptd stood still for so long that the keeper put everything back; a new session \
              begins",
         );
-        self.roster.forget_places();
+        self.processes.roster.forget_places();
         // What cannot be put back is in the journal, and whoever keeps that tries again.
-        let _ = self.backends.release_all();
-        let ledger = self.guard.begin_again().map_err(|error| failed(&error))?;
-        let config = *self.driver.scheduler().config();
-        self.driver = Driver::new(config).map_err(|error| failed(&error))?;
-        self.backends =
-            controllers(&self.options, &self.config, &ledger, &self.waker, &mut self.log)
-                .map_err(|error| failed(&error))?;
-        self.queue_suspensions = Default::default();
-        self.chronicle = Default::default();
-        self.history = Default::default();
-        self.backlog.forget_all();
-        self.meet_everybody();
+        let _ = self.devices.backends.release_all();
+        Ok(self.replace_session()?)
+    }
+
+    fn replace_session(&mut self) -> Result<(), RenewalError> {
+        let ledger = self.guard.begin_again()?;
+        let config = *self.devices.scheduler().config();
+        self.devices.driver = Driver::new(config)?;
+        let (rules, log) = (&self.processes.rules, &mut self.telemetry.log);
+        self.devices.backends =
+            controllers(&self.options, &rules.config, &ledger, &self.devices.waker, log)?;
+        self.devices.queue_suspensions = Default::default();
+        self.telemetry.chronicle = Default::default();
+        self.telemetry.history = Default::default();
+        self.processes.backlog.forget_all();
+        self.processes.meet_everybody(&mut self.devices);
         Ok(())
     }
 }
