@@ -5,7 +5,6 @@
 //! loop waits again. Nothing in it blocks: devices have threads of their own, and sockets that
 //! cannot take more are told later.
 
-mod alarm;
 mod clients;
 mod devices;
 mod failure;
@@ -27,13 +26,12 @@ use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_wire::state::Snapshot;
 
-use alarm::Alarm;
 use clients::Clients;
 use devices::Devices;
 pub use failure::Failure;
 use failure::LoopError;
 use notify::Notifier;
-use poller::{Poller, Source};
+use poller::{Alarm, Poller, Source};
 use processes::{Context, Processes};
 pub use setup::SocketPathError;
 use signals::Signals;

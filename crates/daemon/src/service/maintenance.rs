@@ -31,7 +31,7 @@ impl Service {
         Ok(())
     }
 
-    /// Feeds the watchdog of systemd, and four times in a second does what need not be done at once.
+    /// Feeds the watchdog of systemd, and four times in a second does what need not be immediate.
     pub(super) fn do_chores(&mut self, now_ns: u64) -> Result<(), LoopError> {
         let watchdog = self.notifier.watchdog();
         if let Some(interval) = watchdog

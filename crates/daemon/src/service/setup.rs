@@ -15,13 +15,12 @@ use gpreempt_device::urgency;
 use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::alarm::Alarm;
 use super::clients::Clients;
 use super::devices::backends::Backends;
 use super::devices::{Devices, amd};
 use super::failure::StartError;
 use super::notify::Notifier;
-use super::poller::{Poller, Source};
+use super::poller::{Alarm, Poller, Source};
 use super::processes::Processes;
 use super::processes::rules::Rules;
 use super::processes::saved_settings::Orders;

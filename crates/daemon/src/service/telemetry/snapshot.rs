@@ -206,3 +206,151 @@ fn resident_kib() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+    use gpreempt_core::config::Config;
+    use gpreempt_core::driver::Driver;
+    use gpreempt_core::event::{Event, TaskTraits};
+    use gpreempt_core::id::DeviceId;
+    use gpreempt_core::priority::Priority;
+    use gpreempt_core::ring::RingView;
+    use gpreempt_device::controller::{Numbering, Waker};
+    use gpreempt_device::process::ProcessKey;
+
+    use crate::config::LogLevel;
+    use crate::service::devices::backends::Backends;
+    use crate::service::devices::fake::Fake;
+    use crate::service::processes::tracked_process::{About, InForce};
+    use crate::service::telemetry::log::Log;
+    use crate::verdict::{Outcome, Verdict};
+
+    const MS: u64 = 1_000_000;
+
+    fn member(pid: u32, name: &str) -> Member {
+        let about = About { name: name.to_owned(), uid: 1000, ..About::default() };
+        Member {
+            key: ProcessKey { pid, start_ticks: 10 * u64::from(pid) },
+            about,
+            verdict: Verdict { outcome: Outcome::Unknown, notes: Vec::new() },
+            order: None,
+            is_detached: false,
+            suspended_until_ns: None,
+            obstacle: None,
+            homes: BTreeSet::from([0]),
+            adopted: BTreeSet::new(),
+            in_force: None,
+            pidfd: None,
+            watch: 0,
+        }
+    }
+
+    fn device() -> DeviceId {
+        Numbering::of(0).device(0)
+    }
+
+    fn devices(fake: &Fake) -> Devices {
+        let mut backends = Backends::default();
+        backends.push(Box::new(fake.clone()));
+        let capabilities = Capabilities {
+            mechanism: Mechanism::Stop,
+            level: Level::Switch,
+            preempt_cost: Duration::from_micros(500),
+            resume_cost: Duration::from_micros(500),
+            quiet: Duration::from_millis(1),
+            hold: false,
+            hardware_priority: false,
+        };
+        fake.tell(Event::DeviceAppeared { device: device(), capabilities });
+        Devices::new(Driver::new(Config::default()).unwrap(), backends, Waker::new().unwrap())
+    }
+
+    /// A scheduled process with one queue that has work.
+    fn schedule(
+        table: &mut Roster,
+        devices: &mut Devices,
+        fake: &Fake,
+        mut member: Member,
+        traits: TaskTraits,
+    ) {
+        let (task, queue) = (table.name_task(member.key), QueueId(u64::from(member.key.pid)));
+        let is_suspended = member.is_suspended();
+        member.in_force = Some(InForce { task, traits, is_suspended });
+        table.insert(member);
+        let at = instant(1_000 * MS);
+        devices.driver.tell(at, Event::TaskAppeared { task, traits }).unwrap();
+        devices.driver.tell(at, Event::TaskSuspended { task, suspended: is_suspended }).unwrap();
+        fake.tell(Event::QueueAppeared { queue, task, device: device(), stopped: false });
+        fake.set_ring(queue, RingView { put: 5, get: 1, running: None });
+    }
+
+    #[test]
+    fn every_field_of_a_snapshot_has_its_name_its_place_and_its_meaning() {
+        let (fake, mut table) = (Fake::new(0), Roster::default());
+        let mut devices = devices(&fake);
+        devices.step(instant(1_000 * MS));
+        let traits = |level: u8| TaskTraits {
+            priority: Priority::new(level).unwrap(),
+            ..TaskTraits::default()
+        };
+        let deadline = Some(Duration::from_millis(8));
+        let high = TaskTraits { weight: 3, deadline, ..traits(12) };
+        schedule(&mut table, &mut devices, &fake, member(11, "server"), high);
+        schedule(&mut table, &mut devices, &fake, member(12, "training"), traits(2));
+        let mut suspended = member(13, "batch");
+        suspended.suspended_until_ns = Some(2_500 * MS);
+        schedule(&mut table, &mut devices, &fake, suspended, traits(4));
+        let mut untouched = member(14, "desktop");
+        untouched.about.container = Some("c0ffee".to_owned());
+        untouched.about.pod = Some("pod-1".to_owned());
+        untouched.about.slurm_job = Some("77".to_owned());
+        table.insert(untouched);
+        let mut telemetry = Telemetry::new(Log::new(LogLevel::Error), None);
+        telemetry.started_ns = 500 * MS;
+        telemetry.turns = 42;
+        telemetry.punctuality.note(Duration::from_millis(7), Duration::from_millis(5));
+        telemetry.problems.add("the disk is full", instant(1_990 * MS));
+        for at_ms in (1_000..=2_000).step_by(5) {
+            devices.step(instant(at_ms * MS));
+            if at_ms % 250 == 0 {
+                let totals = totals(devices.scheduler().queues());
+                telemetry.history.sample(devices.driver.now(), totals);
+            }
+        }
+        let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, &table, 2);
+        assert_eq!(snapshot.daemon.pid, std::process::id());
+        assert_eq!(snapshot.daemon.version, env!("CARGO_PKG_VERSION"));
+        snapshot.daemon.pid = 1;
+        snapshot.daemon.version = "VERSION".to_owned();
+        (snapshot.daemon.cpu_ms, snapshot.daemon.resident_kib) = (3, 4);
+        let text = serde_json::to_string_pretty(&snapshot).unwrap();
+        expect_test::expect_file!["snapshot.json"].assert_eq(&text);
+        let plain: String = text.lines().map(str::trim_start).collect();
+        assert_eq!(plain.replace("\": ", "\":"), snapshot.to_json());
+    }
+
+    #[test]
+    fn a_hold_is_shown_with_its_figures_or_with_what_prevents_it() {
+        let reason = "its channel has no room".to_owned();
+        let shown = hold_snapshot(HoldStatus::Impossible(reason.clone()));
+        assert_eq!(shown, HoldSnapshot { problem: Some(reason), ..HoldSnapshot::default() });
+        let mut status = HoldStatus::Ready(Default::default());
+        if let HoldStatus::Ready(figures) = &mut status {
+            (figures.is_held, figures.placed, figures.expired) = (true, 9, 2);
+            (figures.longest_us, figures.quiet_us) = (800, 60);
+        }
+        let expected = HoldSnapshot {
+            held: true,
+            placed: 9,
+            expired: 2,
+            longest_us: 800,
+            quiet_us: 60,
+            problem: None,
+        };
+        assert_eq!(hold_snapshot(status), expected);
+    }
+}
