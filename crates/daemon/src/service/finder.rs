@@ -235,7 +235,7 @@ impl Service {
                 }
                 Err(problem) => {
                     self.release(key);
-                    self.give_up(key, problem);
+                    self.give_up(key, problem.to_string());
                     return;
                 }
             }

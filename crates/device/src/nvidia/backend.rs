@@ -29,7 +29,9 @@ use super::abi::control::subdevice::PreemptionMode;
 use super::node::HeldProcess;
 use super::scout::{Scout, Sighting};
 use super::survey::GpuProcess;
-use crate::controller::{Controller, Note, Numbering, Reporter, Waker};
+use crate::controller::{
+    AdoptError, Controller, Note, Numbering, Reporter, UnadoptedProcesses, Waker,
+};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use holds::Holds;
@@ -137,38 +139,22 @@ impl NvidiaBackend {
         task: TaskId,
         process: &GpuProcess,
         wishes: Wishes,
-    ) -> Result<(), String> {
-        let clients = process.clients.as_ref().map_err(ToString::to_string)?;
+    ) -> Result<(), AdoptError> {
+        let clients = process.clients.as_ref();
+        let clients = clients.map_err(|error| AdoptError::Unseen(error.to_string()))?;
         self.hold(task, process.info.key, wishes)?;
         self.regroup(task, process);
         self.scout.watch(process.info.key, clients.clone());
         Ok(())
     }
 
-    fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), String> {
-        let held = HeldProcess::open(key.pid).map_err(|error| format!("process {key}: {error}"))?;
-        key.check().map_err(|error| error.to_string())?;
-        self.ledger.claim(key).map_err(|error| error.to_string())?;
+    fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), AdoptError> {
+        let held = HeldProcess::open(key.pid);
+        let held = held.map_err(|error| AdoptError::Unreachable(key, error))?;
+        key.check()?;
+        self.ledger.claim(key)?;
         self.tasks.insert(task, Attached { key, held, wishes });
         Ok(())
-    }
-
-    /// Stands for everybody on every device who was not attached, or no longer does. They are
-    /// taken to be busy and are never touched.
-    pub fn set_others(&mut self, priority: Option<Priority>) {
-        if let Some(task) = self.others.take() {
-            self.events.push_back(Event::TaskVanished { task });
-            self.queues.retain(|_, target| !target.is_of(task));
-        }
-        let Some(priority) = priority else { return };
-        let task = TaskId(self.next_others);
-        self.next_others -= 1;
-        self.others = Some(task);
-        let traits = TaskTraits { priority, ..TaskTraits::default() };
-        self.events.push_back(Event::TaskAppeared { task, traits });
-        for device in 0..self.devices.len() {
-            self.add_queue(task, device, Target::Others(task));
-        }
     }
 
     /// The process and the compute group a queue stands for.
@@ -311,6 +297,25 @@ impl NvidiaBackend {
         self.check_holds(task, process);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
+        }
+    }
+}
+
+impl UnadoptedProcesses for NvidiaBackend {
+    /// They are taken to be busy and are never touched.
+    fn set_others(&mut self, priority: Option<Priority>) {
+        if let Some(task) = self.others.take() {
+            self.events.push_back(Event::TaskVanished { task });
+            self.queues.retain(|_, target| !target.is_of(task));
+        }
+        let Some(priority) = priority else { return };
+        let task = TaskId(self.next_others);
+        self.next_others -= 1;
+        self.others = Some(task);
+        let traits = TaskTraits { priority, ..TaskTraits::default() };
+        self.events.push_back(Event::TaskAppeared { task, traits });
+        for device in 0..self.devices.len() {
+            self.add_queue(task, device, Target::Others(task));
         }
     }
 }

@@ -18,6 +18,6 @@ pub mod watcher;
 
 pub use attach::{attach, detach, is_attached};
 pub use channel::HoldChannel;
-pub use counts::{HoldCounts, HoldFigures};
+pub use counts::HoldCounts;
 pub use grip::{Ending, Grip, GripSettings, Look, Move};
 pub use site::{HoldSite, channel_names};

@@ -9,8 +9,7 @@ use super::Wishes;
 use super::doubt::{Counts, Doubt};
 use super::worker::{ContextName, Job};
 use crate::controller::Awaited;
-use crate::journal::Act;
-use crate::nvidia::act;
+use crate::nvidia::act::{self, NvidiaAct};
 use crate::nvidia::discover::{self, Group};
 use crate::nvidia::hold::HoldSite;
 use crate::nvidia::ring::Rings;
@@ -43,7 +42,7 @@ pub(super) struct ContextTarget {
     set_us: Option<u64>,
     /// Every slice that we ever set: what a look may find that is not the program's own.
     ours_us: Vec<u64>,
-    stop: Act,
+    stop: NvidiaAct,
     is_off: bool,
     rings: Option<Rings>,
     /// What the rings showed last.
@@ -152,7 +151,7 @@ impl Target {
     pub(super) fn stop(&mut self, queue: QueueId) -> Option<(usize, Job)> {
         let Self::Context(context) = self else { return None };
         context.is_off = true;
-        let (process, act) = (context.process, context.stop.clone());
+        let (process, act) = (context.process, context.stop.clone().into());
         let baseline = context.doubt.baseline();
         let context_name = context.name(queue);
         Some((context.device, Job::Stop { process, act, context: context_name, baseline }))
@@ -186,7 +185,7 @@ impl Target {
     pub(super) fn resume(&mut self, queue: QueueId) -> Option<(usize, Job)> {
         let Self::Context(context) = self else { return None };
         context.is_off = false;
-        let (process, act) = (context.process, context.stop.clone());
+        let (process, act) = (context.process, context.stop.clone().into());
         let awaited = Some(Awaited::Resume(queue));
         Some((context.device, Job::Act { process, act, undo: true, awaited }))
     }
@@ -200,7 +199,8 @@ impl Target {
         {
             context.ours_us.push(slice_us);
         }
-        let (process, act, undo) = (context.process, context.slice(), slice_us.is_none());
+        let (process, undo) = (context.process, slice_us.is_none());
+        let act = context.slice().into();
         Some((context.device, Job::Act { process, act, undo, awaited: None }))
     }
 
@@ -211,8 +211,8 @@ impl Target {
             return Vec::new();
         };
         let mut jobs = Vec::new();
-        let mut change = |act: Act| {
-            let process = context.process;
+        let mut change = |act: NvidiaAct| {
+            let (process, act) = (context.process, act.into());
             jobs.push((context.device, Job::Act { process, act, undo: false, awaited: None }));
         };
         if let Some(found_us) = fresh.groups.first().and_then(|group| group.slice_us)
@@ -227,7 +227,7 @@ impl Target {
         if context.stop != fresh.stop {
             context.stop = fresh.stop.clone();
             if context.is_off {
-                let (process, act) = (context.process, fresh.stop.clone());
+                let (process, act) = (context.process, fresh.stop.clone().into());
                 jobs.push((context.device, Job::Extend { process, act }));
             }
         }
@@ -253,7 +253,10 @@ impl Target {
         let Self::Context(context) = self else { return Vec::new() };
         let process = context.process;
         [context.stop.clone(), context.slice()]
-            .map(|act| (context.device, Job::Act { process, act, undo: true, awaited: None }))
+            .map(|act| {
+                let act = act.into();
+                (context.device, Job::Act { process, act, undo: true, awaited: None })
+            })
             .into()
     }
 
@@ -288,7 +291,7 @@ impl Target {
         let Self::Context(context) = self else { return Vec::new() };
         let (process, client) = (context.process, context.client);
         let Some(compute) = context.groups.first() else { return Vec::new() };
-        let mode = wishes.mode.map(|mode| Act::NvidiaMode {
+        let mode = wishes.mode.map(|mode| NvidiaAct::Mode {
             client,
             subdevice: context.subdevice,
             group: compute.handle,
@@ -299,11 +302,11 @@ impl Target {
             let group = compute.handle;
             // What could not be put back is not changed.
             let original = act::interleave(process, client, group).ok()?;
-            Some(Act::NvidiaInterleave { client, group, original, set })
+            Some(NvidiaAct::Interleave { client, group, original, set })
         });
         mode.into_iter()
             .chain(interleave)
-            .map(|act| Job::Act { process, act, undo: false, awaited: None })
+            .map(|act| Job::Act { process, act: act.into(), undo: false, awaited: None })
             .collect()
     }
 
@@ -329,8 +332,8 @@ impl ContextTarget {
         ContextName { queue, client: self.client, subdevice: self.subdevice, group }
     }
 
-    fn slice(&self) -> Act {
-        Act::NvidiaSlice {
+    fn slice(&self) -> NvidiaAct {
+        NvidiaAct::Slice {
             client: self.client,
             group: self.groups.first().map_or(0, |group| group.handle),
             original_us: self.original_us,

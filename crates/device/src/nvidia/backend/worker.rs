@@ -9,12 +9,12 @@ use gpreempt_core::event::Fault;
 use gpreempt_core::id::QueueId;
 
 use super::doubt::Counts;
-use super::report::{NewHold, Report};
+use super::report::{HoldError, NewHold, Report};
+use crate::act::{Act, UndoError};
 use crate::controller::{Alone, Awaited, Reporter};
 use crate::hold_pages::HoldSlot;
-use crate::journal::Act;
 use crate::ledger::Ledger;
-use crate::nvidia::act;
+use crate::nvidia::act::{self, NvidiaAct};
 use crate::nvidia::discover::{Context, Group};
 use crate::nvidia::hold::{self, HoldChannel, HoldSite};
 use crate::nvidia::own::{OwnClient, OwnError};
@@ -147,7 +147,7 @@ impl Hands {
             },
             Job::Undo(process) => match self.undo(process) {
                 Ok(()) => return Ok(()),
-                Err(problem) => Report::Problem(problem),
+                Err(error) => Report::Problem(error.to_string()),
             },
             Job::AddHold { place, site, slot, groups } => {
                 Report::Hold(place, self.add_hold(place.process, site, slot, &groups).map(Box::new))
@@ -155,7 +155,7 @@ impl Hands {
             Job::RemoveHold { process, site, parts } => {
                 let (channel, rings) = *parts;
                 drop(rings);
-                let removed = self.ledger.perform(process, &Act::NvidiaHold(site), true);
+                let removed = self.ledger.perform(process, &NvidiaAct::Hold(site).into(), true);
                 match removed {
                     Err(error) if !error.is_gone() => {
                         // The device may still use its memory, so nobody else may.
@@ -179,7 +179,7 @@ impl Hands {
     }
 
     /// Puts a process back as it was, and does not give up at once: it may stand still.
-    fn undo(&self, process: ProcessKey) -> Result<(), String> {
+    fn undo(&self, process: ProcessKey) -> Result<(), UndoError> {
         let mut result = self.ledger.undo_process(process);
         for _ in 0..UNDO_TRIES {
             if result.is_ok() {
@@ -215,12 +215,12 @@ impl Hands {
         site: HoldSite,
         slot: HoldSlot,
         groups: &[Group],
-    ) -> Result<NewHold, String> {
-        let own = self.own().map_err(|error| error.to_string())?;
-        let mut rings = self.rings(process, site.client, groups).map_err(|e| e.to_string())?;
+    ) -> Result<NewHold, HoldError> {
+        let own = self.own()?;
+        let mut rings = self.rings(process, site.client, groups)?;
         rings.keep_first(groups.first().map_or(0, |compute| compute.channels.len()));
-        let act = Act::NvidiaHold(site);
-        self.ledger.write(process, &act).map_err(|error| error.to_string())?;
+        let act = Act::from(NvidiaAct::Hold(site));
+        self.ledger.write(process, &act)?;
         match hold::attach(process, &site, slot, &own) {
             // Another worker may have undone everything in this process meanwhile, and with it what
             // was written down.
@@ -229,14 +229,14 @@ impl Hands {
                 if removed.is_err_and(|error| !error.is_gone()) {
                     channel.into_slot().abandon();
                 }
-                Err("the process was let go of meanwhile".to_owned())
+                Err(HoldError::Released)
             }
             Ok(channel) => Ok(NewHold { site, channel, rings }),
             Err((slot, error)) => {
                 if self.ledger.perform(process, &act, true).is_err_and(|error| !error.is_gone()) {
                     slot.abandon();
                 }
-                Err(error.to_string())
+                Err(error.into())
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::controller::HoldFigures;
+
 /// What became of the holds of one context, for whoever wants to show it.
 #[derive(Debug, Default)]
 pub struct HoldCounts {
@@ -12,25 +14,6 @@ pub struct HoldCounts {
     pub(super) quiet_us: AtomicU64,
     pub(super) late_looks: AtomicU64,
     pub(super) blind_us: AtomicU64,
-}
-
-/// [`HoldCounts`] at a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HoldFigures {
-    /// How many holds were placed.
-    pub placed: u64,
-    /// How many of them were ended by the maximum.
-    pub expired: u64,
-    /// How long the longest was.
-    pub longest_us: u64,
-    /// Whether it is held now.
-    pub is_held: bool,
-    /// How long the program has to be quiet until it is let go of.
-    pub quiet_us: u64,
-    /// How many looks came late while the program was at work.
-    pub late_looks: u64,
-    /// How long nobody looked then, at the most.
-    pub blind_us: u64,
 }
 
 impl HoldCounts {

@@ -51,8 +51,6 @@ enum Order {
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
-    Announce(QueueId),
-    Conclude(QueueId),
     Sight(QueueId, Weak<dyn HintSight>),
 }
 
@@ -111,13 +109,8 @@ impl Watcher {
         self.tell(Order::Forbid(queue));
     }
 
-    /// A request of this context is coming, or is done.
-    pub fn hint(&self, queue: QueueId, begins: bool) {
-        self.tell(if begins { Order::Announce(queue) } else { Order::Conclude(queue) });
-    }
-
-    /// Looks for hints of this context there as well, as often as at its rings. Whoever has much to
-    /// do tells of a hint late, and a hint is about microseconds.
+    /// Looks for hints of this context there, as often as at its rings: a hint is about
+    /// microseconds, and the daemon's loop may be busy for longer.
     pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
         self.tell(Order::Sight(queue, sight));
     }
@@ -174,8 +167,7 @@ impl Pair {
     fn obey_and_look(&self, incoming: &Receiver<Order>) {
         let mut look_at = now();
         loop {
-            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do
-            // orders put off the next look.
+            // Orders do not wait for the next look, and do not put it off.
             let is_empty = self.eyes().watched.is_empty();
             let order = if is_empty {
                 incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -280,8 +272,6 @@ impl Eyes {
             }
             Order::Permit(queue) => (queue, Watched::permit),
             Order::Forbid(queue) => (queue, Watched::forbid),
-            Order::Announce(queue) => (queue, Watched::announce),
-            Order::Conclude(queue) => (queue, Watched::conclude),
         };
         if let Some(watched) = self.watched.get_mut(&queue) {
             action(watched, now);
@@ -311,7 +301,6 @@ mod tests {
         assert_eq!(watcher.threads.len(), 2);
         let nobody = QueueId(7);
         watcher.permit(nobody);
-        watcher.hint(nobody, true);
         watcher.forbid(nobody);
         assert!(watcher.remove(nobody).is_none());
         drop(watcher);

@@ -77,12 +77,7 @@ impl Watched {
         self.act(now, action);
     }
 
-    pub(super) fn announce(&mut self, now: Instant) {
-        let action = self.grip.announce(now);
-        self.act(now, action);
-    }
-
-    pub(super) fn conclude(&mut self, now: Instant) {
+    fn conclude(&mut self, now: Instant) {
         let action = self.grip.conclude(self.pending);
         self.act(now, action);
     }
@@ -157,7 +152,7 @@ impl Watched {
         }
     }
 
-    /// What the program says of its requests. The loop says so too, sooner or later.
+    /// What the program says of its requests: the only route from a hint to a hold.
     fn look_at_hints(&mut self, now: Instant) {
         let Some(sight) = &self.sight else { return };
         let Some(page) = sight.upgrade() else {
