@@ -254,6 +254,7 @@ impl Scheduler {
         } else {
             crate::queue::Standing::Resuming
         };
+        let is_gone = fault == Fault::Gone;
         let doubtful = preempt && fault == Fault::TimedOut;
         let edge = if doubtful { Edge::Unknown } else { Edge::Failed };
         let next = queue.standing.next(edge).filter(|_| queue.standing == asked);
@@ -262,6 +263,16 @@ impl Scheduler {
             queue.go_on_doubting(now);
         }
         queue.doubtful |= doubtful;
+        if is_gone {
+            // No failure: the backend reports that the queue vanished. Until then it is left alone.
+            queue.stuck = true;
+            if preempt {
+                self.stop_waiting(id);
+            }
+            self.timers.set(Timer::Retry(id), now + GONE_MAX);
+            self.reseat(id);
+            return Ok(());
+        }
         let retry_in = backoff(interval, queue.failures);
         queue.failures = queue.failures.saturating_add(1);
         queue.stuck = !doubtful;
@@ -317,3 +328,8 @@ fn backoff(interval: Duration, failures: u32) -> Duration {
 
 /// The longest time a queue is left alone after a failed command.
 const RETRY_MAX: Duration = Duration::from_millis(200);
+
+/// A queue of which a backend said that it is gone, and which has not vanished after this time, is
+/// there: commands for it are given again. Backends report within a few milliseconds that a queue
+/// vanished.
+const GONE_MAX: Duration = Duration::from_millis(1_000);

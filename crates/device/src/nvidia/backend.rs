@@ -19,7 +19,7 @@ use std::sync::mpsc::Receiver;
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, Fault, TaskTraits};
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
@@ -198,13 +198,7 @@ impl NvidiaBackend {
             .map(|(queue, _)| *queue)
             .collect();
         for queue in &gone {
-            self.drop_hold(*queue);
-            // If it was only overlooked, it must not stay as it is.
-            let last = self.queues.remove(queue).map(|target| target.last_jobs());
-            for (device, job) in last.unwrap_or_default() {
-                self.devices[device].worker.give(job);
-            }
-            self.events.push_back(Event::QueueVanished { queue: *queue });
+            self.vanish(*queue);
         }
         let mut moved = Vec::new();
         found.retain(|(_, fresh)| {
@@ -247,6 +241,11 @@ impl NvidiaBackend {
                         target.take_failure(matches!(event, Event::ResumeFailed { .. }));
                     }
                     self.events.push_back(event);
+                    if let Event::PreemptFailed { queue, fault: Fault::Gone }
+                    | Event::ResumeFailed { queue, fault: Fault::Gone } = event
+                    {
+                        self.take_absence(queue);
+                    }
                 }
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
                 Report::Stopped(queue, counts) => {
@@ -287,6 +286,27 @@ impl NvidiaBackend {
             self.release(task);
             self.notes.push_back(Note::Ended(task));
         }
+    }
+
+    /// A worker found that a context is gone. If its process lives, it may have made another one
+    /// with the same names, so the scout looks at the process as if for the first time.
+    fn take_absence(&mut self, queue: QueueId) {
+        let Some((key, _)) = self.group_of(queue) else { return };
+        self.vanish(queue);
+        if self.tasks.values().any(|attached| attached.key == key && !attached.held.has_ended()) {
+            self.scout.watch(key, Vec::new());
+        }
+    }
+
+    /// Forgets a queue and reports that it vanished.
+    fn vanish(&mut self, queue: QueueId) {
+        self.drop_hold(queue);
+        // If it was only overlooked, it must not stay as it is.
+        let last = self.queues.remove(&queue).map(|target| target.last_jobs());
+        for (device, job) in last.unwrap_or_default() {
+            self.devices[device].worker.give(job);
+        }
+        self.events.push_back(Event::QueueVanished { queue });
     }
 
     fn take_change(&mut self, process: &GpuProcess) {
@@ -359,3 +379,6 @@ impl Backend for NvidiaBackend {
         self.events.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests;
