@@ -3,19 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use gpreempt_core::driver::Driver;
-use gpreempt_device::controller::{Numbering, Waker};
-use gpreempt_device::emulated::EmulatedBackend;
+use gpreempt_device::controller::Waker;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::backend::NvidiaBackend;
-use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
-use gpreempt_device::nvidia::hold::GripSettings;
+use gpreempt_device::registry::{self, Finding, Settings};
 use gpreempt_device::urgency;
 use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::alarm::Alarm;
-use super::amd;
 use super::backends::Backends;
 use super::guard::{Found, Guard};
 use super::log::Log;
@@ -28,7 +24,7 @@ use super::sessions::Sessions;
 use super::signals::Signals;
 use super::{Failure, Options, Service};
 use crate::accounts::Accounts;
-use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
+use crate::config::{Config, DEFAULT_PATH, LoadError, SchedulerConfig, ServiceConfig};
 
 impl Options {
     /// Reads the configuration. The usual file need not be there; one that was named has to be.
@@ -165,97 +161,24 @@ pub(super) fn controllers(
     log: &mut Log,
 ) -> Result<Backends, String> {
     let mut backends = Backends::default();
-    let numbering = |backends: &Backends| {
-        let index = u16::try_from(backends.len()).map_err(|_| "too many devices".to_owned())?;
-        // Starts are more than a millisecond apart.
-        Ok::<Numbering, String>(Numbering::of(index).since(monotonic_ns() >> 20))
+    let SchedulerConfig { allow_untested_driver, hold, hold_max, .. } = config.scheduler;
+    let settings = Settings { allow_untested_driver, hold_max: hold.then_some(hold_max) };
+    let tell = |finding| match finding {
+        Finding::Debug(text) => log.debug(text),
+        Finding::Info(text) => log.info(text),
+        Finding::Warning(text) => log.warn(text),
     };
-    if options.use_nvidia {
-        match nvidia_allowed(config.scheduler.allow_untested_driver) {
-            Ok(version) => {
-                let numbering = numbering(&backends)?;
-                let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
-                let mut nvidia = nvidia.map_err(|error| error.to_string())?;
-                log.info(format_args!("NVIDIA driver {version}"));
-                if config.scheduler.hold {
-                    let hold_max = config.scheduler.hold_max;
-                    let settings = GripSettings { hold_max, ..GripSettings::default() };
-                    let problem = nvidia.enable_holds(settings);
-                    if let Some(problem) = problem.map_err(|error| error.to_string())? {
-                        log.warn(problem);
-                    }
-                }
-                backends.push(Box::new(nvidia));
-            }
-            Err(Unfit::Absent(why)) => log.info(why),
-            Err(Unfit::Refused(why)) => log.warn(why),
-        }
-    }
-    for name in amd::sites(options) {
-        let numbering = numbering(&backends)?;
-        if let Some(amd) = amd::controller(&name, ledger, numbering, waker, log) {
-            backends.push(Box::new(amd));
-        }
-    }
-    for socket in &options.emulated {
-        let numbering = numbering(&backends)?;
-        let emulated =
-            EmulatedBackend::new(socket.clone(), ledger.clone(), numbering, waker.clone());
-        backends.push(Box::new(emulated.map_err(|error| error.to_string())?));
-        log.info(format_args!("emulated GPUs at {}", socket.display()));
+    let found = registry::controllers(&options.devices, settings, (ledger, waker), tell);
+    for controller in found.map_err(|error| error.to_string())? {
+        backends.push(controller);
     }
     backends.set_rescan(config.service.rescan);
     Ok(backends)
 }
 
-/// Why a driver is not used.
-#[derive(Debug, PartialEq, Eq)]
-enum Unfit {
-    /// There is none.
-    Absent(String),
-    /// There is one, and nothing is changed through it.
-    Refused(String),
-}
-
-/// The version of the driver, if something may be changed through it.
-fn nvidia_allowed(allow_untested: bool) -> Result<String, Unfit> {
-    match NvidiaDriver::find() {
-        Ok(driver) => judge_driver(driver, allow_untested),
-        Err(error @ (DriverError::Absent | DriverError::NoNode(_))) => {
-            Err(Unfit::Absent(error.to_string()))
-        }
-        Err(error @ DriverError::Unknown(_)) => Err(Unfit::Refused(error.to_string())),
-    }
-}
-
-fn judge_driver(driver: NvidiaDriver, allow_untested: bool) -> Result<String, Unfit> {
-    let version = driver.version;
-    match driver.branch {
-        Some(branch) if branch.was_run() || allow_untested => Ok(version),
-        Some(_) => Err(Unfit::Refused(format!(
-            "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
-             want to be the first, set allow_untested_driver"
-        ))),
-        None => Err(Unfit::Refused(DriverError::Unknown(version).to_string())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_device::nvidia::abi::branch::Branch;
-
-    #[test]
-    fn only_drivers_that_were_tried_are_used_unless_somebody_wants_to_be_the_first() {
-        let judge = |version: &str, allow| {
-            let branch = Branch::of(version);
-            judge_driver(NvidiaDriver { version: version.to_owned(), branch }, allow)
-        };
-        assert_eq!(judge("580.159.04", false), Ok("580.159.04".to_owned()));
-        assert!(matches!(judge("570.1.1", false), Err(Unfit::Refused(_))));
-        assert!(judge("570.1.1", true).is_ok());
-        assert!(matches!(judge("610.2", true), Err(Unfit::Refused(_))));
-    }
 
     #[test]
     fn a_socket_that_was_named_is_the_one() {

@@ -96,7 +96,7 @@ impl Service {
                 Some(Level::Park) => 2,
                 Some(Level::Gate) | None => 1,
             },
-            kind: kind(self.backends.kind_of(view.queue)),
+            kind: self.backends.kind_of(view.queue).map_or(DeviceKind::Other, DeviceKind::named),
             is_on: view.standing != Standing::Off,
             is_active: view.active,
             is_suspended: view.suspended,
@@ -256,14 +256,5 @@ impl Service {
             let _ = self.driver.tell(instant(now_ns), Event::QueueSuspended { queue, suspended });
             self.is_changed = true;
         }
-    }
-}
-
-fn kind(name: Option<&str>) -> DeviceKind {
-    match name {
-        Some("nvidia") => DeviceKind::Nvidia,
-        Some("amd") => DeviceKind::Amd,
-        Some("emulated") => DeviceKind::Emulated,
-        _ => DeviceKind::Other,
     }
 }
