@@ -6,9 +6,7 @@
 //! journal. A scout notices contexts that appear later; they get the class of their process.
 
 mod adoption;
-mod doubt;
 mod holds;
-mod report;
 mod target;
 mod worker;
 
@@ -35,9 +33,8 @@ use crate::controller::{
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use holds::Holds;
-use report::Report;
 use target::{Target, targets};
-use worker::Worker;
+use worker::{Report, Worker};
 
 /// What a stop and a resume cost, and how long a ring must be quiet: measured on an H200. The quiet
 /// time is longer than a switch, because what was fetched may still wait for one.

@@ -8,8 +8,7 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 
 use super::NvidiaBackend;
-use super::report::{HoldError, NewHold, Report};
-use super::worker::{HoldPlace, Job};
+use super::worker::{HoldError, HoldPlace, Job, NewHold, Report};
 use crate::controller::{Controller, HintSight, HintWatching, HoldReporting, HoldStatus, Note};
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
