@@ -108,7 +108,7 @@ fn look(pid: u32) -> Result<GpuProcess, Failure> {
 fn stop_all(session: &Session, entry: &Entry) -> Result<(), Failure> {
     session.write(entry).map_err(Failure::run)?;
     for act in &entry.acts {
-        act::perform(entry.process, act, false).map_err(Failure::run)?;
+        act.on_device().perform(entry.process, false).map_err(Failure::run)?;
     }
     Ok(())
 }

@@ -9,7 +9,10 @@ use crate::ring::RingView;
 ///
 /// Nothing here blocks. Real control calls take up to 20 ms, so `submit` hands the command to a
 /// worker and its completion comes back through `poll_event`, exactly once for every preempt and
-/// resume, even if the queue is gone by then.
+/// resume, even if the queue is gone by then. A backend that answers with [`Fault::Gone`] also
+/// reports that the queue vanished, once, as soon as it knows.
+///
+/// [`Fault::Gone`]: crate::event::Fault::Gone
 pub trait Backend {
     /// Begins to carry out a command.
     fn submit(&mut self, command: Command);

@@ -34,7 +34,8 @@ pub enum Fault {
     TimedOut,
     /// It said no; the number is the vendor's, or [`Fault::UNASKED`].
     Refused(u32),
-    /// The queue is no longer there.
+    /// The queue is no longer there. That is no failure: the backend also reports that the queue
+    /// vanished, and no further command is given for it.
     Gone,
 }
 

@@ -3,10 +3,10 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::lane::Position;
 use crate::priority::Class;
 use crate::queue::Standing;
 use crate::scheduler::Scheduler;
+use crate::scheduler::order::Position;
 
 /// Checks everything that can be checked from the inside. Costs as much as there are queues, so
 /// tests and the simulator call it, the daemon does not.

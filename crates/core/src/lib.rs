@@ -33,11 +33,14 @@ pub mod event;
 pub mod histogram;
 pub mod id;
 pub mod invariant;
-mod lane;
 pub mod policy;
 pub mod priority;
-pub mod queue;
 pub mod ring;
 pub mod scheduler;
 pub mod time;
 mod timer;
+
+/// Where a queue stands.
+pub mod queue {
+    pub use crate::scheduler::{Edge, Standing};
+}

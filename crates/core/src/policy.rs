@@ -3,13 +3,11 @@
 //! A policy is a pure function from what is known of a seat (a task's place on one device) to a
 //! [`Rank`]. The scheduler does the rest: on every device the highest rank runs, equal ranks run
 //! together, everybody below waits. A policy that wants equals to take turns says so, and the
-//! scheduler gives each a slice. To add one: a file here, a variant of
+//! scheduler gives each a slice. To add one: a file here (the two shortest are below), a variant of
 //! [`crate::config::PolicyKind`], a line in [`of`].
 
 pub(crate) mod deadline;
 pub(crate) mod fair;
-mod round_robin;
-mod strict;
 
 use core::cmp::Reverse;
 
@@ -60,11 +58,40 @@ pub trait Policy: core::fmt::Debug + Sync {
 /// the strict policy has its equals take turns.
 pub fn of(kind: PolicyKind, exclusive: bool) -> &'static dyn Policy {
     match kind {
-        PolicyKind::Strict if exclusive => &round_robin::RoundRobin,
-        PolicyKind::Strict => &strict::Strict,
-        PolicyKind::RoundRobin => &round_robin::RoundRobin,
+        PolicyKind::Strict if exclusive => &RoundRobin,
+        PolicyKind::Strict => &Strict,
+        PolicyKind::RoundRobin => &RoundRobin,
         PolicyKind::Deadline => &deadline::Deadline,
         PolicyKind::Fair => &fair::Fair,
+    }
+}
+
+/// The highest priority runs; equals share the device as the hardware likes.
+#[derive(Debug)]
+struct Strict;
+
+impl Policy for Strict {
+    fn rank(&self, seat: &Seat) -> Rank {
+        Rank { boosted: false, level: seat.priority.level(), order: Reverse(0) }
+    }
+
+    fn takes_turns(&self, _: &Rank) -> bool {
+        false
+    }
+}
+
+/// As strict, but equals take turns, each for a slice.
+#[derive(Debug)]
+struct RoundRobin;
+
+impl Policy for RoundRobin {
+    fn rank(&self, seat: &Seat) -> Rank {
+        let order = if seat.holds { 0 } else { seat.turn };
+        Rank { boosted: false, level: seat.priority.level(), order: Reverse(order) }
+    }
+
+    fn takes_turns(&self, _: &Rank) -> bool {
+        true
     }
 }
 
@@ -78,5 +105,27 @@ pub(crate) fn seat(priority: u8) -> Seat {
         turn: 1,
         holds: false,
         switch_cost: Duration::from_micros(10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_priority_counts() {
+        assert!(Strict.rank(&seat(9)) > Strict.rank(&seat(8)));
+        let other = Seat { turn: 99, virtual_time: 7, ..seat(9) };
+        assert_eq!(Strict.rank(&seat(9)), Strict.rank(&other));
+    }
+
+    #[test]
+    fn the_holder_comes_first_then_who_waited_longest() {
+        let holder = Seat { holds: true, turn: 9, ..seat(3) };
+        let early = Seat { turn: 4, ..seat(3) };
+        let late = Seat { turn: 5, ..seat(3) };
+        assert!(RoundRobin.rank(&holder) > RoundRobin.rank(&early));
+        assert!(RoundRobin.rank(&early) > RoundRobin.rank(&late));
+        assert!(RoundRobin.rank(&seat(4)) > RoundRobin.rank(&holder));
     }
 }

@@ -15,9 +15,8 @@ mod activity;
 mod aging;
 mod doubt;
 mod gang;
-mod order;
+pub(crate) mod order;
 mod registry;
-mod settle;
 pub(crate) mod state;
 mod suspension;
 mod tuning;
@@ -36,7 +35,6 @@ use crate::config::{Config, ConfigError};
 use crate::decision::{Decision, DecisionLog, Reason};
 use crate::event::{Event, EventError, Fault};
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
-use crate::queue::Edge;
 use crate::time::{Duration, Instant};
 use crate::timer::{Timer, Timers};
 use state::{Device, Gang, Queue, Task};
@@ -202,7 +200,7 @@ impl Scheduler {
         let now = self.now;
         let queue = self.queue_mut(id)?;
         let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
-        if next != crate::queue::Standing::Off {
+        if next != Standing::Off {
             return Err(EventError::NotAskedFor(id));
         }
         queue.standing = next;
@@ -227,7 +225,7 @@ impl Scheduler {
         let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
         let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
-        if next != crate::queue::Standing::On {
+        if next != Standing::On {
             return Err(EventError::NotAskedFor(id));
         }
         queue.standing = next;
@@ -249,19 +247,26 @@ impl Scheduler {
     fn fail(&mut self, id: QueueId, fault: Fault, preempt: bool) -> Result<(), EventError> {
         let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
-        let asked = if preempt {
-            crate::queue::Standing::Preempting
-        } else {
-            crate::queue::Standing::Resuming
-        };
+        let asked = if preempt { Standing::Preempting } else { Standing::Resuming };
+        let is_gone = fault == Fault::Gone;
         let doubtful = preempt && fault == Fault::TimedOut;
         let edge = if doubtful { Edge::Unknown } else { Edge::Failed };
         let next = queue.standing.next(edge).filter(|_| queue.standing == asked);
         queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
-        if queue.standing == crate::queue::Standing::On {
+        if queue.standing == Standing::On {
             queue.go_on_doubting(now);
         }
         queue.doubtful |= doubtful;
+        if is_gone {
+            // No failure: the backend reports that the queue vanished. Until then it is left alone.
+            queue.stuck = true;
+            if preempt {
+                self.stop_waiting(id);
+            }
+            self.timers.set(Timer::Retry(id), now + GONE_MAX);
+            self.reseat(id);
+            return Ok(());
+        }
         let retry_in = backoff(interval, queue.failures);
         queue.failures = queue.failures.saturating_add(1);
         queue.stuck = !doubtful;
@@ -310,6 +315,69 @@ impl Scheduler {
     }
 }
 
+/// Whether the hardware may run a queue, and how that may change.
+///
+/// ```text
+///              Preempt                  done
+///      On ----------------> Preempting ------> Off
+///       ^ ^                     |               |
+///       | +------- failed ------+               | Resume
+///       |                                       v
+///       +------------------ done --------- Resuming
+///                                failed: back to Off
+/// ```
+/// A preempt that was given up on may have happened or not: the queue counts as off, and is told to
+/// run before anything else is done with it.
+///
+/// The picture is the law: [`Standing::next`] knows no other edges, so at most one command is
+/// ever in flight for a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may. Whether it does is the hardware's business.
+    On,
+    /// A preempt is in flight.
+    Preempting,
+    /// It may not: its running kernel is saved, its ring is as it was.
+    Off,
+    /// A resume is in flight.
+    Resuming,
+}
+
+/// What moves a queue along an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// We asked for a preempt.
+    Preempt,
+    /// We asked for a resume.
+    Resume,
+    /// What was asked for happened.
+    Done,
+    /// What was asked for did not happen.
+    Failed,
+    /// Nobody knows whether it happened. To be on the safe side it did: then it is undone.
+    Unknown,
+}
+
+impl Standing {
+    /// Where `edge` leads from here, if it leads anywhere.
+    pub const fn next(self, edge: Edge) -> Option<Self> {
+        match (self, edge) {
+            (Self::On, Edge::Preempt) => Some(Self::Preempting),
+            (Self::Preempting, Edge::Done | Edge::Unknown)
+            | (Self::Resuming, Edge::Failed | Edge::Unknown) => Some(Self::Off),
+            (Self::Off, Edge::Resume) => Some(Self::Resuming),
+            (Self::Resuming, Edge::Done) | (Self::Preempting, Edge::Failed) => Some(Self::On),
+            (Self::On | Self::Off, _)
+            | (Self::Preempting | Self::Resuming, Edge::Preempt | Edge::Resume) => None,
+        }
+    }
+
+    /// Whether a command is in flight.
+    pub const fn is_moving(self) -> bool {
+        matches!(self, Self::Preempting | Self::Resuming)
+    }
+}
+
 /// How long a queue is left alone after that many failures.
 fn backoff(interval: Duration, failures: u32) -> Duration {
     interval.times(1 << failures.min(6)).min(RETRY_MAX)
@@ -317,3 +385,8 @@ fn backoff(interval: Duration, failures: u32) -> Duration {
 
 /// The longest time a queue is left alone after a failed command.
 const RETRY_MAX: Duration = Duration::from_millis(200);
+
+/// A queue of which a backend said that it is gone, and which has not vanished after this time, is
+/// there: commands for it are given again. Backends report within a few milliseconds that a queue
+/// vanished.
+const GONE_MAX: Duration = Duration::from_millis(1_000);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 use gpreempt_daemon::service::Options;
+use gpreempt_device::registry::Selection;
 
 /// Schedules the GPUs of this machine: rules, policy, crash safety.
 ///
@@ -72,10 +73,12 @@ impl Args {
             config: self.config.clone(),
             socket: self.socket.clone(),
             state: self.state.as_deref().map(absolute),
-            emulated: self.emulated.iter().map(|socket| absolute(socket)).collect(),
-            emulated_kfd: self.emulated_kfd.iter().map(|folder| absolute(folder)).collect(),
-            use_nvidia: !self.no_nvidia,
-            use_amd: !self.no_amd,
+            devices: Selection {
+                nvidia: !self.no_nvidia,
+                amd: !self.no_amd,
+                emulated_kfd: self.emulated_kfd.iter().map(|folder| absolute(folder)).collect(),
+                emulated: self.emulated.iter().map(|socket| absolute(socket)).collect(),
+            },
         }
     }
 }
@@ -95,13 +98,13 @@ mod tests {
         Args::command().debug_assert();
         let args =
             Args::parse_from(["gpreemptd", "--no-nvidia", "--emulated", "/a", "--emulated", "/b"]);
-        let options = args.options();
-        assert!(!options.use_nvidia && options.use_amd);
-        assert_eq!(options.emulated.len(), 2);
+        let devices = args.options().devices;
+        assert!(!devices.nvidia && devices.amd);
+        assert_eq!(devices.emulated.len(), 2);
         let args = Args::parse_from(["gpreemptd", "--no-amd", "--emulated-kfd", "here"]);
-        let options = args.options();
-        assert!(!options.use_amd && options.use_nvidia);
-        assert_eq!(options.emulated_kfd, [std::env::current_dir().unwrap().join("here")]);
+        let devices = args.options().devices;
+        assert!(!devices.amd && devices.nvidia);
+        assert_eq!(devices.emulated_kfd, [std::env::current_dir().unwrap().join("here")]);
         let args = Args::parse_from(["gpreemptd", "--state", "here"]);
         assert_eq!(args.options().state, Some(std::env::current_dir().unwrap().join("here")));
         assert!(Args::try_parse_from(["gpreemptd", "--json"]).is_err());

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::registry::Selection;
 use gpreempt_wire::state::Snapshot;
 
 use clients::Clients;
@@ -49,14 +50,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// Where the journal is, if not in the usual folder.
     pub state: Option<PathBuf>,
-    /// Emulated GPUs to schedule, by the sockets of their emulators.
-    pub emulated: Vec<PathBuf>,
-    /// Emulated AMD GPUs to schedule, by the folders of their KFD.
-    pub emulated_kfd: Vec<PathBuf>,
-    /// Whether to schedule NVIDIA GPUs.
-    pub use_nvidia: bool,
-    /// Whether to schedule AMD GPUs.
-    pub use_amd: bool,
+    /// Which devices to schedule.
+    pub devices: Selection,
 }
 
 /// How often the scheduler makes a step in one turn because the last one led to something.

@@ -8,7 +8,7 @@
 //! [`activity`] look without touching anything, and [`probe`] says what a machine can do and what
 //! is in the way.
 
-pub(crate) mod act;
+pub mod act;
 pub mod activity;
 mod backend;
 mod destroyer;

@@ -1,29 +1,30 @@
 //! A backend that takes processes in and puts them back as they were.
 //!
-//! Several of them run side by side under one scheduler, so each counts its devices and queues from
-//! a number of its own.
-
-mod awaited;
-mod reporter;
+//! The daemon's loop talks to every kind of device through [`Controller`]. Its required part is
+//! what all of them do; what only some can do is a trait of its own, reached through an accessor
+//! that says `None` by default. Nothing here names a vendor.
+//!
+//! Several controllers run side by side under one scheduler, so each counts its devices and queues
+//! from a number of its own.
 
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 
 use gpreempt_core::backend::Backend;
+use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::nvidia::hold::HoldFigures;
-use crate::process::ProcessKey;
-pub(crate) use awaited::Awaited;
-pub(crate) use reporter::{Alone, Reporter};
+use crate::act::{ActError, UndoError};
+use crate::process::{ProcessError, ProcessKey};
 
 /// Devices of one kind, and the processes on them that were adopted.
 ///
-/// Tasks are announced to the scheduler by whoever adopts them; their queues by the controller.
+/// The daemon announces tasks to the scheduler; the controller announces their queues.
 pub trait Controller: Backend + Debug {
     /// What kind of devices these are, in a word.
     fn kind(&self) -> &'static str;
@@ -32,7 +33,7 @@ pub trait Controller: Backend + Debug {
     ///
     /// # Errors
     /// If it cannot be looked into or has ended.
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String>;
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError>;
 
     /// Puts a process back as it was and forgets it. Its task has to be gone for the scheduler.
     fn release(&mut self, task: TaskId);
@@ -43,72 +44,11 @@ pub trait Controller: Backend + Debug {
     /// The devices it knows.
     fn devices(&self) -> Vec<DeviceName>;
 
+    /// The names of the devices that a process uses which was not adopted, as far as it was seen.
+    fn uuids_of(&self, process: ProcessKey) -> Vec<String>;
+
     /// The queues of a task.
     fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
-
-    /// The number of a queue on its device, where it has one that its process knows too.
-    fn native(&self, _queue: QueueId) -> Option<u64> {
-        None
-    }
-
-    /// Whether the device of a queue can be told to fetch nothing more from its ring.
-    fn can_park(&self, _queue: QueueId) -> bool {
-        false
-    }
-
-    /// Tells it so, or to fetch again. What was fetched goes on.
-    fn park(&mut self, _queue: QueueId, _parked: bool) {}
-
-    /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
-    fn is_at_rest(&self, _queue: QueueId) -> bool {
-        false
-    }
-
-    /// The names of the devices that a process uses which nobody adopted, as far as it was seen.
-    fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// What a task's process cannot have of what others can, if so.
-    fn limit_of(&self, _task: TaskId) -> Option<Limit> {
-        None
-    }
-
-    /// A task has this priority now, for devices that are scheduled by somebody who has to be told.
-    fn set_priority(&mut self, _task: TaskId, _priority: Priority) {}
-
-    /// The same for a queue, or it has its task's again.
-    fn set_queue_priority(&mut self, _queue: QueueId, _priority: Option<Priority>) {}
-
-    /// In which way queues are stopped here, where there are several.
-    fn way(&self) -> Option<WayInUse> {
-        None
-    }
-
-    /// The same for a task, which may have less than others.
-    fn way_of(&self, _task: TaskId) -> Option<WayInUse> {
-        None
-    }
-
-    /// Stands for everybody on these devices who was not adopted, or no longer does: whom the
-    /// adopted ones are compared with where all of them are of one class. Nobody is touched for it.
-    fn set_others(&mut self, _priority: Option<Priority>) {}
-
-    /// How often it is looked, at the least, for what nobody announces.
-    fn set_rescan(&mut self, _every: std::time::Duration) {}
-
-    /// A task says that a request is coming, or is done. The scheduler hears of it as well; this is
-    /// for whoever can do something before it decides.
-    fn hint(&mut self, _task: TaskId, _begins: bool) {}
-
-    /// Where a task says the same, for whoever looks there more often than it is told. What it
-    /// says is not in force any more once nobody else has it.
-    fn watch_hints(&mut self, _task: TaskId, _sight: Weak<dyn HintSight>) {}
-
-    /// How it stands with the hold of a queue, where there are holds.
-    fn hold_of(&self, _queue: QueueId) -> Option<HoldStatus> {
-        None
-    }
 
     /// Something that is not for the scheduler.
     fn poll_note(&mut self) -> Option<Note>;
@@ -116,8 +56,141 @@ pub trait Controller: Backend + Debug {
     /// Ends what runs in the background and puts everything back as it was.
     ///
     /// # Errors
-    /// What could not be put back.
-    fn release_all(&mut self) -> Result<(), String>;
+    /// The first thing that could not be put back.
+    fn release_all(&mut self) -> Result<(), UndoError>;
+
+    /// Where queues have numbers that their processes know too.
+    fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
+        None
+    }
+
+    /// Where a device can be told to fetch nothing more from a ring.
+    fn parking(&self) -> Option<&dyn QueueParking> {
+        None
+    }
+
+    /// The same, to tell it so.
+    fn parking_mut(&mut self) -> Option<&mut dyn QueueParking> {
+        None
+    }
+
+    /// Where a thread of the controller places holds from the page on which a process gives hints.
+    fn hint_watching(&mut self) -> Option<&mut dyn HintWatching> {
+        None
+    }
+
+    /// Where the kernel may schedule the devices itself and has to know priorities.
+    fn priority_forwarding(&mut self) -> Option<&mut dyn PriorityForwarding> {
+        None
+    }
+
+    /// Where devices can be held for a queue across its gaps.
+    fn hold_reporting(&self) -> Option<&dyn HoldReporting> {
+        None
+    }
+
+    /// Where there are several ways to stop queues.
+    fn stop_method_reporting(&self) -> Option<&dyn StopMethodReporting> {
+        None
+    }
+
+    /// Where processes that were not adopted matter to the order of the adopted ones.
+    fn unadopted(&mut self) -> Option<&mut dyn UnadoptedProcesses> {
+        None
+    }
+
+    /// Where new processes are found by looking again and again.
+    fn rescanning(&mut self) -> Option<&mut dyn Rescanning> {
+        None
+    }
+}
+
+/// Queues with numbers that their processes know too.
+pub trait NumberedQueues {
+    /// The number of a queue on its device, if it has one.
+    fn native(&self, queue: QueueId) -> Option<u64>;
+}
+
+/// Queues from whose rings a device can be told to fetch nothing more.
+pub trait QueueParking {
+    /// Whether the device of a queue can be told so.
+    fn can_park(&self, queue: QueueId) -> bool;
+
+    /// Tells it so, or to fetch again. What was fetched continues to run.
+    fn park(&mut self, queue: QueueId, parked: bool);
+
+    /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
+    fn is_at_rest(&self, queue: QueueId) -> bool;
+}
+
+/// A thread of the controller reads the hints of a process and places holds from them. The
+/// scheduler is told of every hint as well, by the daemon's loop.
+pub trait HintWatching {
+    /// Where a task gives its hints. They are not in force any more once the page is dropped.
+    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>);
+}
+
+/// Priorities for devices that the kernel schedules.
+pub trait PriorityForwarding {
+    /// A task has this priority now.
+    fn set_priority(&mut self, task: TaskId, priority: Priority);
+
+    /// A queue has this priority now, or its task's again.
+    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>);
+}
+
+/// Devices that can be held for a queue across its gaps.
+pub trait HoldReporting {
+    /// The state of the hold of a queue, if it is known.
+    fn hold_of(&self, queue: QueueId) -> Option<HoldStatus>;
+}
+
+/// Devices with several ways to stop queues.
+pub trait StopMethodReporting {
+    /// In which way queues are stopped here.
+    fn way(&self) -> WayInUse;
+
+    /// The same for a task, which may have less than others.
+    fn way_of(&self, task: TaskId) -> Option<WayInUse>;
+
+    /// What a task's process cannot have of what others can, if so.
+    fn limit_of(&self, task: TaskId) -> Option<Limit>;
+}
+
+/// Processes on these devices that were not adopted.
+pub trait UnadoptedProcesses {
+    /// Stands for all of them with one priority, or no longer does: the adopted ones are compared
+    /// with it where all of them are of one class. No process is touched for it.
+    fn set_others(&mut self, priority: Option<Priority>);
+}
+
+/// New processes are found by looking again and again.
+pub trait Rescanning {
+    /// How often to look, at the least, for processes of which no event tells.
+    fn set_rescan(&mut self, every: std::time::Duration);
+}
+
+/// Why a process was not taken in.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// It was before.
+    #[error("process {0} is adopted already")]
+    Twice(ProcessKey),
+    /// Its pidfd cannot be opened.
+    #[error("process {0}: {1}")]
+    Unreachable(ProcessKey, io::Error),
+    /// What it has on its devices could not be seen, in a sentence.
+    #[error("{0}")]
+    Unseen(String),
+    /// It has ended, or that it is ours could not be written down.
+    #[error(transparent)]
+    Act(#[from] ActError),
+}
+
+impl From<ProcessError> for AdoptError {
+    fn from(error: ProcessError) -> Self {
+        Self::Act(error.into())
+    }
 }
 
 /// A place where a process says that requests are coming, to be read at any time by any thread.
@@ -135,13 +208,32 @@ pub struct HintView {
     pub is_active: bool,
 }
 
-/// How it stands with the hold of a queue.
+/// The state of the hold of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldStatus {
     /// The device is held for it when it needs that, and was so often.
     Ready(HoldFigures),
     /// That cannot be done, in a sentence.
     Impossible(String),
+}
+
+/// What became of the holds of a queue so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldFigures {
+    /// How many holds were placed.
+    pub placed: u64,
+    /// How many of them were ended by the maximum.
+    pub expired: u64,
+    /// How long the longest was.
+    pub longest_us: u64,
+    /// Whether the device is held now.
+    pub is_held: bool,
+    /// How long the program has to be quiet until its hold is released.
+    pub quiet_us: u64,
+    /// How many looks came late while the program was at work.
+    pub late_looks: u64,
+    /// The longest time between two looks then.
+    pub blind_us: u64,
 }
 
 /// In which way queues are stopped.
@@ -267,6 +359,60 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+}
+
+/// A completion the scheduler waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// That a queue is off.
+    Preempt(QueueId),
+    /// That a queue is on.
+    Resume(QueueId),
+}
+
+impl Awaited {
+    /// What the scheduler is told.
+    pub(crate) fn event(self, result: Result<(), Fault>) -> Event {
+        match (self, result) {
+            (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },
+            (Self::Preempt(queue), Err(fault)) => Event::PreemptFailed { queue, fault },
+            (Self::Resume(queue), Ok(())) => Event::Resumed { queue },
+            (Self::Resume(queue), Err(fault)) => Event::ResumeFailed { queue, fault },
+        }
+    }
+}
+
+/// Where the threads of a controller report to it. A report wakes the loop. A clone reports to the
+/// same controller.
+#[derive(Debug)]
+pub(crate) struct Reporter<R> {
+    reports: Sender<R>,
+    waker: Waker,
+}
+
+/// The controller is gone.
+#[derive(Debug)]
+pub(crate) struct Alone;
+
+impl<R> Reporter<R> {
+    /// A reporter, and where its reports arrive.
+    pub(crate) fn new(waker: Waker) -> (Self, Receiver<R>) {
+        let (reports, incoming) = channel();
+        (Self { reports, waker }, incoming)
+    }
+
+    /// Reports something.
+    pub(crate) fn send(&self, report: R) -> Result<(), Alone> {
+        self.reports.send(report).map_err(|_| Alone)?;
+        self.waker.wake();
+        Ok(())
+    }
+}
+
+impl<R> Clone for Reporter<R> {
+    fn clone(&self) -> Self {
+        Self { reports: self.reports.clone(), waker: self.waker.clone() }
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`EmulatedBackend`] is to an emulator what [`crate::nvidia::backend::NvidiaBackend`] is to real
 //! devices. It may be there before the emulator, and outlives it.
 
-pub(crate) mod act;
+pub mod act;
 mod backend;
 mod connection;
 mod name;

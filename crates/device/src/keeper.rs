@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::act::UndoError;
 use crate::hold_pages::HoldPages;
 use crate::journal::{Entry, HeldSession, Session};
 use undoing::Undoing;
@@ -132,7 +133,7 @@ fn program() -> io::Result<(PathBuf, Option<&'static str>)> {
 pub fn main(
     folder: &Path,
     holds: Option<&Path>,
-    undo: impl Fn(&Entry) -> Result<(), String> + Send + Sync + 'static,
+    undo: impl Fn(&Entry) -> Result<(), UndoError> + Send + Sync + 'static,
 ) -> io::Result<()> {
     // A session of its own, so that a Ctrl-C for our owner is not one for us. It fails only for
     // whoever leads a group already, and then there is nothing to leave.
@@ -293,7 +294,7 @@ pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
 /// If the journal cannot be read.
 pub fn clean_up(
     journal: &crate::journal::Journal,
-    undo: impl Fn(&Entry) -> Result<(), String> + Clone + Send + Sync + 'static,
+    undo: impl Fn(&Entry) -> Result<(), UndoError> + Clone + Send + Sync + 'static,
 ) -> io::Result<usize> {
     let mut cleaned = 0;
     let mut problem = Ok(());

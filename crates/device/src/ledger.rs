@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::act::{self, ActError};
+use crate::act::{self, ActError, UndoError};
 use crate::hold_pages::HoldPages;
 use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
@@ -68,17 +68,17 @@ impl Ledger {
         if undo {
             // What is written down is what was done, and it may be more.
             let recorded = self.inner().recorded(process, act).unwrap_or_else(|| act.clone());
-            return match act::perform(process, &recorded, true) {
+            return match recorded.on_device().perform(process, true) {
                 Err(error) if !error.is_gone() => Err(error),
                 // What is not there any more needs nothing; whoever asked is told that.
                 result => self.inner().cross_out(process, act).and(result),
             };
         }
         let replaced = self.inner().write_down(process, act)?;
-        let result = act::perform(process, act, false);
+        let result = act.on_device().perform(process, false);
         // What was in force before still is, and undoing what is written down undoes both.
         if result.is_err() && !replaced {
-            match act::perform(process, act, true) {
+            match act.on_device().perform(process, true) {
                 Err(error) if !error.is_gone() => {}
                 Ok(()) | Err(_) => self.inner().cross_out(process, act)?,
             }
@@ -111,14 +111,14 @@ impl Ledger {
         if !claimed.contains(&process) {
             claimed.push(process);
         }
-        session.write(&entries[at]).map_err(|error| ActError::Journal(error.to_string()))
+        session.write(&entries[at]).map_err(ActError::Journal)
     }
 
     /// Puts one process back as it was. If nothing was done to it, that waits for nobody.
     ///
     /// # Errors
     /// If it is there and cannot be put back; then the journal still says what was done.
-    pub fn undo_process(&self, process: ProcessKey) -> Result<(), String> {
+    pub fn undo_process(&self, process: ProcessKey) -> Result<(), UndoError> {
         self.undo_some(process, |_| true)
     }
 
@@ -127,7 +127,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The first that could not be taken back; the others are.
-    pub fn undo_all(&self, is_meant: impl Fn(&Act) -> bool) -> Result<(), String> {
+    pub fn undo_all(&self, is_meant: impl Fn(&Act) -> bool) -> Result<(), UndoError> {
         let processes: Vec<ProcessKey> =
             self.inner().entries.iter().map(|entry| entry.process).collect();
         let mut problem = Ok(());
@@ -142,7 +142,7 @@ impl Ledger {
         &self,
         process: ProcessKey,
         is_meant: impl Fn(&Act) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), UndoError> {
         let meant = || self.inner().acts_of(process).into_iter().filter(&is_meant);
         let turn = self.turn_of(process);
         // Where there is nothing to do, nobody has to be waited for.
@@ -152,9 +152,9 @@ impl Ledger {
         act::undo(&Entry { process, acts: acts.clone(), until_ns: None })?;
         let mut inner = self.inner();
         for act in &acts {
-            inner.cross_out(process, act).map_err(|error| error.to_string())?;
+            inner.cross_out(process, act)?;
         }
-        inner.forget_untouched(process)
+        Ok(inner.forget_untouched(process)?)
     }
 
     /// Never held while a driver is called.
@@ -185,12 +185,12 @@ impl Inner {
     }
 
     /// Forgets a process, and that it is ours, if nothing is done to it.
-    fn forget_untouched(&mut self, process: ProcessKey) -> Result<(), String> {
+    fn forget_untouched(&mut self, process: ProcessKey) -> Result<(), ActError> {
         let is_it = |entry: &Entry| entry.process == process && entry.acts.is_empty();
         let Some(at) = self.entries.iter().position(is_it) else { return Ok(()) };
         self.entries.swap_remove(at);
         self.claimed.retain(|claimed| *claimed != process);
-        self.session.forget(process).map_err(|error| error.to_string())
+        self.session.forget(process).map_err(ActError::Journal)
     }
 
     fn recorded(&self, process: ProcessKey, act: &Act) -> Option<Act> {
@@ -212,7 +212,7 @@ impl Inner {
                 // Nothing was done, so nothing is different.
                 entry.acts.pop();
                 entry.acts.extend(before);
-                Err(ActError::Journal(error.to_string()))
+                Err(ActError::Journal(error))
             }
         }
     }
@@ -228,7 +228,7 @@ impl Inner {
         } else {
             self.session.write(entry)
         };
-        written.map_err(|error| ActError::Journal(error.to_string()))
+        written.map_err(ActError::Journal)
     }
 }
 
@@ -236,9 +236,11 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::amd::SiteName;
+    use crate::amd::act::AmdAct;
     use crate::amd::fake::{FakeClient, FakeKfd};
     use crate::amd::site::fakes;
     use crate::journal::Journal;
+    use crate::nvidia::act::NvidiaAct;
     use crate::process::ProcessInfo;
 
     #[test]
@@ -250,10 +252,10 @@ mod tests {
         let folder = session.folder().to_owned();
         let ledger = Ledger::new(session);
         let process = ProcessKey { pid: u32::MAX, start_ticks: 1 };
-        let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+        let act = NvidiaAct::Slice { client: 1, group: 2, original_us: 2048, set_us: 1 }.into();
         assert!(ledger.perform(process, &act, false).is_err());
         assert_eq!(Session::at(folder).entries().unwrap(), []);
-        assert_eq!(ledger.undo_all(|_| true), Ok(()));
+        assert!(ledger.undo_all(|_| true).is_ok());
         std::fs::remove_dir_all(root).unwrap();
     }
 
@@ -289,7 +291,7 @@ mod tests {
         let kfd = FakeKfd::new();
         fakes::put(&root, &kfd, true);
         let (hung, other) = (Paused::new(&kfd), Paused::new(&kfd));
-        let act = Act::AmdPause { site: SiteName::emulated(&root) };
+        let act = Act::Amd(AmdAct::Pause { site: SiteName::emulated(&root) });
         kfd.hang(hung.key.pid, true);
         let (own, hung_key, hung_act) = (ledger.clone(), hung.key, act.clone());
         let pausing = std::thread::spawn(move || own.perform(hung_key, &hung_act, false));
@@ -304,7 +306,7 @@ mod tests {
             own.claim(other_key).unwrap();
             own.claim(hung_key).unwrap();
             own.perform(other_key, &act, false).unwrap();
-            own.undo_all(|act| !matches!(act, Act::AmdPause { .. })).unwrap();
+            own.undo_all(|act| !matches!(act, Act::Amd(AmdAct::Pause { .. }))).unwrap();
             own.undo_process(other_key).unwrap();
             done.send(()).unwrap();
         });

@@ -17,4 +17,5 @@ pub mod keeper;
 pub mod ledger;
 pub mod nvidia;
 pub mod process;
+pub mod registry;
 pub mod urgency;

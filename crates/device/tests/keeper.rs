@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gpreempt_device::act::UndoError;
 use gpreempt_device::hold_pages::{HoldPages, HoldSlot, WORD};
 use gpreempt_device::journal::{Act, Entry, Journal, Session};
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::nvidia::act::NvidiaAct;
 use gpreempt_device::process::ProcessKey;
 
 struct Place {
@@ -52,7 +54,7 @@ fn keeper_with(session: &Session, holds: Option<&HoldPages>) -> Child {
 /// A change in a process that is gone: nothing is left to undo in it.
 fn entry() -> Entry {
     let process = ProcessKey { pid: u32::MAX, start_ticks: 1 };
-    let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+    let act = Act::Nvidia(NvidiaAct::Slice { client: 1, group: 2, original_us: 2048, set_us: 1 });
     Entry { process, acts: vec![act], until_ns: None }
 }
 
@@ -134,7 +136,7 @@ fn what_both_left_behind_is_undone_by_the_next() {
     first.wait().unwrap();
     let (says, undone) = std::sync::mpsc::channel();
     let cleaned = gpreempt_device::keeper::clean_up(&place.journal, move |entry: &Entry| {
-        says.send(entry.clone()).map_err(|error| error.to_string())
+        says.send(entry.clone()).map_err(|_| UndoError::Silent(entry.process))
     });
     assert_eq!(cleaned.unwrap(), 1);
     assert_eq!(undone.iter().collect::<Vec<_>>(), [entry()]);
@@ -213,7 +215,7 @@ fn one_session_that_cannot_be_undone_does_not_keep_the_others() {
     let other = Entry { process: ProcessKey { pid: u32::MAX, start_ticks: 2 }, ..entry() };
     easy.write(&other).unwrap();
     let cleaned = gpreempt_device::keeper::clean_up(&place.journal, |entry: &Entry| {
-        if entry.process.start_ticks == 1 { Err("no".to_owned()) } else { Ok(()) }
+        if entry.process.start_ticks == 1 { Err(UndoError::Silent(entry.process)) } else { Ok(()) }
     });
     assert!(cleaned.is_err(), "somebody hears about it");
     assert!(stubborn.folder().exists() && odd.folder().exists() && !easy.folder().exists());

@@ -34,6 +34,16 @@ impl DeviceKind {
     /// Every kind, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Other, Self::Nvidia, Self::Amd, Self::Emulated];
 
+    /// The kind of that name, as the service calls its devices.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "nvidia" => Self::Nvidia,
+            "amd" => Self::Amd,
+            "emulated" => Self::Emulated,
+            _ => Self::Other,
+        }
+    }
+
     const fn code(self) -> u8 {
         match self {
             Self::Other => 0,

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use gpreempt_device::emulated::act::EmulatedAct;
 use gpreempt_device::journal::{Act, Journal, Session};
 
 use super::gpu::Gpu;
@@ -143,12 +144,15 @@ fn is_of(session: &Session, pid: u32) -> bool {
 
 /// What an act does to an emulated queue; acts on other devices are none of ours.
 fn mark_of(act: &Act) -> Option<Mark> {
-    if let Act::EmulatedStop { instance, queue, .. } = *act {
-        Some(Mark { instance, queue, change: Change::Stop })
-    } else if let Act::EmulatedSlice { instance, queue, .. } = *act {
-        Some(Mark { instance, queue, change: Change::Slice })
-    } else {
-        None
+    let Act::Emulated(act) = act else { return None };
+    match *act {
+        EmulatedAct::Stop { instance, queue, .. } => {
+            Some(Mark { instance, queue, change: Change::Stop })
+        }
+        EmulatedAct::Slice { instance, queue, .. } => {
+            Some(Mark { instance, queue, change: Change::Slice })
+        }
+        EmulatedAct::Park { .. } => None,
     }
 }
 

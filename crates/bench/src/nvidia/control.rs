@@ -37,8 +37,8 @@ pub(super) fn numbers(pid: u32, stop: &AtomicBool) -> Result<Vec<Number>, String
         if stop.load(Ordering::Relaxed) {
             return Err("stopped".to_owned());
         }
-        stops.push(timed(|| acts.iter().try_for_each(|act| act::perform(key, act, false)))?);
-        resumes.push(timed(|| acts.iter().try_for_each(|act| act::perform(key, act, true)))?);
+        stops.push(timed(|| acts.iter().try_for_each(|act| act.on_device().perform(key, false)))?);
+        resumes.push(timed(|| acts.iter().try_for_each(|act| act.on_device().perform(key, true)))?);
         std::thread::sleep(PAUSE);
         preempts.push(timed(|| {
             groups

@@ -12,6 +12,7 @@ use gpreempt_device::hold_pages::HoldPages;
 use gpreempt_device::journal::{Act, Journal};
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
 use gpreempt_device::ledger::Ledger;
+use gpreempt_device::nvidia::act::NvidiaAct;
 use gpreempt_device::nvidia::discover::{Engine, parse_uuid};
 use gpreempt_device::nvidia::hold::{self, HoldChannel, HoldSite};
 use gpreempt_device::nvidia::own::OwnClient;
@@ -63,7 +64,7 @@ pub(super) fn numbers(
     // In any case, and before the keeper goes.
     let undone = ledger.undo_all(|_| true);
     drop(keeper);
-    undone?;
+    undone.map_err(|error| error.to_string())?;
     Ok(times?.numbers())
 }
 
@@ -82,7 +83,7 @@ fn held(
     let (uuid, site) = site(process, slot.index()).ok_or("its context cannot be held")?;
     let own = Mutex::new(OwnClient::open(&uuid).map_err(|error| error.to_string())?);
     let key = process.info.key;
-    ledger.write(key, &Act::NvidiaHold(site)).map_err(|error| error.to_string())?;
+    ledger.write(key, &NvidiaAct::Hold(site).into()).map_err(|error| error.to_string())?;
     let channel = hold::attach(key, &site, slot, &own);
     let channel = channel.map_err(|(slot, error)| {
         slot.abandon();
@@ -92,7 +93,7 @@ fn held(
     let times = time_all(&mut hand, stop);
     hand.channel.end();
     // Taken out of the context before its memory is used for anything else.
-    let removed = ledger.perform(key, &Act::NvidiaHold(site), true);
+    let removed = ledger.perform(key, &NvidiaAct::Hold(site).into(), true);
     let slot = hand.channel.into_slot();
     if removed.is_err() {
         slot.abandon();
@@ -217,8 +218,8 @@ fn slices(process: &GpuProcess, set_us: u64) -> Result<Vec<(ProcessKey, Act)>, S
         for group in groups.filter(|group| group.engine == Engine::Compute) {
             let original_us = group.slice_us.ok_or("a slice cannot be read, so not changed")?;
             let (client, group) = (client.handle, group.handle);
-            let act = Act::NvidiaSlice { client, group, original_us, set_us };
-            acts.push((process.info.key, act));
+            let act = NvidiaAct::Slice { client, group, original_us, set_us };
+            acts.push((process.info.key, act.into()));
         }
     }
     Ok(acts)

@@ -12,6 +12,7 @@ use gpreempt_device::act;
 use gpreempt_device::journal::{Act, Journal};
 use gpreempt_device::keeper::{self, Keeper};
 use gpreempt_device::ledger::Ledger;
+use gpreempt_device::nvidia::act::NvidiaAct;
 use gpreempt_device::nvidia::discover::Engine;
 use gpreempt_device::nvidia::survey::look;
 use gpreempt_device::process::ProcessKey;
@@ -191,7 +192,7 @@ fn acts(pid: u32, groups: &[Sliced], set_us: u64) -> Result<Vec<Act>, String> {
         let original_us = slice_us.ok_or_else(|| {
             format!("the slice of group {group:#x} of process {pid} cannot be read, so not changed")
         })?;
-        Ok(Act::NvidiaSlice { client, group, original_us, set_us })
+        Ok(NvidiaAct::Slice { client, group, original_us, set_us }.into())
     };
     groups.iter().map(act).collect()
 }
@@ -225,7 +226,7 @@ impl SetProcess {
         let mut original = Vec::new();
         let mut set = 0;
         for act in &target.acts {
-            if let Act::NvidiaSlice { original_us, set_us, .. } = act {
+            if let Act::Nvidia(NvidiaAct::Slice { original_us, set_us, .. }) = act {
                 original.push(*original_us);
                 set = *set_us;
             }

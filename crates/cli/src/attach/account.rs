@@ -4,9 +4,9 @@ use std::io::Write;
 
 use gpreempt_core::decision::Decision;
 use gpreempt_core::priority::Priority;
+use gpreempt_device::controller::HoldFigures;
 use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::nvidia::hold::HoldFigures;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use serde_json::{Value, json};
 

@@ -8,8 +8,9 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
+use gpreempt_device::act::UndoError;
 use gpreempt_device::amd::{AmdBackend, Site};
-use gpreempt_device::controller::{Controller, HoldStatus, Note, Numbering, Waker};
+use gpreempt_device::controller::{AdoptError, Controller, HoldStatus, Note, Numbering, Waker};
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::backend::{NvidiaBackend, Wishes};
 use gpreempt_device::nvidia::hold::GripSettings;
@@ -105,12 +106,12 @@ impl Devices {
         task: TaskId,
         process: &Seen,
         wishes: Wishes,
-    ) -> Result<(), String> {
+    ) -> Result<(), AdoptError> {
         match (process, &mut self.nvidia, &mut self.amd) {
             (Seen::Nvidia(process), Some(nvidia), _) => nvidia.adopt_seen(task, process, wishes),
             (Seen::Amd(info), _, Some(amd)) => amd.adopt(task, info.key),
             (Seen::Nvidia(_), None, _) | (Seen::Amd(_), _, None) => {
-                Err("its GPU may not be changed".to_owned())
+                Err(AdoptError::Unseen("its GPU may not be changed".to_owned()))
             }
         }
     }
@@ -127,22 +128,24 @@ impl Devices {
     }
 
     pub(super) fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
-        self.all().find_map(|devices| devices.hold_of(queue))
+        self.all().find_map(|devices| devices.hold_reporting()?.hold_of(queue))
     }
 
     pub(super) fn set_priority(&mut self, task: TaskId, priority: Priority) {
-        self.all_mut().for_each(|devices| devices.set_priority(task, priority));
+        let forwarding = self.all_mut().filter_map(Controller::priority_forwarding);
+        forwarding.for_each(|devices| devices.set_priority(task, priority));
     }
 
     pub(super) fn set_others(&mut self, priority: Option<Priority>) {
-        self.all_mut().for_each(|devices| devices.set_others(priority));
+        let unadopted = self.all_mut().filter_map(Controller::unadopted);
+        unadopted.for_each(|processes| processes.set_others(priority));
     }
 
     pub(super) fn release(&mut self, task: TaskId) {
         self.all_mut().for_each(|devices| devices.release(task));
     }
 
-    pub(super) fn release_all(&mut self) -> Result<(), String> {
+    pub(super) fn release_all(&mut self) -> Result<(), UndoError> {
         let mut result = Ok(());
         for devices in self.all_mut() {
             // All of them, whatever became of the first.

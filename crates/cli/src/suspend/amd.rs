@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gpreempt_device::act;
 use gpreempt_device::amd::Site;
+use gpreempt_device::amd::act::AmdAct;
 use gpreempt_device::amd::suspension::{Suspension, SuspensionError};
 use gpreempt_device::journal::{Act, Entry, Journal, Session};
 use gpreempt_device::keeper::{self, Keeper};
@@ -58,10 +59,12 @@ pub(super) fn main(args: &SuspendArgs, pid: u32, site: &Site) -> Result<(), Fail
 /// Suspends the queues, or says that the whole process is to be paused.
 fn begin(site: &Site, process: &ProcessInfo) -> Result<(Option<Suspension>, Act), Failure> {
     match Suspension::begin(site, process.key) {
-        Ok(suspension) => Ok((Some(suspension), Act::AmdSuspend { site: site.name.clone() })),
+        Ok(suspension) => {
+            Ok((Some(suspension), AmdAct::Suspend { site: site.name.clone() }.into()))
+        }
         Err(error) if error.allows_pause() => {
             note(&error);
-            Ok((None, Act::AmdPause { site: site.name.clone() }))
+            Ok((None, AmdAct::Pause { site: site.name.clone() }.into()))
         }
         Err(error) => Err(Failure::input(error)),
     }

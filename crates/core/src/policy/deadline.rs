@@ -7,7 +7,7 @@
 
 use core::cmp::Reverse;
 
-use super::round_robin::RoundRobin;
+use super::RoundRobin;
 use super::{Policy, Rank, Seat};
 use crate::priority::{Class, Priority};
 

@@ -7,11 +7,11 @@
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::order::SeatKey;
 use super::state::Grant;
 use crate::capability::Mechanism;
 use crate::decision::Reason;
 use crate::id::{DeviceId, QueueId};
-use crate::lane::SeatKey;
 use crate::priority::Class;
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;

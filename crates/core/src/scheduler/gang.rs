@@ -9,9 +9,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::order::{Place, Position, SeatKey};
 use super::state::Device;
 use crate::id::{DeviceId, GangId, QueueId};
-use crate::lane::{Place, Position, SeatKey};
 use crate::policy::Rank;
 use crate::priority::Class;
 use crate::timer::Timer;

@@ -4,12 +4,12 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::order::Position;
 use super::state::{Device, Queue, Task};
 use crate::account::Meter;
 use crate::capability::Capabilities;
 use crate::event::{EventError, TaskTraits};
 use crate::id::{DeviceId, QueueId, TaskId};
-use crate::lane::Position;
 use crate::priority::{Class, Priority};
 use crate::queue::Standing;
 use crate::ring::RingView;

@@ -3,12 +3,12 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
 
+use super::order::{Lane, Position, SeatKey};
 use crate::account::Meter;
 use crate::capability::{Capabilities, Mechanism};
 use crate::event::TaskTraits;
 use crate::histogram::Histogram;
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
-use crate::lane::{Lane, Position, SeatKey};
 use crate::priority::{Class, Priority};
 use crate::queue::Standing;
 use crate::ring::RingView;

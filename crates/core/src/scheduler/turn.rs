@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::order::SeatKey;
 use super::state::Device;
 use crate::id::{DeviceId, QueueId};
-use crate::lane::SeatKey;
 use crate::policy;
 use crate::priority::{Class, Priority};
 use crate::time::{Duration, Instant};

@@ -180,7 +180,7 @@ impl World {
             }
             Event::PreemptFailed { queue, fault: Fault::TimedOut } => {
                 // It may have happened all the same; for every second queue it did.
-                self.complete_truly(queue, queue.0.is_multiple_of(4).then_some(true));
+                self.complete_truly(queue, queue.0.is_multiple_of(2).then_some(true));
                 self.doubtful.insert(queue);
             }
             Event::PreemptFailed { queue, .. } | Event::ResumeFailed { queue, .. } => {
@@ -206,15 +206,31 @@ impl World {
 
     /// Completes one command, well or badly, though its queue may be gone.
     pub(crate) fn complete(&mut self, queue: QueueId, fails: bool) {
-        let fault = if queue.0.is_multiple_of(2) { Fault::TimedOut } else { Fault::Refused(7) };
+        let fault = match queue.0 % 5 {
+            0 | 2 => Fault::TimedOut,
+            1 | 3 => Fault::Refused(7),
+            _ => Fault::Gone,
+        };
         let event = match (self.in_flight[&queue], fails) {
             (Command::Preempt { .. }, false) => Event::Preempted { queue },
             (Command::Preempt { .. }, true) => Event::PreemptFailed { queue, fault },
             (_, false) => Event::Resumed { queue },
             (_, true) => Event::ResumeFailed { queue, fault },
         };
+        let faults_before = self.faults();
         self.tell(event);
         self.in_flight.remove(&queue);
+        if fails && fault == Fault::Gone {
+            assert_eq!(self.faults(), faults_before, "that a queue is gone is no fault");
+            // The backend says so once.
+            if self.queues.contains_key(&queue) {
+                self.tell(Event::QueueVanished { queue });
+            }
+        }
+    }
+
+    fn faults(&self) -> u64 {
+        self.scheduler.queues().map(|view| view.account.faults).sum()
     }
 
     pub(crate) fn complete_all(&mut self) {

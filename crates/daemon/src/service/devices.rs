@@ -4,7 +4,6 @@
 //! and queues; which process a task is, and what that process may have, is the business of
 //! [`processes`](super::processes). Nothing here waits for a device: controllers have threads.
 
-pub(crate) mod amd;
 pub(crate) mod backends;
 #[cfg(test)]
 pub(crate) mod fake;

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 
 use gpreempt_core::config::ConfigError;
+use gpreempt_device::registry::RegistryError;
 
 use super::clients::sessions::ListenError;
-use super::setup::{ControllersError, SocketPathError};
+use super::setup::SocketPathError;
 use super::telemetry::metrics_server::MetricsError;
 use crate::config::LoadError;
 
@@ -34,7 +35,7 @@ pub(crate) enum StartError {
     #[error("nothing can be undone without a journal, so nothing is done: {0}")]
     Journal(io::Error),
     #[error(transparent)]
-    Controllers(#[from] ControllersError),
+    Controllers(#[from] RegistryError),
     #[error(transparent)]
     Scheduler(#[from] ConfigError),
     #[error(transparent)]
@@ -65,7 +66,7 @@ pub(crate) enum RenewalError {
     #[error(transparent)]
     Scheduler(#[from] ConfigError),
     #[error(transparent)]
-    Controllers(#[from] ControllersError),
+    Controllers(#[from] RegistryError),
 }
 
 impl fmt::Display for Failure {

@@ -4,20 +4,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpreempt_core::driver::Driver;
-use gpreempt_device::controller::{Numbering, Waker};
-use gpreempt_device::emulated::EmulatedBackend;
-use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::controller::Waker;
 use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::backend::NvidiaBackend;
-use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
-use gpreempt_device::nvidia::hold::GripSettings;
+use gpreempt_device::registry::{self, Finding, RegistryError, Settings};
 use gpreempt_device::urgency;
 use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::clients::Clients;
+use super::devices::Devices;
 use super::devices::backends::Backends;
-use super::devices::{Devices, amd};
 use super::failure::StartError;
 use super::notify::Notifier;
 use super::poller::{Alarm, Poller, Source};
@@ -31,7 +27,7 @@ use super::telemetry::metrics_server::Scrape;
 use super::undo::guard::{Found, Guard};
 use super::{Options, Service};
 use crate::accounts::Accounts;
-use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
+use crate::config::{Config, DEFAULT_PATH, LoadError, SchedulerConfig, ServiceConfig};
 
 /// Why there is no place for the socket.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +43,6 @@ pub enum SocketPathError {
         /// Why.
         error: io::Error,
     },
-}
-
-/// Why the devices of this machine cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ControllersError {
-    #[error("too many devices")]
-    TooMany,
-    #[error(transparent)]
-    Start(#[from] io::Error),
 }
 
 impl Options {
@@ -163,98 +150,26 @@ pub(super) fn controllers(
     ledger: &Ledger,
     waker: &Waker,
     log: &mut Log,
-) -> Result<Backends, ControllersError> {
+) -> Result<Backends, RegistryError> {
     let mut backends = Backends::default();
-    let numbering = |backends: &Backends| {
-        let index = u16::try_from(backends.len()).map_err(|_| ControllersError::TooMany)?;
-        // Starts are more than a millisecond apart.
-        Ok::<Numbering, ControllersError>(Numbering::of(index).since(monotonic_ns() >> 20))
+    let SchedulerConfig { allow_untested_driver, hold, hold_max, .. } = config.scheduler;
+    let settings = Settings { allow_untested_driver, hold_max: hold.then_some(hold_max) };
+    let tell = |finding| match finding {
+        Finding::Debug(text) => log.debug(text),
+        Finding::Info(text) => log.info(text),
+        Finding::Warning(text) => log.warn(text),
     };
-    if options.use_nvidia {
-        match nvidia_allowed(config.scheduler.allow_untested_driver) {
-            Ok(version) => {
-                let numbering = numbering(&backends)?;
-                let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
-                let mut nvidia = nvidia?;
-                log.info(format_args!("NVIDIA driver {version}"));
-                if config.scheduler.hold {
-                    let hold_max = config.scheduler.hold_max;
-                    let settings = GripSettings { hold_max, ..GripSettings::default() };
-                    if let Some(problem) = nvidia.enable_holds(settings)? {
-                        log.warn(problem);
-                    }
-                }
-                backends.push(Box::new(nvidia));
-            }
-            Err(Unfit::Absent(why)) => log.info(why),
-            Err(Unfit::Refused(why)) => log.warn(why),
-        }
-    }
-    for name in amd::sites(options) {
-        let numbering = numbering(&backends)?;
-        if let Some(amd) = amd::controller(&name, ledger, numbering, waker, log) {
-            backends.push(Box::new(amd));
-        }
-    }
-    for socket in &options.emulated {
-        let numbering = numbering(&backends)?;
-        let emulated =
-            EmulatedBackend::new(socket.clone(), ledger.clone(), numbering, waker.clone());
-        backends.push(Box::new(emulated?));
-        log.info(format_args!("emulated GPUs at {}", socket.display()));
+    let found = registry::controllers(&options.devices, settings, (ledger, waker), tell);
+    for controller in found? {
+        backends.push(controller);
     }
     backends.set_rescan(config.service.rescan);
     Ok(backends)
 }
 
-/// Why a driver is not used.
-#[derive(Debug, PartialEq, Eq)]
-enum Unfit {
-    /// There is none.
-    Absent(String),
-    /// There is one, and nothing is changed through it.
-    Refused(String),
-}
-
-/// The version of the driver, if something may be changed through it.
-fn nvidia_allowed(allow_untested: bool) -> Result<String, Unfit> {
-    match NvidiaDriver::find() {
-        Ok(driver) => judge_driver(driver, allow_untested),
-        Err(error @ (DriverError::Absent | DriverError::NoNode(_))) => {
-            Err(Unfit::Absent(error.to_string()))
-        }
-        Err(error @ DriverError::Unknown(_)) => Err(Unfit::Refused(error.to_string())),
-    }
-}
-
-fn judge_driver(driver: NvidiaDriver, allow_untested: bool) -> Result<String, Unfit> {
-    let version = driver.version;
-    match driver.branch {
-        Some(branch) if branch.was_run() || allow_untested => Ok(version),
-        Some(_) => Err(Unfit::Refused(format!(
-            "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
-             want to be the first, set allow_untested_driver"
-        ))),
-        None => Err(Unfit::Refused(DriverError::Unknown(version).to_string())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_device::nvidia::abi::branch::Branch;
-
-    #[test]
-    fn only_drivers_that_were_tried_are_used_unless_somebody_wants_to_be_the_first() {
-        let judge = |version: &str, allow| {
-            let branch = Branch::of(version);
-            judge_driver(NvidiaDriver { version: version.to_owned(), branch }, allow)
-        };
-        assert_eq!(judge("580.159.04", false), Ok("580.159.04".to_owned()));
-        assert!(matches!(judge("570.1.1", false), Err(Unfit::Refused(_))));
-        assert!(judge("570.1.1", true).is_ok());
-        assert!(matches!(judge("610.2", true), Err(Unfit::Refused(_))));
-    }
 
     #[test]
     fn a_socket_that_was_named_is_the_one() {

@@ -6,6 +6,7 @@
 use std::io;
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::abi::own::PRIORITY_DEFAULT;
 use super::door::{Door, Meant};
@@ -13,49 +14,87 @@ use super::node;
 use super::pause::{PauseError, pause, unpause};
 use super::site::SiteName;
 use super::tracer::{TraceError, as_tracer};
-use crate::act::ActError;
-use crate::journal::Act;
+use crate::act::{ActError, DeviceAct, Subject};
 use crate::process::ProcessKey;
 
-/// Carries an act on AMD devices out, or with `undo` takes it back.
-///
-/// # Errors
-/// If the process is gone or the kernel refuses.
-pub(crate) fn perform(process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
-    let pid = process.pid;
-    let name = match act {
-        // Done by whoever has the session.
-        Act::AmdSuspend { .. } | Act::AmdSession { .. } | Act::AmdPriority { .. } if !undo => {
-            return Ok(());
-        }
-        Act::AmdPause { site }
-        | Act::AmdSuspend { site }
-        | Act::AmdSession { site }
-        | Act::AmdPriority { site } => site,
-        // Somebody else's to do.
-        Act::NvidiaSlice { .. }
-        | Act::NvidiaStop { .. }
-        | Act::NvidiaMode { .. }
-        | Act::NvidiaInterleave { .. }
-        | Act::NvidiaHold(_)
-        | Act::EmulatedStop { .. }
-        | Act::EmulatedPark { .. }
-        | Act::EmulatedSlice { .. } => return Err(ActError::Changed(pid)),
-    };
-    process.check()?;
-    let site = name.open().map_err(|error| explain_open(pid, name, &error))?;
-    let door = &*site.door;
-    if matches!(act, Act::AmdPriority { .. }) {
-        return forget_priority(door, pid);
+/// One change on AMD devices. Each names the KFD it was made through.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum AmdAct {
+    /// A process that is paused on all its devices.
+    #[serde(rename = "amd_pause")]
+    Pause {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+    /// Queues of a process that are suspended in a session of the process that wrote this. The
+    /// session ends with its owner, and the kernel resumes them then. An owner that is stopped does
+    /// not end, so its keeper ends the session.
+    #[serde(rename = "amd_suspend")]
+    Suspend {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+    /// A session with a process, in which queues may be suspended or not; likewise.
+    #[serde(rename = "amd_session")]
+    Session {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+    /// The priority of a process to the scheduler inside of a patched KFD.
+    #[serde(rename = "amd_priority")]
+    Priority {
+        /// Through which KFD.
+        #[serde(default)]
+        site: SiteName,
+    },
+}
+
+impl DeviceAct for AmdAct {
+    fn perform(&self, process: ProcessKey, undo: bool) -> Result<(), ActError> {
+        let pid = process.pid;
+        let name = match self {
+            // Done by the thread that has the session.
+            Self::Suspend { .. } | Self::Session { .. } | Self::Priority { .. } if !undo => {
+                return Ok(());
+            }
+            Self::Pause { site }
+            | Self::Suspend { site }
+            | Self::Session { site }
+            | Self::Priority { site } => site,
+        };
+        process.check()?;
+        let site = name.open().map_err(|error| explain_open(pid, name, &error))?;
+        let door = &*site.door;
+        let paused = match self {
+            Self::Priority { .. } => return forget_priority(door, pid),
+            Self::Suspend { .. } => return end_session(door, process, true),
+            Self::Session { .. } => return end_session(door, process, false),
+            Self::Pause { .. } if undo => unpause(door, process),
+            Self::Pause { .. } => pause(door, process),
+        };
+        paused.map_err(|error| match error {
+            error if error.is_gone() => ActError::Changed(pid),
+            error => ActError::Amd(pid, error),
+        })
     }
-    if !matches!(act, Act::AmdPause { .. }) {
-        return end_session(door, process, matches!(act, Act::AmdSuspend { .. }));
+
+    fn is_stop(&self) -> bool {
+        matches!(self, Self::Pause { .. } | Self::Suspend { .. })
     }
-    let done = if undo { unpause(door, process) } else { pause(door, process) };
-    done.map_err(|error| match error {
-        error if error.is_gone() => ActError::Changed(pid),
-        error => ActError::Amd(pid, error),
-    })
+
+    fn subject(&self) -> Subject {
+        let kind = match self {
+            Self::Pause { .. } => 0,
+            // Both are ended by ending the session.
+            Self::Suspend { .. } | Self::Session { .. } => 1,
+            Self::Priority { .. } => 2,
+        };
+        Subject { kind, names: [0; 3] }
+    }
 }
 
 /// Ends whatever session a process is in. If somebody traces it, that has to wait where queues may
@@ -114,20 +153,20 @@ mod tests {
         }
         let own = ProcessInfo::read(std::process::id()).unwrap().key;
         for undo in [false, true] {
-            let result = perform(own, &Act::AmdPause { site: SiteName::Kernel }, undo);
+            let result = AmdAct::Pause { site: SiteName::Kernel }.perform(own, undo);
             assert!(matches!(result, Err(ActError::Changed(_))), "{result:?}");
         }
         let gone = ProcessKey { pid: u32::MAX, start_ticks: 1 };
-        let pause = Act::AmdPause { site: SiteName::Kernel };
-        assert!(perform(gone, &pause, true).is_err_and(|error| error.is_ended()));
+        let pause = AmdAct::Pause { site: SiteName::Kernel };
+        assert!(pause.perform(gone, true).is_err_and(|error| error.is_ended()));
     }
 
     #[test]
     fn an_emulated_kfd_is_found_by_its_name_and_one_that_is_gone_needs_nothing() {
         let folder = std::path::Path::new("/nonexistent/act");
-        let act = Act::AmdPause { site: SiteName::emulated(folder) };
+        let act = AmdAct::Pause { site: SiteName::emulated(folder) };
         let own = ProcessInfo::read(std::process::id()).unwrap().key;
-        assert!(perform(own, &act, true).is_err_and(|error| error.is_gone()));
+        assert!(act.perform(own, true).is_err_and(|error| error.is_gone()));
         let kfd = FakeKfd::new();
         // Our own process cannot trace itself, so a child is the one that is paused.
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -135,12 +174,12 @@ mod tests {
         let client = kfd.client(key.pid);
         let queue = client.open_queue(1).unwrap();
         site::fakes::put(folder, &kfd, true);
-        perform(key, &act, false).unwrap();
+        act.perform(key, false).unwrap();
         assert_eq!(kfd.is_running(key.pid, queue), Some(false));
-        perform(key, &act, true).unwrap();
+        act.perform(key, true).unwrap();
         assert_eq!(kfd.is_running(key.pid, queue), Some(true));
         site::fakes::put(folder, &kfd, false);
-        let refused = perform(key, &act, false).unwrap_err().to_string();
+        let refused = act.perform(key, false).unwrap_err().to_string();
         assert!(refused.contains("CAP_CHECKPOINT_RESTORE"), "{refused}");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -185,22 +224,15 @@ mod tests {
         let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
         assert_eq!(kfd.is_running(key.pid, queue), Some(false));
         for act in [
-            Act::AmdSession { site: SiteName::emulated(folder) },
-            Act::AmdSuspend { site: SiteName::emulated(folder) },
+            AmdAct::Session { site: SiteName::emulated(folder) },
+            AmdAct::Suspend { site: SiteName::emulated(folder) },
         ] {
-            perform(key, &act, false).unwrap();
-            perform(key, &act, true).unwrap();
+            act.perform(key, false).unwrap();
+            act.perform(key, true).unwrap();
             assert_eq!(kfd.is_running(key.pid, queue), Some(true));
             assert!(!kfd.is_debugged(key.pid));
         }
         scene.end();
-    }
-
-    #[test]
-    fn other_acts_are_others() {
-        let own = ProcessInfo::read(std::process::id()).unwrap().key;
-        let slice = Act::NvidiaSlice { client: 1, group: 2, original_us: 3, set_us: 4 };
-        assert!(matches!(perform(own, &slice, false), Err(ActError::Changed(_))));
     }
 
     #[test]
@@ -209,12 +241,12 @@ mod tests {
         let mut scene = Suspended::new(folder);
         let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
         kfd.trace_by_somebody(key.pid, 4242);
-        let suspended = Act::AmdSuspend { site: SiteName::emulated(folder) };
-        let session_only = Act::AmdSession { site: SiteName::emulated(folder) };
-        assert!(perform(key, &suspended, true).is_err_and(|error| !error.is_gone()));
-        assert!(perform(key, &session_only, true).is_ok());
+        let suspended = AmdAct::Suspend { site: SiteName::emulated(folder) };
+        let session_only = AmdAct::Session { site: SiteName::emulated(folder) };
+        assert!(suspended.perform(key, true).is_err_and(|error| !error.is_gone()));
+        assert!(session_only.perform(key, true).is_ok());
         kfd.end_tracing(key.pid);
-        let undone = perform(key, &suspended, true);
+        let undone = suspended.perform(key, true);
         let is_running = kfd.is_running(key.pid, queue);
         scene.end();
         assert!(undone.is_ok() && is_running == Some(true), "{undone:?}");

@@ -26,9 +26,13 @@ use super::report::Report;
 use super::target::Target;
 use super::watcher::Watcher;
 use super::worker::Worker;
-use crate::controller::{Controller, DeviceName, Note, Numbering, Reporter, Waker};
+use crate::act::{Act, UndoError};
+use crate::controller::{
+    AdoptError, Controller, DeviceName, Note, NumberedQueues, Numbering, QueueParking, Reporter,
+    Waker,
+};
 use crate::ledger::Ledger;
-use crate::process::ProcessKey;
+use crate::process::{ProcessError, ProcessKey};
 
 /// The devices of one emulator, and the processes on them that were adopted.
 #[derive(Debug)]
@@ -179,16 +183,16 @@ impl Controller for EmulatedBackend {
         "emulated"
     }
 
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
         if self.tasks.contains_key(&task) || self.task_of(process).is_some() {
-            return Err(format!("process {process} is adopted already"));
+            return Err(AdoptError::Twice(process));
         }
         let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| format!("there is no process {process}"))?;
+        let pid = pid.ok_or(ProcessError::Gone(process.pid))?;
         let descriptor = pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|errno| format!("process {process}: {errno}"))?;
-        // From here on the number cannot be given to anybody else.
-        process.check().map_err(|error| error.to_string())?;
+            .map_err(|errno| AdoptError::Unreachable(process, errno.into()))?;
+        // From here on the number cannot be given to another process.
+        process.check()?;
         self.tasks.insert(task, process);
         self.watcher.hold(process, descriptor);
         self.notes.retain(|note| *note != Note::Appeared(process));
@@ -219,25 +223,6 @@ impl Controller for EmulatedBackend {
         (0..self.devices.len()).map(name).collect()
     }
 
-    fn native(&self, queue: QueueId) -> Option<u64> {
-        self.numbers.get(&queue).copied()
-    }
-
-    fn can_park(&self, queue: QueueId) -> bool {
-        self.numbers.contains_key(&queue)
-    }
-
-    fn park(&mut self, queue: QueueId, parked: bool) {
-        let Some(target) = self.target(queue) else { return };
-        let (job, device) = (target.park(parked), target.device());
-        self.workers[device].give(job);
-    }
-
-    fn is_at_rest(&self, queue: QueueId) -> bool {
-        let target = self.numbers.get(&queue).and_then(|number| self.queues.get(number));
-        target.is_none_or(Target::is_at_rest)
-    }
-
     fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
         let owners = self.queues.values().filter_map(Target::owner);
         owners.filter(|(owner, _)| *owner == task).map(|(_, queue)| queue).collect()
@@ -254,13 +239,47 @@ impl Controller for EmulatedBackend {
         self.notes.pop_front()
     }
 
-    fn release_all(&mut self) -> Result<(), String> {
+    fn release_all(&mut self) -> Result<(), UndoError> {
         self.watcher.stop();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         tasks.into_iter().for_each(|task| self.release(task));
         self.workers.iter_mut().for_each(Worker::stop);
-        // AMD's are for their own workers, who do not wait for ever.
-        self.ledger.undo_all(|act| !act.is_amd())
+        self.ledger.undo_all(|act| matches!(act, Act::Emulated(_)))
+    }
+
+    fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
+        Some(self)
+    }
+
+    fn parking(&self) -> Option<&dyn QueueParking> {
+        Some(self)
+    }
+
+    fn parking_mut(&mut self) -> Option<&mut dyn QueueParking> {
+        Some(self)
+    }
+}
+
+impl NumberedQueues for EmulatedBackend {
+    fn native(&self, queue: QueueId) -> Option<u64> {
+        self.numbers.get(&queue).copied()
+    }
+}
+
+impl QueueParking for EmulatedBackend {
+    fn can_park(&self, queue: QueueId) -> bool {
+        self.numbers.contains_key(&queue)
+    }
+
+    fn park(&mut self, queue: QueueId, parked: bool) {
+        let Some(target) = self.target(queue) else { return };
+        let (job, device) = (target.park(parked), target.device());
+        self.workers[device].give(job);
+    }
+
+    fn is_at_rest(&self, queue: QueueId) -> bool {
+        let target = self.numbers.get(&queue).and_then(|number| self.queues.get(number));
+        target.is_none_or(Target::is_at_rest)
     }
 }
 

@@ -9,9 +9,9 @@ use gpreempt_core::time::Duration;
 use gpreempt_emu::page::{QueuePage, Reading};
 use gpreempt_emu::protocol::QueueInfo;
 
+use super::act::EmulatedAct;
 use super::worker::{Advice, Job};
 use crate::controller::Awaited;
-use crate::journal::Act;
 use crate::process::ProcessKey;
 
 /// One queue of the emulator, adopted or not.
@@ -209,8 +209,8 @@ impl Target {
         self.advise(Advice::Priority(priority))
     }
 
-    fn act(&self, act: Act, undo: bool, awaited: Option<Awaited>) -> Job {
-        Job::Act { process: self.process, act, undo, awaited }
+    fn act(&self, act: EmulatedAct, undo: bool, awaited: Option<Awaited>) -> Job {
+        Job::Act { process: self.process, act: act.into(), undo, awaited }
     }
 
     fn advise(&self, advice: Advice) -> Job {
@@ -220,18 +220,18 @@ impl Target {
 
     fn park_job(&self, undo: bool) -> Job {
         let Place { socket, instance, queue, .. } = self.place.clone();
-        let act = Act::EmulatedPark { socket, instance, queue: queue.0 };
-        Job::Park { process: self.process, act, undo, queue: queue.0 }
+        let act = EmulatedAct::Park { socket, instance, queue: queue.0 };
+        Job::Park { process: self.process, act: act.into(), undo, queue: queue.0 }
     }
 
-    fn stop_act(&self) -> Act {
+    fn stop_act(&self) -> EmulatedAct {
         let Place { socket, instance, queue, .. } = self.place.clone();
-        Act::EmulatedStop { socket, instance, queue: queue.0 }
+        EmulatedAct::Stop { socket, instance, queue: queue.0 }
     }
 
-    fn slice_act(&self, slice: Duration) -> Act {
+    fn slice_act(&self, slice: Duration) -> EmulatedAct {
         let Place { socket, instance, queue, .. } = self.place.clone();
-        Act::EmulatedSlice { socket, instance, queue: queue.0, set_ns: slice.as_nanos() }
+        EmulatedAct::Slice { socket, instance, queue: queue.0, set_ns: slice.as_nanos() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a journal keeps, and what it lets go of.
 
 use super::*;
+use crate::nvidia::act::NvidiaAct;
 
 fn journal(name: &str) -> Journal {
     let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
@@ -9,9 +10,9 @@ fn journal(name: &str) -> Journal {
 }
 
 fn entry(pid: u32) -> Entry {
-    let act =
-        Act::NvidiaSlice { client: 0xc1d0_0001, group: 0x5c00_0010, original_us: 2048, set_us: 1 };
-    Entry { process: ProcessKey { pid, start_ticks: 7 }, acts: vec![act], until_ns: None }
+    let (client, group) = (0xc1d0_0001, 0x5c00_0010);
+    let act = NvidiaAct::Slice { client, group, original_us: 2048, set_us: 1 };
+    Entry { process: ProcessKey { pid, start_ticks: 7 }, acts: vec![act.into()], until_ns: None }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::act::UndoError;
 use crate::journal::{Act, Journal};
+use crate::nvidia::act::NvidiaAct;
 use crate::process::{ProcessInfo, ProcessKey};
 
 /// A journal of its own, and the process that this is.
@@ -17,7 +19,7 @@ fn scene(name: &str) -> (PathBuf, Journal, ProcessKey) {
 }
 
 fn entry(process: ProcessKey) -> Entry {
-    let act = Act::NvidiaSlice { client: 1, group: 2, original_us: 2048, set_us: 1 };
+    let act = Act::Nvidia(NvidiaAct::Slice { client: 1, group: 2, original_us: 2048, set_us: 1 });
     Entry { process, acts: vec![act], until_ns: None }
 }
 
@@ -30,13 +32,13 @@ fn a_process_that_is_there_is_not_given_up() {
     let counted = Arc::clone(&tries);
     let mut undoing = Undoing::new(move |_: &Entry| {
         let is_early = counted.fetch_add(1, Ordering::SeqCst) < 3;
-        if is_early { Err("somebody traces it".to_owned()) } else { Ok(()) }
+        if is_early { Err(UndoError::SilentDevice("a debugger")) } else { Ok(()) }
     });
     undo_patiently(&held, &mut undoing, 2).unwrap();
     assert_eq!(tries.load(Ordering::SeqCst), 4);
     // Of one that is gone nothing more is expected.
     held.session().write(&entry(ProcessKey { start_ticks: 0, ..process })).unwrap();
-    let mut undoing = Undoing::new(|_: &Entry| Err("never".to_owned()));
+    let mut undoing = Undoing::new(|_: &Entry| Err(UndoError::SilentDevice("never")));
     assert!(undo_patiently(&held, &mut undoing, 2).is_err());
     std::fs::remove_dir_all(root).unwrap();
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use crate::act::UndoError;
 use crate::journal::{Entry, Revision, Session};
 use crate::process::ProcessKey;
 
@@ -12,7 +13,7 @@ use crate::process::ProcessKey;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Puts one process back as it was, or says what kept it from that.
-type Undo = dyn Fn(&Entry) -> Result<(), String> + Send + Sync;
+type Undo = dyn Fn(&Entry) -> Result<(), UndoError> + Send + Sync;
 
 /// The threads that are at it.
 pub(super) struct Undoing {
@@ -49,7 +50,9 @@ impl Drop for Answer {
 }
 
 impl Undoing {
-    pub(super) fn new(undo: impl Fn(&Entry) -> Result<(), String> + Send + Sync + 'static) -> Self {
+    pub(super) fn new(
+        undo: impl Fn(&Entry) -> Result<(), UndoError> + Send + Sync + 'static,
+    ) -> Self {
         let (says, done) = channel();
         Self { undo: Arc::new(undo), running: Vec::new(), done, says }
     }

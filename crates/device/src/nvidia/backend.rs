@@ -6,9 +6,7 @@
 //! journal. A scout notices contexts that appear later; they get the class of their process.
 
 mod adoption;
-mod doubt;
 mod holds;
-mod report;
 mod target;
 mod worker;
 
@@ -19,7 +17,7 @@ use std::sync::mpsc::Receiver;
 use gpreempt_core::backend::Backend;
 use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::command::Command;
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, Fault, TaskTraits};
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
@@ -29,13 +27,14 @@ use super::abi::control::subdevice::PreemptionMode;
 use super::node::HeldProcess;
 use super::scout::{Scout, Sighting};
 use super::survey::GpuProcess;
-use crate::controller::{Controller, Note, Numbering, Reporter, Waker};
+use crate::controller::{
+    AdoptError, Controller, Note, Numbering, Reporter, UnadoptedProcesses, Waker,
+};
 use crate::ledger::Ledger;
 use crate::process::ProcessKey;
 use holds::Holds;
-use report::Report;
 use target::{Target, targets};
-use worker::Worker;
+use worker::{Report, Worker};
 
 /// What a stop and a resume cost, and how long a ring must be quiet: measured on an H200. The quiet
 /// time is longer than a switch, because what was fetched may still wait for one.
@@ -137,38 +136,22 @@ impl NvidiaBackend {
         task: TaskId,
         process: &GpuProcess,
         wishes: Wishes,
-    ) -> Result<(), String> {
-        let clients = process.clients.as_ref().map_err(ToString::to_string)?;
+    ) -> Result<(), AdoptError> {
+        let clients = process.clients.as_ref();
+        let clients = clients.map_err(|error| AdoptError::Unseen(error.to_string()))?;
         self.hold(task, process.info.key, wishes)?;
         self.regroup(task, process);
         self.scout.watch(process.info.key, clients.clone());
         Ok(())
     }
 
-    fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), String> {
-        let held = HeldProcess::open(key.pid).map_err(|error| format!("process {key}: {error}"))?;
-        key.check().map_err(|error| error.to_string())?;
-        self.ledger.claim(key).map_err(|error| error.to_string())?;
+    fn hold(&mut self, task: TaskId, key: ProcessKey, wishes: Wishes) -> Result<(), AdoptError> {
+        let held = HeldProcess::open(key.pid);
+        let held = held.map_err(|error| AdoptError::Unreachable(key, error))?;
+        key.check()?;
+        self.ledger.claim(key)?;
         self.tasks.insert(task, Attached { key, held, wishes });
         Ok(())
-    }
-
-    /// Stands for everybody on every device who was not attached, or no longer does. They are
-    /// taken to be busy and are never touched.
-    pub fn set_others(&mut self, priority: Option<Priority>) {
-        if let Some(task) = self.others.take() {
-            self.events.push_back(Event::TaskVanished { task });
-            self.queues.retain(|_, target| !target.is_of(task));
-        }
-        let Some(priority) = priority else { return };
-        let task = TaskId(self.next_others);
-        self.next_others -= 1;
-        self.others = Some(task);
-        let traits = TaskTraits { priority, ..TaskTraits::default() };
-        self.events.push_back(Event::TaskAppeared { task, traits });
-        for device in 0..self.devices.len() {
-            self.add_queue(task, device, Target::Others(task));
-        }
     }
 
     /// The process and the compute group a queue stands for.
@@ -212,13 +195,7 @@ impl NvidiaBackend {
             .map(|(queue, _)| *queue)
             .collect();
         for queue in &gone {
-            self.drop_hold(*queue);
-            // If it was only overlooked, it must not stay as it is.
-            let last = self.queues.remove(queue).map(|target| target.last_jobs());
-            for (device, job) in last.unwrap_or_default() {
-                self.devices[device].worker.give(job);
-            }
-            self.events.push_back(Event::QueueVanished { queue: *queue });
+            self.vanish(*queue);
         }
         let mut moved = Vec::new();
         found.retain(|(_, fresh)| {
@@ -261,6 +238,11 @@ impl NvidiaBackend {
                         target.take_failure(matches!(event, Event::ResumeFailed { .. }));
                     }
                     self.events.push_back(event);
+                    if let Event::PreemptFailed { queue, fault: Fault::Gone }
+                    | Event::ResumeFailed { queue, fault: Fault::Gone } = event
+                    {
+                        self.take_absence(queue);
+                    }
                 }
                 Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
                 Report::Stopped(queue, counts) => {
@@ -303,6 +285,27 @@ impl NvidiaBackend {
         }
     }
 
+    /// A worker found that a context is gone. If its process lives, it may have made another one
+    /// with the same names, so the scout looks at the process as if for the first time.
+    fn take_absence(&mut self, queue: QueueId) {
+        let Some((key, _)) = self.group_of(queue) else { return };
+        self.vanish(queue);
+        if self.tasks.values().any(|attached| attached.key == key && !attached.held.has_ended()) {
+            self.scout.watch(key, Vec::new());
+        }
+    }
+
+    /// Forgets a queue and reports that it vanished.
+    fn vanish(&mut self, queue: QueueId) {
+        self.drop_hold(queue);
+        // If it was only overlooked, it must not stay as it is.
+        let last = self.queues.remove(&queue).map(|target| target.last_jobs());
+        for (device, job) in last.unwrap_or_default() {
+            self.devices[device].worker.give(job);
+        }
+        self.events.push_back(Event::QueueVanished { queue });
+    }
+
     fn take_change(&mut self, process: &GpuProcess) {
         let key = process.info.key;
         let task = self.tasks.iter().find(|(_, attached)| attached.key == key);
@@ -311,6 +314,25 @@ impl NvidiaBackend {
         self.check_holds(task, process);
         if appeared + vanished > 0 {
             self.notes.push_back(Note::Regrouped { task, appeared, vanished });
+        }
+    }
+}
+
+impl UnadoptedProcesses for NvidiaBackend {
+    /// They are taken to be busy and are never touched.
+    fn set_others(&mut self, priority: Option<Priority>) {
+        if let Some(task) = self.others.take() {
+            self.events.push_back(Event::TaskVanished { task });
+            self.queues.retain(|_, target| !target.is_of(task));
+        }
+        let Some(priority) = priority else { return };
+        let task = TaskId(self.next_others);
+        self.next_others -= 1;
+        self.others = Some(task);
+        let traits = TaskTraits { priority, ..TaskTraits::default() };
+        self.events.push_back(Event::TaskAppeared { task, traits });
+        for device in 0..self.devices.len() {
+            self.add_queue(task, device, Target::Others(task));
         }
     }
 }
@@ -354,3 +376,6 @@ impl Backend for NvidiaBackend {
         self.events.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests;

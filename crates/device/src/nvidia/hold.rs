@@ -11,13 +11,41 @@
 
 mod attach;
 mod channel;
-mod counts;
 mod grip;
 mod site;
 pub mod watcher;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::controller::HoldFigures;
 pub use attach::{attach, detach, is_attached};
 pub use channel::HoldChannel;
-pub use counts::{HoldCounts, HoldFigures};
 pub use grip::{Ending, Grip, GripSettings, Look, Move};
 pub use site::{HoldSite, channel_names};
+
+/// What became of the holds of one context: the watcher counts, and others show it.
+#[derive(Debug, Default)]
+pub struct HoldCounts {
+    placed: AtomicU64,
+    expired: AtomicU64,
+    longest_us: AtomicU64,
+    is_held: AtomicBool,
+    quiet_us: AtomicU64,
+    late_looks: AtomicU64,
+    blind_us: AtomicU64,
+}
+
+impl HoldCounts {
+    /// What there is now.
+    pub fn figures(&self) -> HoldFigures {
+        HoldFigures {
+            placed: self.placed.load(Ordering::Relaxed),
+            expired: self.expired.load(Ordering::Relaxed),
+            longest_us: self.longest_us.load(Ordering::Relaxed),
+            is_held: self.is_held.load(Ordering::Relaxed),
+            quiet_us: self.quiet_us.load(Ordering::Relaxed),
+            late_looks: self.late_looks.load(Ordering::Relaxed),
+            blind_us: self.blind_us.load(Ordering::Relaxed),
+        }
+    }
+}

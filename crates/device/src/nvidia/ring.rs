@@ -6,11 +6,10 @@
 //! words are read through `/proc/PID/mem` (about 6.6 us).
 
 mod memory;
-mod slot;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpreempt_core::ring::RingView;
+use gpreempt_core::ring::{RingView, extend};
 
 use super::abi::class::Generation;
 use super::act;
@@ -21,7 +20,6 @@ use super::rm::Handle;
 use crate::act::ActError;
 use crate::process::ProcessKey;
 use memory::ProcessMemory;
-use slot::Slot;
 
 /// Where the first ring's indices begin.
 const FIRST: usize = 0x2000;
@@ -238,6 +236,58 @@ impl Rings {
     }
 }
 
+/// One ring, with its indices made whole.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    indices: Option<(u64, u64)>,
+    moved_in: Option<u32>,
+}
+
+impl Slot {
+    /// Takes a reading in. Says whether something was submitted since the one before; nothing if
+    /// there was none before.
+    fn take(&mut self, reading: u32, get: u32, put: u32) -> Option<bool> {
+        let modulus = u64::from(ENTRIES);
+        let Some((old_get, old_put)) = self.indices else {
+            // What was submitted before we came counts as one round: put is never behind get.
+            let put_whole = if put < get { u64::from(put) + modulus } else { u64::from(put) };
+            self.indices = Some((u64::from(get), put_whole));
+            return Some(false);
+        };
+        let put_whole = extend(old_put, u64::from(put), modulus);
+        let get_whole = extend(old_get, u64::from(get), modulus);
+        // The device never fetches what was not submitted: a get ahead of put means that the
+        // program went round its ring between two readings.
+        let put_whole = if get_whole > put_whole { put_whole + modulus } else { put_whole };
+        // And no ring holds more than its entries: then the device went round as well.
+        let get_whole =
+            if put_whole - get_whole >= modulus { get_whole + modulus } else { get_whole };
+        let moved = put_whole != old_put || get_whole != old_get;
+        if moved {
+            self.moved_in = Some(reading);
+        }
+        self.indices = Some((get_whole, put_whole));
+        Some(put_whole != old_put)
+    }
+
+    fn put(&self) -> u64 {
+        self.indices.map_or(0, |(_, put)| put)
+    }
+
+    fn get(&self) -> u64 {
+        self.indices.map_or(0, |(get, _)| get)
+    }
+
+    /// How many readings ago it moved, if it ever did.
+    fn age(&self, reading: u32) -> Option<u32> {
+        self.moved_in.map(|moved| reading.wrapping_sub(moved))
+    }
+
+    fn is_hot(&self, reading: u32, readings: u32) -> bool {
+        self.age(reading).is_some_and(|age| age <= readings)
+    }
+}
+
 impl Drop for Source {
     fn drop(&mut self) {
         if let Self::Mapped { map, own, object } = self {
@@ -278,33 +328,4 @@ fn is_plausible(load: &dyn Fn(usize) -> Option<u64>, get_at: usize, rings: usize
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn word(get: u32, put: u32) -> u64 {
-        u64::from(put) << 32 | u64::from(get)
-    }
-
-    #[test]
-    fn rings_that_do_not_move_are_read_now_and_then_and_always_if_none_has_moved() {
-        let pace = |cold_every| Pace { hot_readings: 1, cold_reads: 3, cold_every };
-        let reads = |pace: Pace, has_moved| [4, 5, 6].map(|at| pace.cold_reads_at(at, has_moved));
-        assert_eq!(reads(pace(1), true), [3, 3, 3]);
-        assert_eq!(reads(pace(2), true), [3, 0, 3]);
-        assert_eq!(reads(pace(2), false), [3, 3, 3]);
-    }
-
-    #[test]
-    fn memory_that_holds_something_else_is_not_taken_for_rings() {
-        let at = |index: usize| FIRST + index * STRIDE + 0x88;
-        let plausible = |words: &[u64]| {
-            let load = |offset| (0..words.len()).find(|&i| at(i) == offset).map(|i| words[i]);
-            is_plausible(&load, 0x88, 3)
-        };
-        assert!(plausible(&[word(3, 3), word(0, 0), word(1023, 5)]));
-        assert!(!plausible(&[word(0, 0), word(0, 0), word(0, 0)]));
-        assert!(!plausible(&[word(3, 3), word(0, 1024), word(0, 0)]));
-        assert!(!plausible(&[u64::MAX, word(1, 1), word(1, 1)]));
-        assert!(!plausible(&[word(3, 3), word(0, 0)]));
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use gpreempt_device::amd::AmdBackend;
 use gpreempt_device::amd::own_calls::OwnCalls;
 use gpreempt_device::amd::session::Session;
 use gpreempt_device::amd::site::Site;
-use gpreempt_device::controller::{Controller, Note, Numbering, Waker};
+use gpreempt_device::controller::{Controller, Note, Numbering, Rescanning, Waker};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use gpreempt_device::act::{self, ActError};
+use gpreempt_device::act::{ActError, DeviceAct};
 use gpreempt_device::amd::abi::block::CriuOperation;
 use gpreempt_device::amd::abi::version::Version;
+use gpreempt_device::amd::act::AmdAct;
 use gpreempt_device::amd::door::{Door, KernelDoor};
 use gpreempt_device::amd::node;
 use gpreempt_device::amd::pause::{PauseError, pause, unpause};
 use gpreempt_device::amd::site::SiteName;
-use gpreempt_device::journal::Act;
 use gpreempt_device::process::ProcessInfo;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -95,9 +95,9 @@ pub(super) fn pause_by_the_journal(machine: &Machine) -> Verdict {
     }
     let target = Actor::target()?;
     let process = ProcessInfo::read(target.pid())?.key;
-    let pause = Act::AmdPause { site: SiteName::Kernel };
+    let pause = AmdAct::Pause { site: SiteName::Kernel };
     for undo in [false, true] {
-        match act::perform(process, &pause, undo) {
+        match pause.perform(process, undo) {
             Err(ActError::Changed(_)) => {}
             // Who is not paused is as it should be.
             Ok(()) if undo => {}

@@ -11,8 +11,9 @@ fn every_group_is_changed_and_remembered() {
         Sliced { client: 2, group: 11, slice_us: Some(1024) },
     ];
     let acts = acts(7, &groups, BE_US).unwrap();
-    let slice =
-        |client, group, original_us| Act::NvidiaSlice { client, group, original_us, set_us: BE_US };
+    let slice = |client, group, original_us| {
+        Act::from(NvidiaAct::Slice { client, group, original_us, set_us: BE_US })
+    };
     assert_eq!(acts, [slice(1, 10, 2048), slice(2, 11, 1024)]);
 }
 

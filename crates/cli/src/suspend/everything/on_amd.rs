@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use gpreempt_device::act;
 use gpreempt_device::amd::Site;
+use gpreempt_device::amd::act::AmdAct;
 use gpreempt_device::amd::queue::{queues_of, users};
 use gpreempt_device::amd::suspension::Suspension;
 use gpreempt_device::amd::topology::{Node, Topology};
-use gpreempt_device::journal::{Act, Entry, Journal, Session};
+use gpreempt_device::journal::{Entry, Journal, Session};
 use gpreempt_device::keeper::{self, Keeper};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 
@@ -52,8 +53,8 @@ impl OnAmd {
         refuse_touched(&self.journal, process)?;
         let site = self.site.name.clone();
         let (suspension, act) = match Suspension::begin_on(&self.site, process, Some(self.gpu_id)) {
-            Ok(suspension) => (Some(suspension), Act::AmdSuspend { site }),
-            Err(error) if error.allows_pause() => (None, Act::AmdPause { site }),
+            Ok(suspension) => (Some(suspension), AmdAct::Suspend { site }.into()),
+            Err(error) if error.allows_pause() => (None, AmdAct::Pause { site }.into()),
             Err(error) => return Err(Failure::input(error)),
         };
         let entry = Entry { process, acts: vec![act], until_ns: None };

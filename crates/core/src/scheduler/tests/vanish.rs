@@ -3,7 +3,9 @@
 use alloc::format;
 
 use super::world::{STOP, World, ms, us, with};
+use crate::command::Command;
 use crate::config::Config;
+use crate::decision::Reason;
 use crate::event::{Event, EventError, Fault, TaskTraits};
 use crate::id::{DeviceId, QueueId, TaskId};
 use crate::queue::Standing;
@@ -36,6 +38,43 @@ fn a_queue_vanishes_while_it_is_preempted() {
     world.busy(3);
     world.run(ms(6));
     assert_eq!(world.stopped(), [3]);
+}
+
+#[test]
+fn a_queue_that_is_gone_is_no_failure_and_gets_no_second_command() {
+    for resume in [false, true] {
+        let mut world = in_the_middle();
+        let queue = QueueId(1);
+        if resume {
+            world.run(ms(6));
+            assert_eq!(world.stopped(), [1]);
+        }
+        world.gone.insert(queue);
+        if resume {
+            world.done(2);
+        }
+        world.run(ms(900));
+        let about = |command: &Command| command.queue() == queue;
+        let commands = world.commands.iter().filter(|(_, command)| about(command)).count();
+        assert_eq!(commands, 1 + usize::from(resume), "nothing is tried again");
+        let is_fault = |reason: &Reason| reason.is_fault();
+        assert!(!world.reasons(1).iter().any(is_fault), "and nothing is said");
+        assert_eq!(world.view(1).account.faults, 0);
+        world.forget(1);
+        world.tell(Event::QueueVanished { queue });
+        world.run(ms(3_000));
+        assert!(world.scheduler.queue(queue).is_none());
+    }
+}
+
+#[test]
+fn a_queue_that_was_said_to_be_gone_and_is_there_is_commanded_again() {
+    let mut world = in_the_middle();
+    world.gone.insert(QueueId(1));
+    world.run(ms(900));
+    world.gone.clear();
+    world.run(ms(200));
+    assert_eq!(world.stopped(), [1]);
 }
 
 #[test]

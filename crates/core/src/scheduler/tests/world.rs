@@ -43,6 +43,8 @@ pub(super) struct World {
     pub(super) decisions: Vec<Decision>,
     /// Queues whose next commands fail.
     pub(super) broken: BTreeSet<QueueId>,
+    /// Queues whose next commands find that they are gone.
+    pub(super) gone: BTreeSet<QueueId>,
     /// Queues whose preempts take this long instead.
     pub(super) slow: BTreeMap<QueueId, Duration>,
     pub(super) slices: BTreeMap<u64, Option<Duration>>,
@@ -79,6 +81,7 @@ impl World {
             commands: Vec::new(),
             decisions: Vec::new(),
             broken: BTreeSet::new(),
+            gone: BTreeSet::new(),
             slow: BTreeMap::new(),
             slices: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -184,8 +187,9 @@ impl World {
 
     fn complete(&mut self, command: Command) {
         let queue = command.queue();
-        let fault = Fault::Refused(0x65);
-        let event = match (command, self.broken.contains(&queue)) {
+        let is_gone = self.gone.contains(&queue);
+        let fault = if is_gone { Fault::Gone } else { Fault::Refused(0x65) };
+        let event = match (command, is_gone || self.broken.contains(&queue)) {
             (Command::Preempt { .. }, false) => Event::Preempted { queue },
             (Command::Preempt { .. }, true) => Event::PreemptFailed { queue, fault },
             (_, false) => Event::Resumed { queue },

@@ -10,8 +10,9 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
+use gpreempt_device::act::UndoError;
 use gpreempt_device::controller::{
-    Controller, DeviceName, HintSight, HoldStatus, Limit, Note, WayInUse,
+    AdoptError, Controller, DeviceName, HintSight, HoldStatus, Limit, Note, WayInUse,
 };
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
@@ -48,11 +49,6 @@ impl Backends {
     /// Says something as if a device had: it is taken in with the next step, and if it is a hint
     /// all rings are read at once.
     pub(crate) fn say(&mut self, event: Event) {
-        if let Event::HintBegin { task, .. } = event {
-            self.hint(task, true);
-        } else if let Event::HintEnd { task } = event {
-            self.hint(task, false);
-        }
         self.own.push_back(event);
     }
 
@@ -65,10 +61,10 @@ impl Backends {
         controller: usize,
         task: TaskId,
         process: ProcessKey,
-    ) -> Result<(), String> {
+    ) -> Result<(), AdoptError> {
         match self.controllers.get_mut(controller) {
             Some(controller) => controller.adopt(task, process),
-            None => Err("there is no such controller".to_owned()),
+            None => Err(AdoptError::Unseen("there is no such controller".to_owned())),
         }
     }
 
@@ -79,29 +75,22 @@ impl Backends {
         }
     }
 
-    /// Tells everybody who can act at once that a task has something to hint.
-    fn hint(&mut self, task: TaskId, begins: bool) {
-        for controller in &mut self.controllers {
-            controller.hint(task, begins);
-        }
-    }
-
-    /// Shows everybody who can act at once where a task gives its hints.
+    /// Shows controllers whose own threads place holds from hints where a task gives its hints.
     pub(crate) fn watch_hints(&mut self, task: TaskId, sight: &Weak<dyn HintSight>) {
-        for controller in &mut self.controllers {
-            controller.watch_hints(task, Weak::clone(sight));
+        for watching in self.controllers.iter_mut().filter_map(|c| c.hint_watching()) {
+            watching.watch_hints(task, Weak::clone(sight));
         }
     }
 
-    /// Looks at least so often for what nobody announces.
+    /// Controllers look at least so often for processes of which no event tells.
     pub(crate) fn set_rescan(&mut self, every: Duration) {
         let every = std::time::Duration::from_nanos(every.as_nanos());
-        for controller in &mut self.controllers {
-            controller.set_rescan(every);
+        for rescanning in self.controllers.iter_mut().filter_map(|c| c.rescanning()) {
+            rescanning.set_rescan(every);
         }
     }
 
-    /// Stands for everybody on that controller's devices who was not adopted.
+    /// Stands for all processes on that controller's devices that were not adopted.
     pub(crate) fn set_others(&mut self, controller: usize, priority: Option<Priority>) {
         if self.others.get(&controller).copied() == priority {
             return;
@@ -110,8 +99,9 @@ impl Backends {
             Some(priority) => self.others.insert(controller, priority),
             None => self.others.remove(&controller),
         };
-        if let Some(controller) = self.controllers.get_mut(controller) {
-            controller.set_others(priority);
+        let controller = self.controllers.get_mut(controller);
+        if let Some(unadopted) = controller.and_then(|controller| controller.unadopted()) {
+            unadopted.set_others(priority);
         }
     }
 
@@ -135,37 +125,39 @@ impl Backends {
 
     /// How it stands with the hold of a queue.
     pub(crate) fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
-        self.controllers.iter().find_map(|controller| controller.hold_of(queue))
+        self.controllers.iter().find_map(|c| c.hold_reporting()?.hold_of(queue))
     }
 
     /// What a task's process cannot have of what others can, if so.
     pub(crate) fn limit_of(&self, task: TaskId) -> Option<Limit> {
-        self.controllers.iter().find_map(|controller| controller.limit_of(task))
+        self.controllers.iter().find_map(|c| c.stop_method_reporting()?.limit_of(task))
     }
 
     /// A task has this priority now.
     pub(crate) fn set_priority(&mut self, task: TaskId, priority: Priority) {
-        for controller in &mut self.controllers {
-            controller.set_priority(task, priority);
+        for forwarding in self.controllers.iter_mut().filter_map(|c| c.priority_forwarding()) {
+            forwarding.set_priority(task, priority);
         }
     }
 
     /// A queue has this priority now, or its task's again.
     pub(crate) fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
-        if let Some(controller) = self.owner(queue) {
-            controller.set_queue_priority(queue, priority);
+        let owner = self.owner(queue);
+        if let Some(forwarding) = owner.and_then(|owner| owner.priority_forwarding()) {
+            forwarding.set_queue_priority(queue, priority);
         }
     }
 
     /// In which way queues of a task are stopped.
     pub(crate) fn way_of(&self, task: TaskId) -> Option<WayInUse> {
-        self.controllers.iter().find_map(|controller| controller.way_of(task))
+        self.controllers.iter().find_map(|c| c.stop_method_reporting()?.way_of(task))
     }
 
     /// In which way queues on a device are stopped.
     pub(crate) fn way(&self, device: DeviceId) -> Option<WayInUse> {
         let is_here = |name: &DeviceName| name.id == device;
-        self.controllers.iter().find(|controller| controller.devices().iter().any(is_here))?.way()
+        let owner = self.controllers.iter().find(|c| c.devices().iter().any(is_here))?;
+        Some(owner.stop_method_reporting()?.way())
     }
 
     /// Every device, with its kind.
@@ -200,24 +192,26 @@ impl Backends {
 
     /// The number of a queue on its device, where it has one.
     pub(crate) fn native(&self, queue: QueueId) -> Option<u64> {
-        self.owner_of(queue).and_then(|controller| controller.native(queue))
+        self.owner_of(queue).and_then(|owner| owner.numbered_queues()?.native(queue))
     }
 
     /// Whether the device of a queue can be told to fetch nothing more from its ring.
     pub(crate) fn can_park(&self, queue: QueueId) -> bool {
-        self.owner_of(queue).is_some_and(|controller| controller.can_park(queue))
+        let parking = self.owner_of(queue).and_then(Controller::parking);
+        parking.is_some_and(|parking| parking.can_park(queue))
     }
 
     /// Tells it so, or to fetch again.
     pub(crate) fn park(&mut self, queue: QueueId, parked: bool) {
-        if let Some(controller) = self.owner(queue) {
-            controller.park(queue, parked);
+        if let Some(parking) = self.owner(queue).and_then(|owner| owner.parking_mut()) {
+            parking.park(queue, parked);
         }
     }
 
     /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
     pub(crate) fn is_at_rest(&self, queue: QueueId) -> bool {
-        self.owner_of(queue).is_some_and(|controller| controller.is_at_rest(queue))
+        let parking = self.owner_of(queue).and_then(Controller::parking);
+        parking.is_some_and(|parking| parking.is_at_rest(queue))
     }
 
     fn owner_of(&self, queue: QueueId) -> Option<&dyn Controller> {
@@ -226,7 +220,7 @@ impl Backends {
     }
 
     /// Puts everything back as it was.
-    pub(crate) fn release_all(&mut self) -> Result<(), String> {
+    pub(crate) fn release_all(&mut self) -> Result<(), UndoError> {
         let mut result = Ok(());
         for controller in &mut self.controllers {
             // All of them, whatever became of the first.

@@ -10,7 +10,10 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
-use gpreempt_device::controller::{Controller, DeviceName, Note, Numbering};
+use gpreempt_device::act::UndoError;
+use gpreempt_device::controller::{
+    AdoptError, Controller, DeviceName, Note, Numbering, Rescanning, UnadoptedProcesses,
+};
 use gpreempt_device::process::ProcessKey;
 
 /// A clone is the same one, so that a test keeps a hand on it.
@@ -94,7 +97,7 @@ impl Controller for Fake {
         "fake"
     }
 
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
         self.0.borrow_mut().adopted.push((task, process));
         Ok(())
     }
@@ -111,23 +114,39 @@ impl Controller for Fake {
         vec![DeviceName { id: self.0.borrow().numbering.device(0), uuid: "FAKE-0".to_owned() }]
     }
 
-    fn queues_of(&self, _task: TaskId) -> Vec<QueueId> {
+    fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
         Vec::new()
     }
 
-    fn set_others(&mut self, priority: Option<Priority>) {
-        self.0.borrow_mut().others.push(priority);
-    }
-
-    fn set_rescan(&mut self, every: std::time::Duration) {
-        self.0.borrow_mut().rescan = Some(every);
+    fn queues_of(&self, _task: TaskId) -> Vec<QueueId> {
+        Vec::new()
     }
 
     fn poll_note(&mut self) -> Option<Note> {
         self.0.borrow_mut().notes.pop_front()
     }
 
-    fn release_all(&mut self) -> Result<(), String> {
+    fn release_all(&mut self) -> Result<(), UndoError> {
         Ok(())
+    }
+
+    fn unadopted(&mut self) -> Option<&mut dyn UnadoptedProcesses> {
+        Some(self)
+    }
+
+    fn rescanning(&mut self) -> Option<&mut dyn Rescanning> {
+        Some(self)
+    }
+}
+
+impl UnadoptedProcesses for Fake {
+    fn set_others(&mut self, priority: Option<Priority>) {
+        self.0.borrow_mut().others.push(priority);
+    }
+}
+
+impl Rescanning for Fake {
+    fn set_rescan(&mut self, every: std::time::Duration) {
+        self.0.borrow_mut().rescan = Some(every);
     }
 }

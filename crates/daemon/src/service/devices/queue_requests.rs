@@ -80,7 +80,7 @@ impl Devices {
                 Some(Level::Park) => 2,
                 Some(Level::Gate) | None => 1,
             },
-            kind: kind(self.backends.kind_of(view.queue)),
+            kind: self.backends.kind_of(view.queue).map_or(DeviceKind::Other, DeviceKind::named),
             is_on: view.standing != Standing::Off,
             is_active: view.active,
             is_suspended: view.suspended,
@@ -203,14 +203,5 @@ impl Devices {
             let member = scheduler.queue(queue).and_then(|view| table.of_task(view.task));
             member.is_none_or(|member| caller.may_touch(member.about.uid))
         });
-    }
-}
-
-fn kind(name: Option<&str>) -> DeviceKind {
-    match name {
-        Some("nvidia") => DeviceKind::Nvidia,
-        Some("amd") => DeviceKind::Amd,
-        Some("emulated") => DeviceKind::Emulated,
-        _ => DeviceKind::Other,
     }
 }

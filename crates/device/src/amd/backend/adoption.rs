@@ -8,9 +8,13 @@ use gpreempt_core::priority::Priority;
 
 use super::worker::Worker;
 use super::{Adopted, AmdBackend, Device};
+use crate::act::UndoError;
 use crate::amd::own_calls::OwnCalls;
 use crate::amd::queue::queues_of;
-use crate::controller::{Controller, DeviceName, Limit, Note, WayInUse};
+use crate::controller::{
+    AdoptError, Controller, DeviceName, Limit, Note, NumberedQueues, PriorityForwarding,
+    Rescanning, StopMethodReporting, WayInUse,
+};
 use crate::process::ProcessKey;
 
 /// How long workers may take to put everything back as it was. Less than a keeper waits for us.
@@ -76,12 +80,12 @@ impl Controller for AmdBackend {
         "amd"
     }
 
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
         if self.tasks.contains_key(&task) || self.task_of(process).is_some() {
-            return Err(format!("process {process} is adopted already"));
+            return Err(AdoptError::Twice(process));
         }
-        process.check().map_err(|error| error.to_string())?;
-        self.ledger.claim(process).map_err(|error| error.to_string())?;
+        process.check()?;
+        self.ledger.claim(process)?;
         let adopted = Adopted {
             process,
             worker: None,
@@ -124,16 +128,84 @@ impl Controller for AmdBackend {
         own.map(|(queue, _)| *queue).collect()
     }
 
+    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
+        let queues = queues_of(&self.site.places.sysfs, process.pid).unwrap_or_default();
+        let used = |device: &&Device| queues.iter().any(|queue| queue.gpu_id == device.gpu_id);
+        self.devices.iter().filter(used).map(|device| device.uuid.clone()).collect()
+    }
+
+    fn poll_note(&mut self) -> Option<Note> {
+        self.take_reports();
+        self.notes.pop_front()
+    }
+
+    fn release_all(&mut self) -> Result<(), UndoError> {
+        self.scout.stop();
+        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
+        tasks.into_iter().for_each(|task| self.let_go(task));
+        let end = Instant::now() + RELEASE_MAX;
+        let mut result = Ok(());
+        if let Some(fleet) = &mut self.fleet
+            && !fleet.stop_by(end)
+        {
+            result = Err(UndoError::SilentDevice("the patched KFD"));
+        }
+        for (process, mut worker) in self.leaving.drain(..) {
+            let undone = if worker.has_ended_by(end) {
+                // Whatever the worker could not put back.
+                self.ledger.undo_process(process)
+            } else {
+                // It would not answer us either. The kernel ends its session when we end, and the
+                // keeper undoes what is written down.
+                Err(UndoError::Silent(process))
+            };
+            result = result.and(undone);
+        }
+        result
+    }
+
+    fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
+        Some(self)
+    }
+
+    fn priority_forwarding(&mut self) -> Option<&mut dyn PriorityForwarding> {
+        Some(self)
+    }
+
+    fn stop_method_reporting(&self) -> Option<&dyn StopMethodReporting> {
+        Some(self)
+    }
+
+    fn rescanning(&mut self) -> Option<&mut dyn Rescanning> {
+        Some(self)
+    }
+}
+
+impl NumberedQueues for AmdBackend {
     fn native(&self, queue: QueueId) -> Option<u64> {
         let name = self.queues.get(&queue)?.listed.entry.queue_id;
         // A whole process has no name that it knows.
         (name != u32::MAX).then_some(name.into())
     }
+}
 
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        let queues = queues_of(&self.site.places.sysfs, process.pid).unwrap_or_default();
-        let used = |device: &&Device| queues.iter().any(|queue| queue.gpu_id == device.gpu_id);
-        self.devices.iter().filter(used).map(|device| device.uuid.clone()).collect()
+impl PriorityForwarding for AmdBackend {
+    fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        self.hand_over(task, priority);
+    }
+
+    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        self.hand_queue_over(queue, priority);
+    }
+}
+
+impl StopMethodReporting for AmdBackend {
+    fn way(&self) -> WayInUse {
+        self.way_in_use()
+    }
+
+    fn way_of(&self, task: TaskId) -> Option<WayInUse> {
+        self.way_in_use_of(task)
     }
 
     fn limit_of(&self, task: TaskId) -> Option<Limit> {
@@ -143,55 +215,10 @@ impl Controller for AmdBackend {
         let limit = adopted.limit.clone().or_else(read).or_else(unlisted);
         limit.or_else(|| self.yielded_limit(adopted))
     }
+}
 
-    fn set_priority(&mut self, task: TaskId, priority: Priority) {
-        self.hand_over(task, priority);
-    }
-
-    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
-        self.hand_queue_over(queue, priority);
-    }
-
-    fn way(&self) -> Option<WayInUse> {
-        Some(self.way_in_use())
-    }
-
-    fn way_of(&self, task: TaskId) -> Option<WayInUse> {
-        self.way_in_use_of(task)
-    }
-
+impl Rescanning for AmdBackend {
     fn set_rescan(&mut self, every: Duration) {
         self.scout.set_every(every);
-    }
-
-    fn poll_note(&mut self) -> Option<Note> {
-        self.take_reports();
-        self.notes.pop_front()
-    }
-
-    fn release_all(&mut self) -> Result<(), String> {
-        self.scout.stop();
-        let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
-        tasks.into_iter().for_each(|task| self.let_go(task));
-        let end = Instant::now() + RELEASE_MAX;
-        let mut result = Ok(());
-        if let Some(fleet) = &mut self.fleet
-            && !fleet.stop_by(end)
-        {
-            let sentence = "the patched KFD does not answer; its priorities are left to the keeper";
-            result = Err(sentence.to_owned());
-        }
-        for (process, mut worker) in self.leaving.drain(..) {
-            let undone = if worker.has_ended_by(end) {
-                // Whatever the worker could not put back.
-                self.ledger.undo_process(process)
-            } else {
-                // It would not answer us either. The kernel ends its session when we end, and the
-                // keeper undoes what is written down.
-                Err(format!("process {process} does not answer; it is left to the keeper"))
-            };
-            result = result.and(undone);
-        }
-        result
     }
 }

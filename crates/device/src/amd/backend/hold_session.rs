@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use super::report::{Listed, Report};
 use super::worker::{Hands, Job, Next, timespec};
 use crate::amd::abi::trap::{QueueEntry, RuntimeState};
+use crate::amd::act::AmdAct;
 use crate::amd::destroyer::Destroyers;
 use crate::amd::queue::Kind;
 use crate::amd::session::{Outcome, QueueName, Session, SessionError};
 use crate::controller::{Alone, Awaited};
-use crate::journal::Act;
 
 /// How often it is looked whether a process waits for a queue that is suspended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ impl Hands {
     /// Until it is told to end, or the session does.
     pub(super) fn hold_session(&self, session: Session) -> Result<Next, Alone> {
         // Should we stand still, our keeper ends the session, and with it every suspension.
-        let act = Act::AmdSession { site: self.site.name.clone() };
+        let act = AmdAct::Session { site: self.site.name.clone() }.into();
         if let Err(error) = self.ledger.perform(self.process, &act, false) {
             let sentence = format!("process {} is left alone: {error}", self.process);
             return Ok(Next::Wait(sentence));

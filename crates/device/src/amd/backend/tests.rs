@@ -13,11 +13,14 @@ use gpreempt_core::event::Fault;
 
 use super::*;
 use crate::amd::abi::trap::RuntimeState;
+use crate::amd::act::AmdAct;
 use crate::amd::door::ClientDoor;
 use crate::amd::fake::{FakeClient, FakeKfd, Rules};
 use crate::amd::probe::Powers;
 use crate::amd::site::{Site, fakes};
-use crate::controller::Controller;
+use crate::controller::{
+    AdoptError, Controller, PriorityForwarding, Rescanning, StopMethodReporting,
+};
 use crate::journal::{Act, Journal, Session as JournalSession};
 use crate::process::ProcessInfo;
 
@@ -273,5 +276,5 @@ fn a_process_with_another_debugger_is_left_alone_and_that_is_said() {
     assert_eq!(scene.backend.queues_of(TASK), []);
     assert_eq!(scene.is_running(0), Some(true));
     let again = scene.backend.adopt(TaskId(2), scene.key);
-    assert!(again.is_err_and(|error| error.contains("adopted already")));
+    assert!(again.is_err_and(|error| matches!(error, AdoptError::Twice(_))));
 }

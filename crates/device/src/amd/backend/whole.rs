@@ -12,12 +12,13 @@ use gpreempt_core::event::Fault;
 
 use super::report::{Listed, Report};
 use super::worker::{Gathered, Hands, Next};
+use crate::act::Act;
 use crate::amd::abi::trap::QueueEntry;
+use crate::amd::act::AmdAct;
 use crate::amd::pause::unpause;
 use crate::amd::queue::{Dump, Kind, MqdQueue, queues_of};
 use crate::amd::session::Epoch;
 use crate::controller::{Alone, Limit};
-use crate::journal::Act;
 
 /// How often it is looked what a process has: nobody announces it without a session.
 const LIST: Duration = Duration::from_millis(250);
@@ -60,7 +61,7 @@ impl Hands {
     }
 
     pub(super) fn pause_act(&self) -> Act {
-        Act::AmdPause { site: self.site.name.clone() }
+        AmdAct::Pause { site: self.site.name.clone() }.into()
     }
 }
 

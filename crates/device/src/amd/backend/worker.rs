@@ -282,7 +282,7 @@ impl Hands {
                 return Ok(());
             };
             if tries == TRIES {
-                self.reports.send(Report::Problem(problem))?;
+                self.reports.send(Report::Problem(problem.to_string()))?;
             }
             // ORDERING: see `Worker::end_soon`.
             if tries >= TRIES && self.is_awaited.load(Ordering::Relaxed) {

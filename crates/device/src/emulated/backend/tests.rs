@@ -3,6 +3,7 @@
 mod scene;
 
 use gpreempt_core::capability::Level;
+use gpreempt_core::event::Fault;
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
@@ -108,6 +109,30 @@ fn a_queue_that_ends_while_it_is_stopped_leaves_nothing_behind() {
     scene.eventually("the journal is empty", |scene| scene.journal().is_empty());
     scene.wait_for_note(&Note::Regrouped { task: TASK, appeared: 0, vanished: 1 });
     assert!(scene.notes.is_empty(), "{:?}", scene.notes);
+}
+
+#[test]
+fn a_queue_that_closes_before_its_preempt_vanishes_once_and_is_no_problem() {
+    let mut scene = Scene::new("closes");
+    let emulator = Emulator::start("closes", 1);
+    let mut client = emulator.client();
+    let ring = client.open_queue(DeviceId(0), 4).unwrap();
+    let queue = scene.adopt_own(TASK);
+    client.close_queue(&ring).unwrap();
+    // The backend has not taken in yet that the queue is closed.
+    scene.backend.submit(Command::Preempt { queue, level: Level::Switch });
+    let (gone, vanished) =
+        (Event::PreemptFailed { queue, fault: Fault::Gone }, Event::QueueVanished { queue });
+    let mut seen = Vec::new();
+    scene.eventually("both are reported", |scene| {
+        seen.extend(scene.events.drain(..));
+        seen.contains(&gone) && seen.contains(&vanished)
+    });
+    scene.wait_for_note(&Note::Regrouped { task: TASK, appeared: 0, vanished: 1 });
+    seen.extend(scene.events.drain(..).chain(std::iter::from_fn(|| scene.backend.poll_event())));
+    assert_eq!(seen.iter().filter(|event| **event == vanished).count(), 1, "{seen:?}");
+    assert!(scene.notes.is_empty(), "{:?}", scene.notes);
+    scene.eventually("the journal is empty", |scene| scene.journal().is_empty());
 }
 
 #[test]

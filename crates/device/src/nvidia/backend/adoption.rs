@@ -1,13 +1,14 @@
 //! Taking processes in and putting them back.
 
-use std::sync::Weak;
-
 use gpreempt_core::id::{QueueId, TaskId};
-use gpreempt_core::priority::Priority;
 
 use super::worker::Job;
 use super::{Device, NvidiaBackend, Wishes};
-use crate::controller::{Controller, DeviceName, HintSight, HoldStatus, Note};
+use crate::act::{Act, UndoError};
+use crate::controller::{
+    AdoptError, Controller, DeviceName, HintWatching, HoldReporting, Note, Rescanning,
+    UnadoptedProcesses,
+};
 use crate::nvidia::survey::{self, GpuProcess};
 use crate::process::ProcessKey;
 
@@ -16,7 +17,7 @@ impl Controller for NvidiaBackend {
         "nvidia"
     }
 
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), String> {
+    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
         if let Some(seen) = self.appeared.remove(&process) {
             return self.adopt_seen(task, &seen, Wishes::default());
         }
@@ -32,7 +33,7 @@ impl Controller for NvidiaBackend {
         for queue in self.queues_of(task) {
             self.drop_hold(queue);
         }
-        self.forget_hint(task);
+        self.forget_hints(task);
         self.queues.retain(|_, target| !target.is_of(task));
         if self.devices.is_empty() {
             // Nothing was ever done to it; only that it is ours was written down.
@@ -71,39 +72,39 @@ impl Controller for NvidiaBackend {
         self.appeared.get(&process).map(GpuProcess::uuids).unwrap_or_default()
     }
 
-    fn set_others(&mut self, priority: Option<Priority>) {
-        // The method of the type, which comes before the trait's.
-        self.set_others(priority);
-    }
-
-    fn set_rescan(&mut self, every: std::time::Duration) {
-        self.scout.set_rescan(every);
-    }
-
-    fn hint(&mut self, task: TaskId, begins: bool) {
-        self.hint_hold(task, begins);
-    }
-
-    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
-        self.watch_hints_of(task, sight);
-    }
-
-    fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
-        self.hold_status(queue)
-    }
-
     fn poll_note(&mut self) -> Option<Note> {
         self.take_reports();
         self.notes.pop_front()
     }
 
-    fn release_all(&mut self) -> Result<(), String> {
-        // Whoever is held for is let go of first: that takes no call.
+    fn release_all(&mut self) -> Result<(), UndoError> {
+        // Holds are released first: that takes no call.
         self.holds = None;
         for device in &mut self.devices {
             device.worker.stop();
         }
-        // AMD's are for their own workers, who do not wait for ever.
-        self.ledger.undo_all(|act| !act.is_amd())
+        self.ledger.undo_all(|act| matches!(act, Act::Nvidia(_)))
+    }
+
+    fn hint_watching(&mut self) -> Option<&mut dyn HintWatching> {
+        Some(self)
+    }
+
+    fn hold_reporting(&self) -> Option<&dyn HoldReporting> {
+        Some(self)
+    }
+
+    fn unadopted(&mut self) -> Option<&mut dyn UnadoptedProcesses> {
+        Some(self)
+    }
+
+    fn rescanning(&mut self) -> Option<&mut dyn Rescanning> {
+        Some(self)
+    }
+}
+
+impl Rescanning for NvidiaBackend {
+    fn set_rescan(&mut self, every: std::time::Duration) {
+        self.scout.set_rescan(every);
     }
 }

@@ -8,9 +8,8 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 
 use super::NvidiaBackend;
-use super::report::{NewHold, Report};
-use super::worker::{HoldPlace, Job};
-use crate::controller::{Controller, HintSight, HoldStatus, Note};
+use super::worker::{HoldError, HoldPlace, Job, NewHold, Report};
+use crate::controller::{Controller, HintSight, HintWatching, HoldReporting, HoldStatus, Note};
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
 use crate::nvidia::hold::HoldCounts;
@@ -30,7 +29,6 @@ pub(super) struct Holds {
     watcher: Watcher,
     states: BTreeMap<QueueId, State>,
     permitted: BTreeSet<QueueId>,
-    hinted: BTreeSet<TaskId>,
     sights: BTreeMap<TaskId, Weak<dyn HintSight>>,
 }
 
@@ -71,7 +69,6 @@ impl NvidiaBackend {
             watcher,
             states: BTreeMap::new(),
             permitted: BTreeSet::new(),
-            hinted: BTreeSet::new(),
             sights: BTreeMap::new(),
         });
         Ok(None)
@@ -88,23 +85,11 @@ impl NvidiaBackend {
         }
     }
 
-    /// A task is gone.
-    pub(super) fn forget_hint(&mut self, task: TaskId) {
+    /// A task is gone, and its page with it.
+    pub(super) fn forget_hints(&mut self, task: TaskId) {
         if let Some(holds) = &mut self.holds {
-            holds.hinted.remove(&task);
             holds.sights.remove(&task);
         }
-    }
-
-    /// A task says there when requests are coming.
-    pub(super) fn watch_hints_of(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
-        let Some(holds) = &mut self.holds else { return };
-        for (queue, _) in self.queues.iter().filter(|(_, target)| target.is_of(task)) {
-            if let Some(State::Ready(..)) = holds.states.get(queue) {
-                holds.watcher.watch_hints(*queue, Weak::clone(&sight));
-            }
-        }
-        holds.sights.insert(task, sight);
     }
 
     /// A queue may not be held any more.
@@ -112,20 +97,6 @@ impl NvidiaBackend {
         let Some(holds) = &mut self.holds else { return };
         holds.permitted.remove(&queue);
         holds.watcher.forbid(queue);
-    }
-
-    /// A request of a task is coming, or is done.
-    pub(super) fn hint_hold(&mut self, task: TaskId, begins: bool) {
-        let Some(holds) = &mut self.holds else { return };
-        if begins {
-            holds.hinted.insert(task);
-        } else if !holds.hinted.remove(&task) {
-            return;
-        }
-        let of_task = self.queues.iter().filter(|(_, target)| target.is_of(task));
-        for (queue, _) in of_task {
-            holds.watcher.hint(*queue, begins);
-        }
     }
 
     fn ask_for_hold(&mut self, queue: QueueId) {
@@ -154,7 +125,7 @@ impl NvidiaBackend {
     }
 
     /// A worker has added our channel to a context, or could not.
-    pub(super) fn take_hold(&mut self, place: HoldPlace, added: Result<Box<NewHold>, String>) {
+    pub(super) fn take_hold(&mut self, place: HoldPlace, added: Result<Box<NewHold>, HoldError>) {
         let HoldPlace { queue, process, device, slot } = place;
         let is_known = self.queues.contains_key(&queue);
         // What was asked for before the rings moved is no longer wanted.
@@ -171,9 +142,6 @@ impl NvidiaBackend {
                 if let Some(sight) = task.and_then(|task| holds.sights.get(&task)) {
                     holds.watcher.watch_hints(queue, Weak::clone(sight));
                 }
-                if task.is_some_and(|task| holds.hinted.contains(&task)) {
-                    holds.watcher.hint(queue, true);
-                }
                 if holds.permitted.contains(&queue) {
                     holds.watcher.permit(queue);
                 }
@@ -184,7 +152,8 @@ impl NvidiaBackend {
                 let parts = Box::new((channel, rings));
                 self.devices[device].worker.give(Job::RemoveHold { process, site, parts });
             }
-            Err(reason) if is_wanted => {
+            Err(error) if is_wanted => {
+                let reason = error.to_string();
                 self.notes.push_back(Note::Problem(format!(
                     "process {process} cannot be held for ({reason}); it has long slices alone"
                 )));
@@ -261,9 +230,23 @@ impl NvidiaBackend {
             self.permit_hold(queue);
         }
     }
+}
 
-    /// How it stands with the hold of a queue.
-    pub(super) fn hold_status(&self, queue: QueueId) -> Option<HoldStatus> {
+impl HintWatching for NvidiaBackend {
+    /// The watcher places the hold: it reads the page as often as the rings.
+    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
+        let Some(holds) = &mut self.holds else { return };
+        for (queue, _) in self.queues.iter().filter(|(_, target)| target.is_of(task)) {
+            if let Some(State::Ready(..)) = holds.states.get(queue) {
+                holds.watcher.watch_hints(*queue, Weak::clone(&sight));
+            }
+        }
+        holds.sights.insert(task, sight);
+    }
+}
+
+impl HoldReporting for NvidiaBackend {
+    fn hold_of(&self, queue: QueueId) -> Option<HoldStatus> {
         let Some(holds) = &self.holds else {
             return Some(HoldStatus::Impossible("holds are switched off".to_owned()));
         };

@@ -1,16 +1,21 @@
-//! What a queue is in reality.
+//! What a queue is in reality: a context, and whether it still runs something.
+//!
+//! A ring that looks empty says that everything was fetched, not that it is done. But the device
+//! counts how often it took a context off in the middle of a kernel, and how often it put it back:
+//! if stopping a context interrupted nothing, it had nothing. It may have been off at that very
+//! moment, so what was found is looked at again, soon and then ever more rarely: a context that was
+//! put back on the device since then has something to do.
 
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Wishes;
-use super::doubt::{Counts, Doubt};
 use super::worker::{ContextName, Job};
 use crate::controller::Awaited;
-use crate::journal::Act;
-use crate::nvidia::act;
+use crate::nvidia::abi::control::subdevice::SwitchCounts;
+use crate::nvidia::act::{self, NvidiaAct};
 use crate::nvidia::discover::{self, Group};
 use crate::nvidia::hold::HoldSite;
 use crate::nvidia::ring::Rings;
@@ -43,7 +48,7 @@ pub(super) struct ContextTarget {
     set_us: Option<u64>,
     /// Every slice that we ever set: what a look may find that is not the program's own.
     ours_us: Vec<u64>,
-    stop: Act,
+    stop: NvidiaAct,
     is_off: bool,
     rings: Option<Rings>,
     /// What the rings showed last.
@@ -152,7 +157,7 @@ impl Target {
     pub(super) fn stop(&mut self, queue: QueueId) -> Option<(usize, Job)> {
         let Self::Context(context) = self else { return None };
         context.is_off = true;
-        let (process, act) = (context.process, context.stop.clone());
+        let (process, act) = (context.process, context.stop.clone().into());
         let baseline = context.doubt.baseline();
         let context_name = context.name(queue);
         Some((context.device, Job::Stop { process, act, context: context_name, baseline }))
@@ -186,7 +191,7 @@ impl Target {
     pub(super) fn resume(&mut self, queue: QueueId) -> Option<(usize, Job)> {
         let Self::Context(context) = self else { return None };
         context.is_off = false;
-        let (process, act) = (context.process, context.stop.clone());
+        let (process, act) = (context.process, context.stop.clone().into());
         let awaited = Some(Awaited::Resume(queue));
         Some((context.device, Job::Act { process, act, undo: true, awaited }))
     }
@@ -200,7 +205,8 @@ impl Target {
         {
             context.ours_us.push(slice_us);
         }
-        let (process, act, undo) = (context.process, context.slice(), slice_us.is_none());
+        let (process, undo) = (context.process, slice_us.is_none());
+        let act = context.slice().into();
         Some((context.device, Job::Act { process, act, undo, awaited: None }))
     }
 
@@ -211,8 +217,8 @@ impl Target {
             return Vec::new();
         };
         let mut jobs = Vec::new();
-        let mut change = |act: Act| {
-            let process = context.process;
+        let mut change = |act: NvidiaAct| {
+            let (process, act) = (context.process, act.into());
             jobs.push((context.device, Job::Act { process, act, undo: false, awaited: None }));
         };
         if let Some(found_us) = fresh.groups.first().and_then(|group| group.slice_us)
@@ -227,7 +233,7 @@ impl Target {
         if context.stop != fresh.stop {
             context.stop = fresh.stop.clone();
             if context.is_off {
-                let (process, act) = (context.process, fresh.stop.clone());
+                let (process, act) = (context.process, fresh.stop.clone().into());
                 jobs.push((context.device, Job::Extend { process, act }));
             }
         }
@@ -253,7 +259,10 @@ impl Target {
         let Self::Context(context) = self else { return Vec::new() };
         let process = context.process;
         [context.stop.clone(), context.slice()]
-            .map(|act| (context.device, Job::Act { process, act, undo: true, awaited: None }))
+            .map(|act| {
+                let act = act.into();
+                (context.device, Job::Act { process, act, undo: true, awaited: None })
+            })
             .into()
     }
 
@@ -288,7 +297,7 @@ impl Target {
         let Self::Context(context) = self else { return Vec::new() };
         let (process, client) = (context.process, context.client);
         let Some(compute) = context.groups.first() else { return Vec::new() };
-        let mode = wishes.mode.map(|mode| Act::NvidiaMode {
+        let mode = wishes.mode.map(|mode| NvidiaAct::Mode {
             client,
             subdevice: context.subdevice,
             group: compute.handle,
@@ -299,11 +308,11 @@ impl Target {
             let group = compute.handle;
             // What could not be put back is not changed.
             let original = act::interleave(process, client, group).ok()?;
-            Some(Act::NvidiaInterleave { client, group, original, set })
+            Some(NvidiaAct::Interleave { client, group, original, set })
         });
         mode.into_iter()
             .chain(interleave)
-            .map(|act| Job::Act { process, act, undo: false, awaited: None })
+            .map(|act| Job::Act { process, act: act.into(), undo: false, awaited: None })
             .collect()
     }
 
@@ -329,8 +338,8 @@ impl ContextTarget {
         ContextName { queue, client: self.client, subdevice: self.subdevice, group }
     }
 
-    fn slice(&self) -> Act {
-        Act::NvidiaSlice {
+    fn slice(&self) -> NvidiaAct {
+        NvidiaAct::Slice {
             client: self.client,
             group: self.groups.first().map_or(0, |group| group.handle),
             original_us: self.original_us,
@@ -338,3 +347,97 @@ impl ContextTarget {
         }
     }
 }
+
+/// What the device counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Taken off in the middle of a kernel.
+    interrupted: u32,
+    /// Put back.
+    restored: u32,
+}
+
+impl Counts {
+    pub(super) fn of(counts: &SwitchCounts) -> Self {
+        let interrupted = counts
+            .saves_instruction
+            .wrapping_add(counts.saves_work_group)
+            .wrapping_add(counts.saves_graphics);
+        Self { interrupted, restored: counts.restores }
+    }
+}
+
+/// Whether a context still runs something, as far as that is known.
+#[derive(Debug, Default)]
+struct Doubt {
+    /// What was found when it was last stopped, and the indices at that time.
+    found: Option<Found>,
+    checking: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    at: (u64, u64),
+    counts: Counts,
+    is_running: bool,
+    check_at: Instant,
+    wait: Duration,
+}
+
+impl Doubt {
+    const WAIT_MIN: Duration = Duration::from_millis(100);
+    const WAIT_MAX: Duration = Duration::from_secs(2);
+
+    /// What it was compared with last, as long as nothing was submitted since.
+    fn baseline(&self) -> Option<Counts> {
+        self.found.map(|found| found.counts)
+    }
+
+    /// It was stopped, and these were the counts before and after.
+    fn stopped(&mut self, ring: RingView, counts: Option<(Counts, Counts)>) {
+        let now = Instant::now();
+        self.found = counts.map(|(before, after)| Found {
+            at: (ring.put, ring.get),
+            counts: after,
+            is_running: before != after,
+            check_at: now + Self::WAIT_MIN,
+            wait: Self::WAIT_MIN,
+        });
+    }
+
+    /// It was looked at again, and these are the counts now.
+    fn checked(&mut self, counts: Option<Counts>) {
+        self.checking = false;
+        if let Some(found) = &mut self.found {
+            // Once it was put back, it has something to do: then the next stop will tell.
+            found.is_running |= counts.is_none_or(|counts| counts != found.counts);
+        }
+    }
+
+    /// Adds to a reading what is known beside it.
+    fn judge(&mut self, ring: RingView, is_off: bool) -> RingView {
+        let found = self.found.filter(|found| found.at == (ring.put, ring.get));
+        let Some(found) = found else {
+            self.found = None;
+            return ring;
+        };
+        // What was interrupted and may go on has perhaps ended meanwhile.
+        let running = if is_off || !found.is_running { Some(found.is_running) } else { None };
+        RingView { running, ..ring }
+    }
+
+    /// Whether it is time to look again at a context that was found to be idle.
+    fn wants_check(&mut self, now: Instant) -> bool {
+        let Some(found) = &mut self.found else { return false };
+        if found.is_running || self.checking || found.check_at > now {
+            return false;
+        }
+        found.wait = (found.wait * 2).min(Self::WAIT_MAX);
+        found.check_at = now + found.wait;
+        self.checking = true;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,25 +1,27 @@
-//! A thread that makes the control calls of one device, one after the other.
+//! A thread that makes the control calls of one device, one after the other, and what the threads
+//! of the backend report to it.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpreempt_core::event::Fault;
+use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::QueueId;
 
-use super::doubt::Counts;
-use super::report::{NewHold, Report};
+use super::target::Counts;
+use crate::act::{Act, ActError, UndoError};
 use crate::controller::{Alone, Awaited, Reporter};
 use crate::hold_pages::HoldSlot;
-use crate::journal::Act;
 use crate::ledger::Ledger;
-use crate::nvidia::act;
+use crate::nvidia::act::{self, NvidiaAct};
 use crate::nvidia::discover::{Context, Group};
+use crate::nvidia::hold::watcher::Notice;
 use crate::nvidia::hold::{self, HoldChannel, HoldSite};
 use crate::nvidia::own::{OwnClient, OwnError};
 use crate::nvidia::ring::{RingError, Rings};
 use crate::nvidia::rm::Handle;
+use crate::nvidia::survey::GpuProcess;
 use crate::process::ProcessKey;
 
 /// How often it is tried to put a process back as it was. What does not work then is in the
@@ -71,6 +73,54 @@ impl ContextName {
         let counts = act::switch_counts(process, self.client, self.subdevice, self.group).ok()?;
         Some(Counts::of(&counts))
     }
+}
+
+/// A channel of ours in a context, with what the watcher needs to use it.
+#[derive(Debug)]
+pub(super) struct NewHold {
+    pub(super) site: HoldSite,
+    pub(super) channel: HoldChannel,
+    pub(super) rings: Rings,
+}
+
+/// Why a context cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HoldError {
+    /// The device gives the backend no client of its own.
+    #[error(transparent)]
+    Own(#[from] OwnError),
+    /// Its rings cannot be read.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// Our channel could not be added.
+    #[error(transparent)]
+    Act(#[from] ActError),
+    /// Another worker put the process back as it was at the same time.
+    #[error("the process was released meanwhile")]
+    Released,
+}
+
+/// From a thread of the backend.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// Something the scheduler has to know.
+    Event(Event),
+    /// Something that did not work, in a sentence.
+    Problem(String),
+    /// A queue was stopped, and these were the device's counts before and after.
+    Stopped(QueueId, Option<(Counts, Counts)>),
+    /// A queue was looked at again, and these are the device's counts.
+    Checked(QueueId, Option<Counts>),
+    /// A queue can be held from now on, or why not.
+    Hold(HoldPlace, Result<Box<NewHold>, HoldError>),
+    /// The watcher saw something of a queue.
+    Noticed(QueueId, Notice),
+    /// The rings of a queue can be read from now on.
+    Rings(QueueId, Box<Rings>),
+    /// A process that is watched has something else on its GPUs than before.
+    Changed(Box<GpuProcess>),
+    /// A process began to use a GPU.
+    Appeared(Box<GpuProcess>),
 }
 
 /// The thread, as long as it runs.
@@ -147,7 +197,7 @@ impl Hands {
             },
             Job::Undo(process) => match self.undo(process) {
                 Ok(()) => return Ok(()),
-                Err(problem) => Report::Problem(problem),
+                Err(error) => Report::Problem(error.to_string()),
             },
             Job::AddHold { place, site, slot, groups } => {
                 Report::Hold(place, self.add_hold(place.process, site, slot, &groups).map(Box::new))
@@ -155,7 +205,7 @@ impl Hands {
             Job::RemoveHold { process, site, parts } => {
                 let (channel, rings) = *parts;
                 drop(rings);
-                let removed = self.ledger.perform(process, &Act::NvidiaHold(site), true);
+                let removed = self.ledger.perform(process, &NvidiaAct::Hold(site).into(), true);
                 match removed {
                     Err(error) if !error.is_gone() => {
                         // The device may still use its memory, so nobody else may.
@@ -179,7 +229,7 @@ impl Hands {
     }
 
     /// Puts a process back as it was, and does not give up at once: it may stand still.
-    fn undo(&self, process: ProcessKey) -> Result<(), String> {
+    fn undo(&self, process: ProcessKey) -> Result<(), UndoError> {
         let mut result = self.ledger.undo_process(process);
         for _ in 0..UNDO_TRIES {
             if result.is_ok() {
@@ -215,12 +265,12 @@ impl Hands {
         site: HoldSite,
         slot: HoldSlot,
         groups: &[Group],
-    ) -> Result<NewHold, String> {
-        let own = self.own().map_err(|error| error.to_string())?;
-        let mut rings = self.rings(process, site.client, groups).map_err(|e| e.to_string())?;
+    ) -> Result<NewHold, HoldError> {
+        let own = self.own()?;
+        let mut rings = self.rings(process, site.client, groups)?;
         rings.keep_first(groups.first().map_or(0, |compute| compute.channels.len()));
-        let act = Act::NvidiaHold(site);
-        self.ledger.write(process, &act).map_err(|error| error.to_string())?;
+        let act = Act::from(NvidiaAct::Hold(site));
+        self.ledger.write(process, &act)?;
         match hold::attach(process, &site, slot, &own) {
             // Another worker may have undone everything in this process meanwhile, and with it what
             // was written down.
@@ -229,14 +279,14 @@ impl Hands {
                 if removed.is_err_and(|error| !error.is_gone()) {
                     channel.into_slot().abandon();
                 }
-                Err("the process was let go of meanwhile".to_owned())
+                Err(HoldError::Released)
             }
             Ok(channel) => Ok(NewHold { site, channel, rings }),
             Err((slot, error)) => {
                 if self.ledger.perform(process, &act, true).is_err_and(|error| !error.is_gone()) {
                     slot.abandon();
                 }
-                Err(error.to_string())
+                Err(error.into())
             }
         }
     }

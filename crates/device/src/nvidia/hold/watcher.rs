@@ -9,26 +9,24 @@
 //! beginning of a request has missed its first gap. That both are late at once is rare, and two
 //! that look half as often cost what one does.
 
-mod watched;
-
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration as Wait;
 
 use gpreempt_core::id::QueueId;
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
 
+use super::HoldCounts;
 use super::channel::HoldChannel;
-use super::counts::HoldCounts;
-use super::grip::GripSettings;
-use crate::controller::HintSight;
+use super::grip::{Ending, Grip, GripSettings, Look, Move};
+use crate::controller::{HintSight, HintView};
 use crate::keeper::monotonic_ns;
-use crate::nvidia::ring::Rings;
+use crate::nvidia::ring::{Pace, Rings};
 use crate::urgency;
-use watched::{IDLE_AFTER, Watched};
 
 /// How often somebody looks, in nanoseconds.
 const LOOK_EVERY: u64 = 100_000;
@@ -51,8 +49,6 @@ enum Order {
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
-    Announce(QueueId),
-    Conclude(QueueId),
     Sight(QueueId, Weak<dyn HintSight>),
 }
 
@@ -111,13 +107,8 @@ impl Watcher {
         self.tell(Order::Forbid(queue));
     }
 
-    /// A request of this context is coming, or is done.
-    pub fn hint(&self, queue: QueueId, begins: bool) {
-        self.tell(if begins { Order::Announce(queue) } else { Order::Conclude(queue) });
-    }
-
-    /// Looks for hints of this context there as well, as often as at its rings. Whoever has much to
-    /// do tells of a hint late, and a hint is about microseconds.
+    /// Looks for hints of this context there, as often as at its rings: a hint is about
+    /// microseconds, and the daemon's loop may be busy for longer.
     pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
         self.tell(Order::Sight(queue, sight));
     }
@@ -174,8 +165,7 @@ impl Pair {
     fn obey_and_look(&self, incoming: &Receiver<Order>) {
         let mut look_at = now();
         loop {
-            // An order is not to wait: it may be a hint, and that is about microseconds. Nor do
-            // orders put off the next look.
+            // Orders do not wait for the next look, and do not put it off.
             let is_empty = self.eyes().watched.is_empty();
             let order = if is_empty {
                 incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -280,8 +270,6 @@ impl Eyes {
             }
             Order::Permit(queue) => (queue, Watched::permit),
             Order::Forbid(queue) => (queue, Watched::forbid),
-            Order::Announce(queue) => (queue, Watched::announce),
-            Order::Conclude(queue) => (queue, Watched::conclude),
         };
         if let Some(watched) = self.watched.get_mut(&queue) {
             action(watched, now);
@@ -289,31 +277,198 @@ impl Eyes {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Whoever has not moved for so long is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(2_000);
+/// A ring that moved in the last two seconds is read every time, and one of the others every second
+/// time: each reading goes to the device and back, which takes a microsecond of a processor.
+const PACE: Pace = Pace { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
 
-    #[test]
-    fn turns_alternate() {
-        for at in [0, 1, 99_999, 100_000, 150_000, 199_999, 200_000, 1_234_567_890] {
-            let now = Instant::from_nanos(at);
-            let first = next_turn(now, 0).since(now).as_nanos();
-            let second = next_turn(now, LOOK_EVERY).since(now).as_nanos();
-            assert!((1..=TURN).contains(&first) && (1..=TURN).contains(&second), "{at}");
-            assert_eq!(first.abs_diff(second), LOOK_EVERY, "{at}");
-            assert_eq!((at + first) % TURN, 0, "{at}");
+/// After so long without a movement a context is taken to have nothing to do. Kernels that are
+/// longer than that are rare in programs that are held for.
+const DONE_AFTER: Duration = Duration::from_millis(1);
+
+/// A look that comes so long after the one before is late: a first gap may be over by then.
+const LATE_AFTER: Duration = Duration::from_micros(300);
+
+/// A context that is looked at.
+struct Watched {
+    hold: HoldChannel,
+    rings: Rings,
+    grip: Grip,
+    counts: Arc<HoldCounts>,
+    placed_at: Instant,
+    /// The last look showed something that was not fetched.
+    pending: bool,
+    moved_at: Instant,
+    looked_at: Instant,
+    /// What was told last.
+    told: Option<Notice>,
+    /// Where the program says that requests are coming, and what it said there last.
+    sight: Option<Weak<dyn HintSight>>,
+    hints: HintView,
+}
+
+impl Watched {
+    fn new(
+        hold: HoldChannel,
+        rings: Rings,
+        settings: GripSettings,
+        counts: Arc<HoldCounts>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            hold,
+            rings,
+            grip: Grip::new(settings),
+            counts,
+            placed_at: now,
+            pending: false,
+            moved_at: now,
+            looked_at: now,
+            told: None,
+            sight: None,
+            hints: HintView::default(),
         }
     }
 
-    #[test]
-    fn with_nothing_to_look_at_both_sleep_take_orders_and_end() {
-        let watcher = Watcher::start(GripSettings::default(), |_, _| {}).unwrap();
-        assert_eq!(watcher.threads.len(), 2);
-        let nobody = QueueId(7);
-        watcher.permit(nobody);
-        watcher.hint(nobody, true);
-        watcher.forbid(nobody);
-        assert!(watcher.remove(nobody).is_none());
-        drop(watcher);
+    fn permit(&mut self, now: Instant) {
+        let action = self.grip.permit(now);
+        self.act(now, action);
+    }
+
+    fn forbid(&mut self, now: Instant) {
+        let action = self.grip.forbid();
+        self.act(now, action);
+    }
+
+    fn conclude(&mut self, now: Instant) {
+        let action = self.grip.conclude(self.pending);
+        self.act(now, action);
+    }
+
+    /// Looks for hints there from now on.
+    fn watch_hints(&mut self, sight: Weak<dyn HintSight>) {
+        self.sight = Some(sight);
+        self.hints = HintView::default();
+    }
+
+    /// Ends a hold if there is one.
+    fn end(&self) {
+        self.hold.end();
+    }
+
+    /// The same, for good.
+    fn let_go(self) -> (HoldChannel, Rings) {
+        self.hold.end();
+        (self.hold, self.rings)
+    }
+
+    /// One look. Says whether something moved.
+    fn look(
+        &mut self,
+        now: Instant,
+        queue: QueueId,
+        notice: &mut dyn FnMut(QueueId, Notice),
+    ) -> bool {
+        self.note_lateness(now);
+        let Some(reading) = self.rings.read_at(PACE) else { return false };
+        if self.grip.is_held() {
+            if self.hold.is_held() {
+                self.hold.beat(now.as_nanos());
+            } else {
+                // The keeper did not see us for a while, and ended it. It may have been late, and
+                // have ended an earlier one.
+                self.hold.end();
+                self.grip.ended();
+                self.counts.is_held.store(false, Ordering::Relaxed);
+            }
+        }
+        self.pending = reading.ring.pending() > 0;
+        self.look_at_hints(now);
+        let look = Look {
+            submitted: reading.submitted,
+            fetched: reading.fetched,
+            pending: self.pending,
+            loaded: self.grip.is_held() && self.hold.is_loaded(),
+        };
+        let moved = reading.submitted || reading.fetched;
+        if moved {
+            self.moved_at = now;
+            if self.told == Some(Notice::Done) {
+                self.told = None;
+            }
+        }
+        if let Some(fresh) = self.news(now, reading.submitted) {
+            self.told = Some(fresh);
+            notice(queue, fresh);
+        }
+        let action = self.grip.look(now, look);
+        self.act(now, action);
+        moved
+    }
+
+    /// How long nobody has looked, where it matters.
+    fn note_lateness(&mut self, now: Instant) {
+        let blind = now.since(std::mem::replace(&mut self.looked_at, now));
+        if now.since(self.moved_at) <= IDLE_AFTER {
+            self.counts.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
+            self.counts.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
+        }
+    }
+
+    /// What the program says of its requests: the only route from a hint to a hold.
+    fn look_at_hints(&mut self, now: Instant) {
+        let Some(sight) = &self.sight else { return };
+        let Some(page) = sight.upgrade() else {
+            // Whoever said so is gone.
+            self.sight = None;
+            self.hints = HintView::default();
+            return self.conclude(now);
+        };
+        let before = std::mem::replace(&mut self.hints, page.look());
+        let action = if self.hints.is_active && self.hints.begun != before.begun {
+            self.grip.announce(now)
+        } else if before.is_active && !self.hints.is_active {
+            self.grip.conclude(self.pending)
+        } else {
+            None
+        };
+        self.act(now, action);
+    }
+
+    /// What whoever decides has to hear of, once.
+    fn news(&self, now: Instant, submitted: bool) -> Option<Notice> {
+        let is_done = !self.pending && now.since(self.moved_at) >= DONE_AFTER;
+        if submitted && !self.grip.is_permitted() && self.told != Some(Notice::Work) {
+            return Some(Notice::Work);
+        }
+        (is_done && self.told != Some(Notice::Done)).then_some(Notice::Done)
+    }
+
+    fn act(&mut self, now: Instant, action: Option<Move>) {
+        match action {
+            None => return,
+            Some(Move::Place) => {
+                if !self.hold.begin(now.as_nanos()) {
+                    self.grip.ended();
+                    return;
+                }
+                self.placed_at = now;
+                self.counts.placed.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(Move::Release(ending)) => {
+                self.hold.end();
+                let length_us = now.since(self.placed_at).as_micros();
+                self.counts.longest_us.fetch_max(length_us, Ordering::Relaxed);
+                if ending == Ending::Expired {
+                    self.counts.expired.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        self.counts.is_held.store(self.grip.is_held(), Ordering::Relaxed);
+        self.counts.quiet_us.store(self.grip.quiet().as_micros(), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

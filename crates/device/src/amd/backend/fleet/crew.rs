@@ -211,7 +211,7 @@ impl Crew {
         self.held.retain(|name, _| name.0 != task);
         let _ = self.reports.send(Report::Solved(aboard.process.pid));
         if let Err(problem) = self.ledger.undo_process(aboard.process) {
-            self.reports.send(Report::Problem(problem))?;
+            self.reports.send(Report::Problem(problem.to_string()))?;
         }
         self.reports.send(Report::Over(task))
     }

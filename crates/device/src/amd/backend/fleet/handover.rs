@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::super::report::Report;
 use super::crew::Crew;
 use crate::amd::abi::own::PRIORITY_DEFAULT;
+use crate::amd::act::AmdAct;
 use crate::amd::door::Meant;
 use crate::amd::session::QueueName;
 use crate::controller::Alone;
-use crate::journal::Act;
 use crate::process::Held;
 
 impl Crew {
@@ -66,7 +66,7 @@ impl Crew {
         let Some(aboard) = self.aboard.get_mut(&task) else { return Ok(()) };
         let Some(priority) = aboard.priority else { return Ok(()) };
         if !aboard.is_handed_over {
-            let act = Act::AmdPriority { site: self.site.name.clone() };
+            let act = AmdAct::Priority { site: self.site.name.clone() }.into();
             if let Err(error) = self.ledger.perform(aboard.process, &act, false) {
                 let process = aboard.process;
                 let sentence = format!("process {process} has no priority in the kernel: {error}");

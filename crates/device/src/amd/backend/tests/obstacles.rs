@@ -6,7 +6,6 @@ use crate::amd::abi::version::Version;
 use crate::amd::door::Door;
 use crate::amd::session::Session;
 use crate::amd::tracer::as_tracer;
-use crate::journal::Act;
 use gpreempt_emu::kfd::driver::Asked;
 use zerocopy::IntoBytes;
 
@@ -61,7 +60,7 @@ fn a_process_without_room_for_a_debugger_is_paused_as_a_whole() {
     assert_eq!(second.backend.observe(queue), Some(BUSY), "its rings are not shown");
     second.stop(queue);
     assert_eq!((second.is_running(0), second.is_running(1)), (Some(false), Some(false)));
-    assert!(matches!(second.acts().unwrap()[..], [Act::AmdPause { .. }]));
+    assert!(matches!(second.acts().unwrap()[..], [Act::Amd(AmdAct::Pause { .. })]));
     second.backend.submit(Command::Resume { queue });
     second.wait_for(|event| (*event == Event::Resumed { queue }).then_some(()));
     assert_eq!(second.is_running(0), Some(true));
@@ -259,7 +258,7 @@ fn a_process_that_is_let_go_and_taken_again_is_under_control() {
         let queue = scene.wait_for_queue();
         scene.stop(queue);
     }
-    assert!(matches!(scene.acts().as_deref(), Some([Act::AmdSession { .. }])));
+    assert!(matches!(scene.acts().as_deref(), Some([Act::Amd(AmdAct::Session { .. })])));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn queues_of_eight_processes_are_one_call_and_one_remap() {
     assert!(pids.iter().all(|pid| !scene.kfd.is_debugged(*pid)), "no session with anybody");
     assert_eq!(scene.acts(), Some(Vec::new()), "nothing has to be undone by others");
     assert_eq!(scene.backend.devices[0].calls, 1, "a switch costs one call");
-    assert_eq!(scene.backend.way().unwrap().name, "own-calls");
+    assert_eq!(scene.backend.way().name, "own-calls");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn without_the_right_there_are_sessions_and_it_is_said_why() {
     let queue = scene.wait_for_queue();
     scene.stop(queue);
     assert!(scene.kfd.is_debugged(scene.key.pid));
-    let way = scene.backend.way().unwrap();
+    let way = scene.backend.way();
     assert_eq!(way.name, "debug-trap");
     assert!(way.why_not_better.unwrap().contains("CAP_SYS_ADMIN"));
 }
@@ -258,9 +258,9 @@ fn the_kernel_that_schedules_is_told_priorities_and_nothing_else_is_done() {
     };
     scene.wait_for(yielded(true));
     assert_eq!(scene.kfd.logical_priority(pid), Some(12));
-    assert!(matches!(scene.acts().as_deref(), Some([Act::AmdPriority { .. }])));
+    assert!(matches!(scene.acts().as_deref(), Some([Act::Amd(AmdAct::Priority { .. })])));
     assert_eq!(scene.limit().unwrap().sentence, "scheduled by the kernel");
-    assert_eq!(scene.backend.way().unwrap().name, "kernel-scheduler");
+    assert_eq!(scene.backend.way().name, "kernel-scheduler");
     scene.backend.set_priority(TASK, Priority::new(3).unwrap());
     let until = Instant::now() + StdDuration::from_secs(20);
     while scene.kfd.logical_priority(pid) != Some(3) && Instant::now() < until {

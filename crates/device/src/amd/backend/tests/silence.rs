@@ -138,7 +138,7 @@ fn a_call_that_never_returns_holds_nobody_up_either() {
     scene.kfd.hang(key.pid, true);
     scene.preempt(hung);
     scene.stop(queue);
-    let error = scene.backend.release_all().unwrap_err();
+    let error = scene.backend.release_all().unwrap_err().to_string();
     assert!(error.contains(&format!("process {key} does not answer")), "{error}");
     assert_eq!(scene.is_running(0), Some(true), "the others are put back");
     // Whoever reads the journal can put it back later.

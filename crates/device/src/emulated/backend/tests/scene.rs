@@ -84,7 +84,7 @@ pub(super) struct Scene {
     folder: PathBuf,
     session: PathBuf,
     pub(super) backend: EmulatedBackend,
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
     pub(super) notes: VecDeque<Note>,
 }
 
