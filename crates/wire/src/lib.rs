@@ -15,13 +15,17 @@
 //! types promise; whether the sender may ask for what it asks is the daemon's affair.
 
 pub mod client;
+pub mod clock;
 pub mod decode_error;
+pub mod emulated_kfd;
+pub mod emulator;
 pub mod event;
 pub mod header;
 pub mod hint_page;
 pub mod hint_reader;
 pub mod mapping;
 pub mod message;
+pub mod packet_socket;
 pub mod policy;
 pub mod process;
 pub mod queue;
@@ -30,6 +34,7 @@ pub mod reply;
 pub mod request;
 pub mod role;
 pub mod server;
+mod shared_memory;
 pub mod snapshot;
 mod socket;
 pub mod socket_path;

@@ -1,13 +1,13 @@
 //! The kernels of a load: submitted in order, counted, and checked at the end.
 
 use gpreempt_core::time::Duration;
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulator::client::{Launch, Queue};
 
 use super::exactness::{Exactness, Expected};
 use super::gpu::Gpu;
 use super::line::{Ready, Shape};
 use super::{Load, LoadError};
-use crate::client::{Launch, Queue};
-use crate::clock::monotonic;
 use crate::server::KERNELS;
 
 /// Packets the ring of a load holds.

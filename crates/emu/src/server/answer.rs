@@ -4,15 +4,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_sim::live::Call;
+use gpreempt_wire::emulator::{
+    DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
+    UsageInfo,
+};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
 use super::Server;
 use super::connection::{ClientSide, ControlSide, Side};
-use crate::protocol::{
-    DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
-    UsageInfo,
-};
 
 /// Messages taken from one connection before the others have their turn.
 const TURN_MAX: usize = 32;
@@ -37,8 +37,10 @@ impl Server {
         let mut buffer = [0; REQUEST_BYTES_MAX + 1];
         for _ in 0..TURN_MAX {
             let Some(connection) = self.connections.get(&number) else { return };
-            let length = match crate::socket::receive_bytes(connection.socket.as_fd(), &mut buffer)
-            {
+            let length = match gpreempt_wire::packet_socket::receive_bytes(
+                connection.socket.as_fd(),
+                &mut buffer,
+            ) {
                 Ok(length) => length,
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => 0,

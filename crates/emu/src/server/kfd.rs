@@ -10,19 +10,19 @@ use std::path::PathBuf;
 
 use gpreempt_core::time::Instant;
 use gpreempt_sim::live::CallId;
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulated_kfd::message::{MESSAGE_BYTES_MAX, Question, Reply};
+use gpreempt_wire::emulator::ring_page::QueueState;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::{Listening, ServeError, Server};
-use crate::clock::monotonic;
 use crate::kfd::Rules;
 use crate::kfd::driver::{Asked, Caller, Driver, Ticket};
-use crate::kfd::message::{MESSAGE_BYTES_MAX, Question, Reply};
 use crate::kfd::parameters::Parameters;
 use crate::kfd::tree::{Shape, Tree};
 use crate::kfd::world::World;
-use crate::page::QueueState;
 use devices::ServedDevices;
 
 /// What kind of KFD.
@@ -77,7 +77,7 @@ impl KfdSide {
         let complain = |error| ServeError::Files { path: folder.clone(), error };
         std::fs::create_dir_all(folder).map_err(complain)?;
         // Before anything is written: another emulator may have the folder.
-        let listening = Listening::new(folder.join(crate::kfd::SOCKET))?;
+        let listening = Listening::new(folder.join(gpreempt_wire::emulated_kfd::SOCKET))?;
         let mut tree = Tree::create(folder, shape).map_err(complain)?;
         if rules.own_calls {
             let parameters = Parameters { enable: *scheduler, ..Parameters::default() };
@@ -136,11 +136,12 @@ impl Server {
             let Some(kfd) = &mut self.kfd else { return };
             let Some((socket, pid)) = kfd.files.get(&number) else { return };
             let pid = *pid;
-            let (bytes, files) = match crate::socket::receive_files(socket.as_fd(), &mut buffer) {
-                Ok(received) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(_) => (0, Vec::new()),
-            };
+            let (bytes, files) =
+                match gpreempt_wire::packet_socket::receive_files(socket.as_fd(), &mut buffer) {
+                    Ok(received) => received,
+                    Err(Errno::AGAIN | Errno::INTR) => return,
+                    Err(_) => (0, Vec::new()),
+                };
             let mut files = files.into_iter();
             let question = Question::decode(&buffer[..bytes]);
             let (Some(question), Some(reply)) = (question, files.next()) else {
@@ -219,6 +220,6 @@ impl Server {
 /// Sends an answer. If nobody waits for it any longer, that is as good.
 fn send(socket: &OwnedFd, reply: &Reply) {
     if let Ok(bytes) = reply.encode() {
-        let _ = crate::socket::send(socket.as_fd(), &bytes, None);
+        let _ = gpreempt_wire::packet_socket::send(socket.as_fd(), &bytes, None);
     }
 }

@@ -2,11 +2,11 @@
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
-use gpreempt_emu::client::{Client, Launch};
-use gpreempt_emu::control::Options;
-use gpreempt_emu::kfd::{KfdClient, KfdSocket, gpu_id};
 use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
 use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
+use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, gpu_id};
+use gpreempt_wire::emulator::client::{Client, Launch};
+use gpreempt_wire::emulator::control::Options;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerocopy::{FromZeros, IntoBytes};

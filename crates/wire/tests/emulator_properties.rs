@@ -4,7 +4,7 @@ use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
-use gpreempt_emu::protocol::{
+use gpreempt_wire::emulator::{
     DATA_BYTES_MAX, DeviceInfo, QueueInfo, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Reply,
     Request, Role, TaskInfo, UsageInfo,
 };

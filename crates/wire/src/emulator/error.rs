@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::protocol::{Refusal, WireError};
+use crate::emulator::{Refusal, WireError};
 
 /// Why something did not work.
 #[derive(Debug, thiserror::Error)]

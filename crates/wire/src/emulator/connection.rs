@@ -8,15 +8,15 @@ use gpreempt_core::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::clock::stopwatch;
-use crate::error::EmuError;
-use crate::protocol::{REPLY_BYTES_MAX, Reply, Request};
+use crate::emulator::EmuError;
+use crate::emulator::{REPLY_BYTES_MAX, Reply, Request};
 
 /// A message from the emulator, and the file that came with it.
 pub(crate) type Message = (u64, Reply, Option<OwnedFd>);
 
 /// One side of a connection to the emulator.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Connection {
     socket: OwnedFd,
     last_request: u64,
     buffer: Vec<u8>,
@@ -24,9 +24,9 @@ pub(crate) struct Talk {
     pub(crate) pending: VecDeque<Message>,
 }
 
-impl Talk {
+impl Connection {
     pub(crate) fn connect(path: &Path) -> Result<Self, EmuError> {
-        let socket = crate::socket::connect(path)
+        let socket = crate::packet_socket::connect(path)
             .map_err(|errno| EmuError::Connect { path: path.to_owned(), error: errno.into() })?;
         let buffer = vec![0; REPLY_BYTES_MAX];
         Ok(Self { socket, last_request: 0, buffer, pending: VecDeque::new() })
@@ -41,7 +41,7 @@ impl Talk {
         self.last_request += 1;
         let bytes = request.encode(self.last_request);
         loop {
-            match crate::socket::send(self.socket.as_fd(), &bytes, None) {
+            match crate::packet_socket::send(self.socket.as_fd(), &bytes, None) {
                 Ok(()) => return Ok(self.last_request),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(EmuError::Gone),
@@ -57,7 +57,7 @@ impl Talk {
 
     /// The next message if there is one.
     pub(crate) fn receive(&mut self) -> Result<Option<Message>, EmuError> {
-        match crate::socket::receive(self.socket.as_fd(), &mut self.buffer) {
+        match crate::packet_socket::receive(self.socket.as_fd(), &mut self.buffer) {
             Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => Err(EmuError::Gone),
             Ok((bytes, file)) => {
                 let (request, reply) = Reply::decode(&self.buffer[..bytes])?;
@@ -81,7 +81,7 @@ impl Talk {
                 }
                 Some((answered, reply, file)) if answered == request => return Ok((reply, file)),
                 Some(other) => self.pending.push_back(other),
-                None if !crate::socket::ready(&self.socket, until)? => {
+                None if !crate::packet_socket::ready(&self.socket, until)? => {
                     return Err(EmuError::TimedOut);
                 }
                 None => {}

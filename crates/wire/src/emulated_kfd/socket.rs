@@ -22,7 +22,7 @@ impl KfdSocket {
     /// # Errors
     /// If nobody listens there.
     pub fn open(folder: &Path) -> Result<Self, Errno> {
-        Ok(Self { socket: crate::socket::connect(&folder.join(super::SOCKET))? })
+        Ok(Self { socket: crate::packet_socket::connect(&folder.join(super::SOCKET))? })
     }
 
     /// Whether the emulator has ended, or has closed this.
@@ -55,7 +55,8 @@ impl KfdSocket {
         )?;
         let mut files: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
         files.extend(call.file.map(|passed| passed.file));
-        let sent = crate::socket::send_files(self.socket.as_fd(), &question.encode()?, &files);
+        let sent =
+            crate::packet_socket::send_files(self.socket.as_fd(), &question.encode()?, &files);
         drop(files);
         // If the emulator drops the question, or ends, ours is closed.
         drop(theirs);

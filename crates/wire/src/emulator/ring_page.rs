@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use gpreempt_core::ring::RingView;
-use gpreempt_sim::packet::PACKET_BYTES;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::map::{self, Access, Mapping, NARROW_BYTES};
+use super::launch::PACKET_BYTES;
+use crate::shared_memory::{self, Access, NARROW_BYTES, SharedMemory};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GPRG");
 const PACKETS_AT: usize = 4096;
@@ -65,7 +65,7 @@ pub enum QueueState {
 /// A queue's page.
 #[derive(Debug)]
 pub struct QueuePage {
-    mapping: Mapping,
+    memory: SharedMemory,
     capacity: u32,
 }
 
@@ -109,11 +109,11 @@ fn page_bytes(capacity: u32) -> Option<usize> {
 
 impl QueuePage {
     /// A new page, and the file it is in.
-    pub(crate) fn create(capacity: u32) -> Result<(Self, OwnedFd), Errno> {
+    pub fn create(capacity: u32) -> Result<(Self, OwnedFd), Errno> {
         let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
-        let file = map::create("gpreempt-ring", bytes)?;
-        let mapping = Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?;
-        let page = Self { mapping, capacity };
+        let file = shared_memory::create("gpreempt-ring", bytes)?;
+        let memory = SharedMemory::new(file.as_fd(), bytes, Access::ReadWrite)?;
+        let page = Self { memory, capacity };
         page.narrow(narrow::MAGIC).store(MAGIC, Ordering::Relaxed);
         page.narrow(narrow::CAPACITY).store(capacity, Ordering::Relaxed);
         page.narrow(narrow::DOORBELL_WANTED).store(1, Ordering::Relaxed);
@@ -123,18 +123,18 @@ impl QueuePage {
     /// The page in a file that the emulator sent.
     pub(crate) fn open(file: BorrowedFd<'_>, capacity: u32, access: Access) -> Result<Self, Errno> {
         let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
-        let page = Self { mapping: Mapping::new(file, bytes, access)?, capacity };
+        let page = Self { memory: SharedMemory::new(file, bytes, access)?, capacity };
         let is_ours = page.narrow(narrow::MAGIC).load(Ordering::Relaxed) == MAGIC
             && page.narrow(narrow::CAPACITY).load(Ordering::Relaxed) == capacity;
         if is_ours { Ok(page) } else { Err(Errno::INVAL) }
     }
 
     fn narrow(&self, at: usize) -> &AtomicU32 {
-        &self.mapping.narrow()[at]
+        &self.memory.narrow()[at]
     }
 
     fn wide(&self, at: usize) -> &AtomicU64 {
-        &self.mapping.wide()[at]
+        &self.memory.wide()[at]
     }
 
     /// Where things are in this process.
@@ -178,7 +178,7 @@ impl QueuePage {
     }
 
     /// The client writes a packet behind `put` and moves it. True if it has to ring the doorbell.
-    pub(crate) fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
+    pub fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
         for (at, chunk) in (self.slot(put)..).zip(packet.chunks_exact(8)) {
             let word = chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
             self.wide(at).store(word, Ordering::Relaxed);
@@ -205,7 +205,7 @@ impl QueuePage {
     }
 
     /// The device reads `put`; if it is still `seen`, it wants the doorbell rung from now on.
-    pub(crate) fn look(&self, seen: u64) -> u64 {
+    pub fn look(&self, seen: u64) -> u64 {
         let put = self.wide(wide::PUT);
         // ORDERING: pairs with the store in `write`.
         let first = put.load(Ordering::Acquire);
@@ -219,7 +219,7 @@ impl QueuePage {
     }
 
     /// The device reads a packet, whatever is there.
-    pub(crate) fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
+    pub fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
         let mut bytes = [0; PACKET_BYTES];
         for (at, chunk) in (self.slot(index)..).zip(bytes.chunks_exact_mut(8)) {
             chunk.copy_from_slice(&self.wide(at).load(Ordering::Relaxed).to_le_bytes());
@@ -228,20 +228,20 @@ impl QueuePage {
     }
 
     /// The device has fetched that many.
-    pub(crate) fn set_fetched(&self, count: u64) {
+    pub fn set_fetched(&self, count: u64) {
         // ORDERING: the packet was read before; the client may overwrite it now.
         self.wide(wide::GET).store(count, Ordering::Release);
     }
 
     /// The device has completed that many.
-    pub(crate) fn set_completed(&self, count: u64) {
+    pub fn set_completed(&self, count: u64) {
         // ORDERING: pairs with the loads in `read`.
         self.wide(wide::COMPLETED).store(count, Ordering::Release);
         self.wake();
     }
 
     /// The device executes no more.
-    pub(crate) fn set_state(&self, state: QueueState) {
+    pub fn set_state(&self, state: QueueState) {
         let number = match state {
             QueueState::Open => 0,
             QueueState::Faulted => 1,

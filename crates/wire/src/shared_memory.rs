@@ -18,7 +18,7 @@ pub(crate) const NARROW_BYTES: usize = 64;
 
 /// A mapped file.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct SharedMemory {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -38,7 +38,7 @@ pub(crate) fn create(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-impl Mapping {
+impl SharedMemory {
     /// Maps the first `bytes` of a file that has at least as many and cannot shrink.
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> Result<Self, Errno> {
         let size = usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
@@ -86,11 +86,11 @@ impl Mapping {
 }
 
 // SAFETY: it owns its mapping, which belongs to the process and not to a thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: through a shared reference there are only atomics.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for SharedMemory {}
 
-impl Drop for Mapping {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and references into it borrow `self`, so there are none.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
@@ -105,8 +105,8 @@ mod tests {
     #[test]
     fn two_mappings_see_the_same_words() {
         let file = create("test", 4096).unwrap();
-        let one = Mapping::new(file.as_fd(), 4096, Access::ReadWrite).unwrap();
-        let other = Mapping::new(file.as_fd(), 4096, Access::ReadOnly).unwrap();
+        let one = SharedMemory::new(file.as_fd(), 4096, Access::ReadWrite).unwrap();
+        let other = SharedMemory::new(file.as_fd(), 4096, Access::ReadOnly).unwrap();
         one.narrow()[15].store(7, Ordering::Relaxed);
         one.wide()[503].store(1 << 40, Ordering::Relaxed);
         assert_eq!(other.narrow()[15].load(Ordering::Relaxed), 7);
@@ -118,10 +118,10 @@ mod tests {
     fn files_that_are_too_short_or_may_shrink_are_refused() {
         let sealed = create("test", 4096).unwrap();
         assert!(rustix::fs::ftruncate(&sealed, 0).is_err());
-        assert!(Mapping::new(sealed.as_fd(), 8192, Access::ReadOnly).is_err());
-        assert!(Mapping::new(sealed.as_fd(), 0, Access::ReadOnly).is_err());
+        assert!(SharedMemory::new(sealed.as_fd(), 8192, Access::ReadOnly).is_err());
+        assert!(SharedMemory::new(sealed.as_fd(), 0, Access::ReadOnly).is_err());
         let open = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&open, 4096).unwrap();
-        assert!(Mapping::new(open.as_fd(), 4096, Access::ReadOnly).is_err());
+        assert!(SharedMemory::new(open.as_fd(), 4096, Access::ReadOnly).is_err());
     }
 }

@@ -14,12 +14,19 @@
 //! is decided by the peer's credentials: root, or the user the emulator runs as.
 
 mod body;
+pub mod client;
+mod connection;
+pub mod control;
 mod device;
+mod error;
 mod header;
+pub mod launch;
 mod reply;
 mod request;
+pub mod ring_page;
 
 pub use device::DeviceInfo;
+pub use error::EmuError;
 pub use header::{HEADER_BYTES, VERSION, WireError};
 pub use reply::{QueueInfo, Refusal, Reply, TaskInfo, UsageInfo};
 pub use request::{Request, Role};

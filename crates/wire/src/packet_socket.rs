@@ -17,15 +17,15 @@ fn socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// A socket connected to whoever listens at `path`. Its calls wait; see [`crate::socket::ready`].
-pub(crate) fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+/// A socket connected to whoever listens at `path`. Its calls wait; see [`ready`].
+pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
 /// A socket that listens at `path`, in the place of one that nobody listens at any more.
-pub(crate) fn listen(path: &Path) -> Result<OwnedFd, Errno> {
+pub fn listen(path: &Path) -> Result<OwnedFd, Errno> {
     let address = SocketAddrUnix::new(path)?;
     let listener = socket()?;
     match rustix::net::bind(&listener, &address) {
@@ -51,7 +51,7 @@ fn is_abandoned(path: &Path) -> bool {
 }
 
 /// Sends a packet, with a file descriptor if there is one. Does not wait.
-pub(crate) fn send(
+pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     file: Option<BorrowedFd<'_>>,
@@ -68,7 +68,7 @@ pub(crate) fn send(
 }
 
 /// Sends a packet with up to two file descriptors, and waits for room if there is none.
-pub(crate) fn send_files(
+pub fn send_files(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     files: &[BorrowedFd<'_>],
@@ -90,8 +90,7 @@ pub(crate) fn send_files(
 }
 
 /// Receives a packet with up to two file descriptors. Does not wait.
-#[cfg(feature = "server")]
-pub(crate) fn receive_files(
+pub fn receive_files(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
@@ -111,7 +110,7 @@ pub(crate) fn receive_files(
 
 /// Receives a packet into `buffer`, and a file descriptor if there is one. Does not wait. A
 /// packet of no bytes is the end.
-pub(crate) fn receive(
+pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
@@ -130,13 +129,13 @@ pub(crate) fn receive(
 }
 
 /// Receives a packet from somebody who has no files to give: the kernel drops any.
-pub(crate) fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+pub fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     let (_, bytes) = rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)?;
     Ok(bytes)
 }
 
 /// Waits until something can be received, at most until `until`. False: nothing can.
-pub(crate) fn ready(socket: impl AsFd, until: gpreempt_core::time::Instant) -> Result<bool, Errno> {
+pub fn ready(socket: impl AsFd, until: gpreempt_core::time::Instant) -> Result<bool, Errno> {
     use rustix::event::{PollFd, PollFlags};
     loop {
         let left = until.since(crate::clock::stopwatch());
@@ -152,7 +151,7 @@ pub(crate) fn ready(socket: impl AsFd, until: gpreempt_core::time::Instant) -> R
 }
 
 /// Whether the other side has closed.
-pub(crate) fn has_ended(socket: impl AsFd) -> bool {
+pub fn has_ended(socket: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut files = [PollFd::new(&socket, PollFlags::RDHUP)];
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
