@@ -14,6 +14,9 @@
 //! [`decode_error::DecodeError`]. Values that a decoder returns are within the limits that their
 //! types promise; whether the sender may ask for what it asks is the daemon's affair.
 
+#[macro_use]
+mod codec;
+
 pub mod client;
 pub mod clock;
 pub mod decode_error;

@@ -13,7 +13,7 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, StopDepth};
+use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, QueueStop, StopDepth};
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -71,7 +71,7 @@ fn requests() -> Vec<Request> {
     requests.extend(Role::ALL.map(|role| Request::Hello { role, program }));
     requests.extend(StopDepth::ALL.map(|depth| {
         let queues = queues.clone();
-        Request::SuspendQueues { queues, grace_us, lease_ms, depth }
+        Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth })
     }));
     requests
 }
@@ -151,4 +151,9 @@ fn every_message_has_the_bytes_it_always_had() {
         text += &line(reply.name(), 0x7172_7374_7576_7778, reply);
     }
     expect_file!["./protocol_bytes.txt"].assert_eq(&text);
+    let hints = ["HintBegin", "HintEnd"];
+    for (kind, name) in Request::KINDS.iter().chain(Reply::KINDS) {
+        let is_pinned = text.lines().any(|line| line.starts_with(&format!("{name} ")));
+        assert!(is_pinned || hints.contains(name), "{kind:#06x} {name} is not pinned");
+    }
 }

@@ -111,7 +111,7 @@ impl Service {
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
-            | Request::SuspendQueues { .. }
+            | Request::SuspendQueues(_)
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. } => return self.answer_about_queues(asker, body, now_ns),
             Request::Hello { role, program } => {
@@ -267,7 +267,7 @@ const fn work_of(request: &Request) -> Work {
         | Request::Follow
         | Request::Trace { .. }
         | Request::ListQueues { .. }
-        | Request::SuspendQueues { .. }
+        | Request::SuspendQueues(_)
         | Request::ResumeQueues { .. }
         | Request::SetQueue { .. } => Work::Process,
         Request::Snapshot => Work::Overview,

@@ -9,7 +9,7 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, StopDepth};
+use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, QueueStop, StopDepth};
 use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -46,7 +46,7 @@ impl Service {
         match body {
             Request::ListQueues { after } => return Ok(self.list_queues(asker, after)),
             Request::ReadQueue { queue } => return self.read_queue(asker, queue),
-            Request::SuspendQueues { queues, grace_us, lease_ms, depth } => {
+            Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth }) => {
                 let asked = Suspension { queues, grace_us, lease_ms, depth };
                 self.suspend_queues(asker, &asked, now_ns)?;
             }
