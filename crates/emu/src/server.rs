@@ -8,6 +8,7 @@ mod answer;
 mod close;
 mod connection;
 mod kfd;
+mod listen;
 pub(crate) mod queue;
 mod report;
 
@@ -305,7 +306,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl Listening {
     fn new(path: PathBuf) -> Result<Self, ServeError> {
-        let fd = gpreempt_wire::packet_socket::listen(&path)
+        let fd = listen::listen(&path)
             .map_err(|errno| ServeError::Listen { path: path.clone(), errno })?;
         Ok(Self { fd, file: identity(&path), path })
     }

@@ -42,7 +42,7 @@ pub trait Body: Sized {
 
     /// The packet, for bodies that always fit.
     fn encode(&self, request: u64) -> Vec<u8> {
-        // PANIC: bodies are of fixed layouts, all shorter than the longest packet, or are cut to it.
+        // PANIC: bodies are of fixed layouts, shorter than the longest packet, or are cut to it.
         self.try_encode(request).expect("a body fits into a packet")
     }
 

@@ -1,202 +1,178 @@
-//! Packets and file descriptors on Unix sockets.
+//! Packets and file descriptors on Unix sockets: what every protocol of ours is carried by.
+//!
+//! The sockets are of type `SOCK_SEQPACKET`, so one packet is sent and received as a whole.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    recvmsg, sendmsg, socket_with,
 };
 
-/// A socket, not connected.
-fn socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+/// A socket that is not connected.
+///
+/// # Errors
+/// If the process has no descriptors left.
+pub fn new_socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// A socket connected to whoever listens at `path`. Its calls wait; see [`ready`].
+/// A socket that is connected to the listener at `path`.
+///
+/// # Errors
+/// If no program listens there.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
-    let socket = socket()?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let socket = new_socket()?;
+    let address = SocketAddrUnix::new(path)?;
+    retry(|| rustix::net::connect(&socket, &address))?;
     Ok(socket)
 }
 
-/// A socket that listens at `path`, in the place of one that nobody listens at any more.
-pub fn listen(path: &Path) -> Result<OwnedFd, Errno> {
-    let address = SocketAddrUnix::new(path)?;
-    let listener = socket()?;
-    match rustix::net::bind(&listener, &address) {
-        Err(Errno::ADDRINUSE) if is_abandoned(path) => {
-            rustix::fs::unlink(path)?;
-            rustix::net::bind(&listener, &address)?;
-        }
-        other => other?,
-    }
-    rustix::net::listen(&listener, BACKLOG)?;
-    rustix::io::ioctl_fionbio(&listener, true)?;
-    Ok(listener)
+/// Sends a packet with up to two files if there is room.
+///
+/// # Errors
+/// `AGAIN` if there is no room.
+pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    send_with(socket, packet, files, SendFlags::DONTWAIT)
 }
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
-
-/// Whether there is a socket that nobody listens at.
-fn is_abandoned(path: &Path) -> bool {
-    let is_socket = rustix::fs::lstat(path)
-        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_socket());
-    is_socket && connect(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
-}
-
-/// Sends a packet, with a file descriptor if there is one. Does not wait.
-pub fn send(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    file: Option<BorrowedFd<'_>>,
-) -> Result<(), Errno> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
-    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Err(Errno::INVAL);
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
-    Ok(())
-}
-
-/// Sends a packet with up to two file descriptors, and waits for room if there is none.
-pub fn send_files(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
+/// Sends a packet with up to two files, and waits for room.
+///
+/// # Errors
+/// If the other side is gone.
+pub fn send_blocking(
+    socket: impl AsFd,
+    packet: &[u8],
     files: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
-        return Err(Errno::INVAL);
-    }
-    let bytes = [IoSlice::new(bytes)];
-    let flags = SendFlags::NOSIGNAL;
-    loop {
-        match rustix::net::sendmsg(socket, &bytes, &mut ancillary, flags) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    send_with(socket, packet, files, SendFlags::empty())
 }
 
-/// Receives a packet with up to two file descriptors. Does not wait.
-pub fn receive_files(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> Result<(usize, Vec<OwnedFd>), Errno> {
+fn send_with(
+    socket: impl AsFd,
+    packet: &[u8],
+    files: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    retry(|| sendmsg(&socket, &[IoSlice::new(packet)], &mut control, flags)).map(|_| ())
+}
+
+/// A packet that was received.
+#[derive(Debug)]
+pub struct Received {
+    /// How much of the buffer it has. None is the end of the connection.
+    pub bytes: usize,
+    /// The files that came with it.
+    pub files: Vec<OwnedFd>,
+    /// Whether the packet was longer than the buffer, or had more than two files.
+    pub is_cut: bool,
+}
+
+/// Receives a packet if there is one, with up to two files.
+///
+/// # Errors
+/// `AGAIN` if there is none.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags))?;
     let mut files = Vec::new();
-    for message in ancillary.drain() {
+    for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             files.extend(received);
         }
     }
-    Ok((received.bytes, files))
+    let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received { bytes: received.bytes, files, is_cut })
 }
 
-/// Receives a packet into `buffer`, and a file descriptor if there is one. Does not wait. A
-/// packet of no bytes is the end.
-pub fn receive(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
-) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
-    let mut file = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            file = files.last();
-        }
-    }
-    Ok((received.bytes, file))
+/// Receives a packet if there is one; the kernel closes files that come with it. Returns the length
+/// of the packet, which may be longer than the buffer. 0 is the end of the connection.
+///
+/// # Errors
+/// `AGAIN` if there is none.
+pub fn receive_bytes(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    retry(|| rustix::net::recv(&socket, &mut *buffer, flags)).map(|(_, bytes)| bytes)
 }
 
-/// Receives a packet from somebody who has no files to give: the kernel drops any.
-pub fn receive_bytes(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let (_, bytes) = rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT)?;
-    Ok(bytes)
-}
-
-/// Waits until something can be received, at most until `until`. False: nothing can.
-pub fn ready(socket: impl AsFd, until: gpreempt_core::time::Instant) -> Result<bool, Errno> {
-    use rustix::event::{PollFd, PollFlags};
+/// Waits until the socket can be read or written, at most until the deadline. False: it cannot.
+pub(crate) fn wait(
+    socket: impl AsFd,
+    flags: PollFlags,
+    deadline: Option<Instant>,
+) -> Result<bool, Errno> {
     loop {
-        let left = until.since(crate::clock::stopwatch());
-        let left = std::time::Duration::from_nanos(left.as_nanos());
-        let timeout = rustix::time::Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-        let mut files = [PollFd::new(&socket, PollFlags::IN)];
-        match rustix::event::poll(&mut files, Some(&timeout)) {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A wait that is too long for the kernel is one without end.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(&socket, flags)], left.as_ref()) {
             Ok(count) => return Ok(count > 0),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+            Err(error) => return Err(error),
         }
     }
 }
 
-/// Whether the other side has closed.
-pub fn has_ended(socket: impl AsFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let mut files = [PollFd::new(&socket, PollFlags::RDHUP)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Whether the other side has closed the connection.
+pub(crate) fn has_ended(socket: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    poll(&mut files, Some(&now)).is_ok() && files[0].revents().intersects(ends)
+    retry(|| poll(&mut polled, Some(&now))).is_ok() && polled[0].revents().intersects(ends)
+}
+
+/// Calls again when a signal interrupted the call.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-
-    fn path(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("gpreempt-{name}-{}", std::process::id()))
-    }
-
-    #[test]
-    fn an_abandoned_socket_is_replaced_and_a_live_one_is_not() {
-        let path = path("listen");
-        let first = listen(&path).unwrap();
-        assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
-        drop(first);
-        drop(listen(&path).unwrap());
-        std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, "precious").unwrap();
-        assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-        std::fs::remove_file(&path).unwrap();
-    }
 
     #[test]
     fn packets_keep_their_borders_and_carry_files() {
-        let path = path("packets");
-        let listener = listen(&path).unwrap();
-        let one = connect(&path).unwrap();
-        let other = rustix::net::accept(&listener).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        send(one.as_fd(), b"abc", Some(listener.as_fd())).unwrap();
-        send(one.as_fd(), b"de", None).unwrap();
-        let mut buffer = [0; 16];
-        let (bytes, file) = receive(other.as_fd(), &mut buffer).unwrap();
-        assert_eq!((&buffer[..bytes], file.is_some()), (&b"abc"[..], true));
-        assert_eq!(receive_bytes(other.as_fd(), &mut buffer), Ok(2));
-        assert_eq!(receive_bytes(other.as_fd(), &mut buffer), Err(Errno::AGAIN));
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (one, other) = pair;
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send(&one, b"abc", &[null.as_fd(), one.as_fd()]).unwrap();
+        send_blocking(&one, b"de", &[]).unwrap();
+        send(&one, b"too long", &[]).unwrap();
+        let mut buffer = [0; 4];
+        let Received { bytes, files, is_cut } = receive(&other, &mut buffer).unwrap();
+        assert_eq!((&buffer[..bytes], files.len(), is_cut), (&b"abc"[..], 2, false));
+        drop(files);
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(2));
+        assert!(receive(&other, &mut buffer).unwrap().is_cut);
+        assert_eq!(receive_bytes(&other, &mut buffer), Err(Errno::AGAIN));
+        assert_eq!(wait(&other, PollFlags::IN, Some(Instant::now())), Ok(false));
+        assert!(!has_ended(&other));
+        send(&one, b"too long", &[]).unwrap();
         drop(one);
-        assert_eq!(receive_bytes(other.as_fd(), &mut buffer), Ok(0));
+        assert!(has_ended(&other));
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(8));
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(0));
     }
 }

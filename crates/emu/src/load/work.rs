@@ -81,7 +81,7 @@ pub(super) fn ready(gpu: &mut Gpu, load: &Load, name: &'static str) -> Result<Re
         load: name,
         pid: std::process::id(),
         at_ns: monotonic().as_nanos(),
-        device: device.map(|device| device.name).unwrap_or_default(),
+        device: device.map(|device| device.name.to_string()).unwrap_or_default(),
         kernel: Shape { kernel: KERNEL, groups: load.groups, waves: 1, length_us: load.kernel_us },
     })
 }

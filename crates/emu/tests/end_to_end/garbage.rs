@@ -10,6 +10,7 @@ use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::emulator::client::{Client, Launch};
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
 use gpreempt_wire::emulator::{Refusal, Request, Role};
+use gpreempt_wire::message::Body;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::scene::{Emulator, eventually};

@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::time::Duration;
 
-use crate::clock::stopwatch;
 use crate::emulator::EmuError;
-use crate::emulator::connection::Connection;
+use crate::emulator::connection::{Connection, deadline};
 use crate::emulator::launch::PACKET_BYTES;
 use crate::emulator::ring_page::{Places, QueuePage, QueueState};
 use crate::emulator::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
@@ -182,19 +182,18 @@ impl Queue {
     /// # Errors
     /// The queue is gone, or the emulator.
     pub fn wait(&self, count: u64, timeout: Duration) -> Result<bool, EmuError> {
-        let until = stopwatch() + timeout;
+        let until = deadline(timeout);
         loop {
             let completed = self.completed();
             if completed >= count {
                 return Ok(true);
             }
             self.check()?;
-            let left = until.since(stopwatch());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            let left = left.min(LOOK).as_nanos();
-            self.page.wait_beyond(completed, std::time::Duration::from_nanos(left));
+            self.page.wait_beyond(completed, left.min(LOOK));
             // An emulator that was killed cannot say so in the page. Whoever waits in short pieces
             // has to notice as well.
             let is_in_vain = self.completed() == completed;
@@ -226,4 +225,4 @@ impl Queue {
 }
 
 /// How often whoever waits looks whether the emulator is still there.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: std::time::Duration = std::time::Duration::from_millis(100);

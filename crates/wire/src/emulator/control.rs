@@ -12,9 +12,8 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-use crate::clock::stopwatch;
 use crate::emulator::EmuError;
-use crate::emulator::connection::Connection;
+use crate::emulator::connection::{Connection, deadline};
 use crate::emulator::ring_page::QueuePage;
 use crate::emulator::{DeviceInfo, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
 use crate::shared_memory::Access;
@@ -222,7 +221,7 @@ impl Control {
     /// # Errors
     /// The emulator is gone, or does not listen.
     pub fn begin(&mut self, request: &Request) -> Result<u64, EmuError> {
-        self.connection.send(request, stopwatch() + self.timeout)
+        self.connection.send(request, deadline(self.timeout))
     }
 
     /// The next event, if one came. Does not wait. After a call that waited there may be some

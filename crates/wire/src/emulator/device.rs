@@ -4,102 +4,68 @@ use gpreempt_core::capability::{Capabilities, Level, Mechanism};
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
 
-use super::WireError;
-use super::body;
+use crate::codec::{Field, Reader};
+use crate::decode_error::DecodeError;
+use crate::text::Text;
 
-/// One device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Which one.
-    pub device: DeviceId,
-    /// What people call it.
-    pub name: String,
-    /// Compute units.
-    pub compute_units: u32,
-    /// What it can do.
-    pub capabilities: Capabilities,
-    /// Whether a look at a ring can tell that fetched work still runs.
-    pub can_tell_running: bool,
+record! {
+    /// One device.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DeviceInfo {
+        /// Its number.
+        pub device: DeviceId,
+        /// Compute units.
+        pub compute_units: u32,
+        /// What it can do.
+        pub capabilities: Capabilities,
+        /// Whether a look at a ring can tell that fetched work still runs.
+        pub can_tell_running: bool; 3 zeros,
+        /// Its name, for people.
+        pub name: Text<32>,
+    }
 }
 
-const HOLD: u32 = 1;
-const HARDWARE_PRIORITY: u32 = 2;
-const CAN_TELL_RUNNING: u32 = 4;
-const NAME_BYTES: usize = 32;
+const MECHANISMS: [Mechanism; 3] = [Mechanism::Stop, Mechanism::Slice, Mechanism::Watch];
+const LEVELS: [Level; 3] = [Level::Gate, Level::Park, Level::Switch];
 
-impl DeviceInfo {
-    pub(super) fn body(&self) -> body::Device {
-        let Capabilities { mechanism, level, preempt_cost, resume_cost, quiet, .. } =
-            self.capabilities;
-        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let flags = flag(self.capabilities.hold, HOLD)
-            | flag(self.capabilities.hardware_priority, HARDWARE_PRIORITY)
-            | flag(self.can_tell_running, CAN_TELL_RUNNING);
-        let mut name = [0; NAME_BYTES];
-        let kept = shortened(&self.name).as_bytes();
-        name[..kept.len()].copy_from_slice(kept);
-        body::Device {
-            device: self.device.0.into(),
-            compute_units: self.compute_units.into(),
-            mechanism: match mechanism {
-                Mechanism::Stop => 0,
-                Mechanism::Slice => 1,
-                Mechanism::Watch => 2,
-            }
-            .into(),
-            level: match level {
-                Level::Gate => 1,
-                Level::Park => 2,
-                Level::Switch => 3,
-            }
-            .into(),
-            preempt_ns: preempt_cost.as_nanos().into(),
-            resume_ns: resume_cost.as_nanos().into(),
-            quiet_ns: quiet.as_nanos().into(),
-            flags: flags.into(),
-            name_bytes: u32::try_from(kept.len()).unwrap_or(0).into(),
-            name,
-        }
+impl Field for Capabilities {
+    const BYTES: usize = 4 + 3 * Duration::BYTES;
+
+    fn put(&self, body: &mut Vec<u8>) {
+        put_place(&MECHANISMS, self.mechanism, body);
+        put_place(&LEVELS, self.level, body);
+        self.hold.put(body);
+        self.hardware_priority.put(body);
+        self.preempt_cost.put(body);
+        self.resume_cost.put(body);
+        self.quiet.put(body);
     }
 
-    pub(super) fn from_body(kind: u16, body: &body::Device) -> Result<Self, WireError> {
-        let wrong = WireError::Value(kind);
-        let length = usize::try_from(body.name_bytes.get()).map_err(|_| wrong)?;
-        let name = body.name.get(..length).ok_or(wrong)?;
-        let name = std::str::from_utf8(name).map_err(|_| wrong)?.to_owned();
-        let flags = body.flags.get();
-        let mechanism = match body.mechanism.get() {
-            0 => Mechanism::Stop,
-            1 => Mechanism::Slice,
-            2 => Mechanism::Watch,
-            _ => return Err(wrong),
-        };
-        let level = match body.level.get() {
-            1 => Level::Gate,
-            2 => Level::Park,
-            3 => Level::Switch,
-            _ => return Err(wrong),
-        };
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            device: DeviceId(body.device.get()),
-            name,
-            compute_units: body.compute_units.get(),
-            capabilities: Capabilities {
-                mechanism,
-                level,
-                preempt_cost: Duration::from_nanos(body.preempt_ns.get()),
-                resume_cost: Duration::from_nanos(body.resume_ns.get()),
-                quiet: Duration::from_nanos(body.quiet_ns.get()),
-                hold: flags & HOLD != 0,
-                hardware_priority: flags & HARDWARE_PRIORITY != 0,
-            },
-            can_tell_running: flags & CAN_TELL_RUNNING != 0,
+            mechanism: take_place(&MECHANISMS, "mechanism", reader)?,
+            level: take_place(&LEVELS, "level", reader)?,
+            hold: bool::take("hold", reader)?,
+            hardware_priority: bool::take("hardware_priority", reader)?,
+            preempt_cost: Duration::take("preempt_cost", reader)?,
+            resume_cost: Duration::take("resume_cost", reader)?,
+            quiet: Duration::take("quiet", reader)?,
         })
     }
 }
 
-/// As much of a name as fits, in whole characters.
-fn shortened(name: &str) -> &str {
-    let end = (0..=NAME_BYTES.min(name.len())).rev().find(|&at| name.is_char_boundary(at));
-    &name[..end.unwrap_or(0)]
+/// Writes a value as its place in a list, from 0 on.
+fn put_place<T: PartialEq + Copy>(list: &[T; 3], value: T, body: &mut Vec<u8>) {
+    let place = list.iter().zip(0_u8..).find(|(known, _)| **known == value);
+    // PANIC: the lists above have every value.
+    place.expect("a value of the list").1.put(body);
+}
+
+fn take_place<T: Copy>(
+    list: &[T; 3],
+    name: &'static str,
+    reader: &mut Reader<'_>,
+) -> Result<T, DecodeError> {
+    let place = usize::from(u8::take(name, reader)?);
+    list.get(place).copied().ok_or_else(|| DecodeError::field(name, "between 0 and 2"))
 }

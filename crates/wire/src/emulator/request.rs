@@ -3,12 +3,12 @@
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
-use zerocopy::IntoBytes;
 
-use super::header::{self, WireError};
-use super::{body, body::read};
+use super::PROTOCOL;
+use crate::codec::{Field, Reader};
+use crate::decode_error::DecodeError;
 
-/// What a peer is here for.
+/// What a peer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Computes.
@@ -16,181 +16,104 @@ pub enum Role {
         /// How much memory its kernels need.
         memory_bytes: u32,
     },
-    /// Controls the queues of others.
+    /// Controls the queues of other processes.
     Control {
-        /// Wants to be told of tasks and queues that appear and vanish.
+        /// Receives an event for each task and queue that appears or vanishes.
         watches: bool,
-        /// Whatever it has stopped or slowed goes on as before when it is gone.
+        /// When the connection ends, the emulator undoes everything that it stopped or slowed.
         releases: bool,
     },
 }
 
-/// A question or a wish. Every one is answered once, apart from what [`Request::List`] says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// The first message. Answer: Welcome; a client's carries its doorbell, an eventfd.
-    Hello(Role),
-    /// A client opens a queue. Answer: Opened, with the ring's page as a memfd.
-    OpenQueue {
-        /// Where.
-        device: DeviceId,
-        /// Packets its ring holds: a power of two.
-        capacity: u32,
-    },
-    /// A client closes a queue. Answer: Done.
-    CloseQueue(QueueId),
-    /// A client reads its memory on the device. Answer: Data.
-    Read {
-        /// From where.
-        address: u32,
-        /// How much.
-        bytes: u32,
-    },
-    /// Everything there is. Answers: Device and, if this is control, Task and Queue for each one;
-    /// then Done.
-    List,
-    /// Take a queue off its device, in the middle of whatever it does. Answer: Done when it is.
-    Stop(QueueId),
-    /// Let it go on. Answer: Done when it does.
-    Resume(QueueId),
-    /// Fetch nothing more from its ring; what was fetched ends. Answer: Done when nothing is.
-    Park(QueueId),
-    /// Fetch again. Answer: Done when it is.
-    Unpark(QueueId),
-    /// Give it a slice. Answer: Done when it has.
-    SetSlice {
-        /// Which queue.
-        queue: QueueId,
-        /// How long, or none for the one it came with.
-        slice: Option<Duration>,
-    },
-    /// This queue alone may be held across its gaps on its device, as long as this connection
-    /// lasts. Answer: Done.
-    PermitHold(QueueId),
-    /// This queue may no longer be held. Answer: Done.
-    ForbidHold(QueueId),
-    /// Tells the hardware a queue's priority. Answer: Done.
-    SetPriority {
-        /// Which queue.
-        queue: QueueId,
-        /// How important it is.
-        priority: Priority,
-    },
-    /// The page with a queue's indices, read-only. Answer: Page, with a memfd.
-    Page(QueueId),
-    /// What a queue got. Answer: Usage.
-    Usage(QueueId),
-}
+/// One byte for the role, two flags of control, a zero, and the memory of a client. What a role
+/// does not have is zero.
+impl Field for Role {
+    const BYTES: usize = 8;
 
-const CLIENT: u32 = 1;
-const CONTROL: u32 = 2;
-const WATCHES: u32 = 1;
-const RELEASES: u32 = 2;
-
-impl Request {
-    /// The message that asks this, under a number that is not 0.
-    pub fn encode(&self, request: u64) -> Vec<u8> {
-        let of = |queue: QueueId| body::Queue { queue: queue.0.into() };
-        let (kind, body) = match *self {
-            Self::Hello(role) => (1, hello(role).as_bytes().to_vec()),
-            Self::OpenQueue { device, capacity } => {
-                let body = body::Open { device: device.0.into(), capacity: capacity.into() };
-                (2, body.as_bytes().to_vec())
-            }
-            Self::CloseQueue(queue) => (3, of(queue).as_bytes().to_vec()),
-            Self::Read { address, bytes } => {
-                let body = body::Read { address: address.into(), bytes: bytes.into() };
-                (4, body.as_bytes().to_vec())
-            }
-            Self::List => (5, Vec::new()),
-            Self::Stop(queue) => (6, of(queue).as_bytes().to_vec()),
-            Self::Resume(queue) => (7, of(queue).as_bytes().to_vec()),
-            Self::SetSlice { queue, slice } => {
-                let slice_ns = slice.map_or(0, |slice| slice.as_nanos().max(1));
-                let body = body::SetSlice { queue: queue.0.into(), slice_ns: slice_ns.into() };
-                (8, body.as_bytes().to_vec())
-            }
-            Self::PermitHold(queue) => (9, of(queue).as_bytes().to_vec()),
-            Self::ForbidHold(queue) => (10, of(queue).as_bytes().to_vec()),
-            Self::SetPriority { queue, priority } => {
-                let priority = u32::from(priority.level()).into();
-                let body = body::SetPriority { queue: queue.0.into(), priority, zero: 0.into() };
-                (11, body.as_bytes().to_vec())
-            }
-            Self::Page(queue) => (12, of(queue).as_bytes().to_vec()),
-            Self::Usage(queue) => (13, of(queue).as_bytes().to_vec()),
-            Self::Park(queue) => (14, of(queue).as_bytes().to_vec()),
-            Self::Unpark(queue) => (15, of(queue).as_bytes().to_vec()),
+    fn put(&self, body: &mut Vec<u8>) {
+        let (role, watches, releases, memory_bytes) = match *self {
+            Self::Client { memory_bytes } => (CLIENT, false, false, memory_bytes),
+            Self::Control { watches, releases } => (CONTROL, watches, releases, 0),
         };
-        header::encode(kind, request, &body)
+        role.put(body);
+        watches.put(body);
+        releases.put(body);
+        0_u8.put(body);
+        memory_bytes.put(body);
     }
 
-    /// The request in a message, and its number.
-    ///
-    /// # Errors
-    /// The bytes are no request.
-    pub fn decode(bytes: &[u8]) -> Result<(u64, Self), WireError> {
-        let (kind, request, rest) = header::decode(bytes)?;
-        let queue = || read::<body::Queue>(kind, rest).map(|body| QueueId(body.queue.get()));
-        let asked = match kind {
-            1 => Self::Hello(role(kind, read(kind, rest)?)?),
-            2 => {
-                let body: &body::Open = read(kind, rest)?;
-                let device = DeviceId(body.device.get());
-                Self::OpenQueue { device, capacity: body.capacity.get() }
-            }
-            3 => Self::CloseQueue(queue()?),
-            4 => {
-                let body: &body::Read = read(kind, rest)?;
-                Self::Read { address: body.address.get(), bytes: body.bytes.get() }
-            }
-            5 if rest.is_empty() => Self::List,
-            5 => return Err(WireError::Size { kind, bytes: rest.len() }),
-            6 => Self::Stop(queue()?),
-            7 => Self::Resume(queue()?),
-            8 => {
-                let body: &body::SetSlice = read(kind, rest)?;
-                let slice = Some(body.slice_ns.get()).filter(|&ns| ns > 0);
-                let slice = slice.map(Duration::from_nanos);
-                Self::SetSlice { queue: QueueId(body.queue.get()), slice }
-            }
-            9 => Self::PermitHold(queue()?),
-            10 => Self::ForbidHold(queue()?),
-            11 => {
-                let body: &body::SetPriority = read(kind, rest)?;
-                let level = u8::try_from(body.priority.get()).ok();
-                let priority = level.and_then(Priority::new).ok_or(WireError::Value(kind))?;
-                Self::SetPriority { queue: QueueId(body.queue.get()), priority }
-            }
-            12 => Self::Page(queue()?),
-            13 => Self::Usage(queue()?),
-            14 => Self::Park(queue()?),
-            15 => Self::Unpark(queue()?),
-            other => return Err(WireError::Kind(other)),
-        };
-        if request == 0 { Err(WireError::Value(kind)) } else { Ok((request, asked)) }
+    fn take(name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let role = u8::take(name, reader)?;
+        let watches = bool::take("watches", reader)?;
+        let releases = bool::take("releases", reader)?;
+        reader.zeros(1)?;
+        let memory_bytes = u32::take("memory_bytes", reader)?;
+        match (role, watches, releases, memory_bytes) {
+            (CLIENT, false, false, _) => Ok(Self::Client { memory_bytes }),
+            (CONTROL, _, _, 0) => Ok(Self::Control { watches, releases }),
+            _ => Err(DecodeError::field(name, "1 with memory, or 2 with flags")),
+        }
     }
 }
 
-fn hello(role: Role) -> body::Hello {
-    let (role, flags, memory_bytes) = match role {
-        Role::Client { memory_bytes } => (CLIENT, 0, memory_bytes),
-        Role::Control { watches, releases } => {
-            let flags = if watches { WATCHES } else { 0 } | if releases { RELEASES } else { 0 };
-            (CONTROL, flags, 0)
-        }
-    };
-    let memory_bytes = memory_bytes.into();
-    body::Hello { role: role.into(), flags: flags.into(), memory_bytes, zero: 0.into() }
-}
+const CLIENT: u8 = 1;
+const CONTROL: u8 = 2;
 
-fn role(kind: u16, body: &body::Hello) -> Result<Role, WireError> {
-    let (flags, memory_bytes) = (body.flags.get(), body.memory_bytes.get());
-    match body.role.get() {
-        CLIENT if flags == 0 => Ok(Role::Client { memory_bytes }),
-        CONTROL if flags & !(WATCHES | RELEASES) == 0 => {
-            Ok(Role::Control { watches: flags & WATCHES != 0, releases: flags & RELEASES != 0 })
-        }
-        _ => Err(WireError::Value(kind)),
+messages! {
+    /// A request to the emulator. Each is answered once, apart from [`Request::List`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Request of PROTOCOL, from 1 {
+        /// The first message. Answer: Welcome; a client's carries its doorbell, an eventfd.
+        1 = Hello(role: Role),
+        /// A client opens a queue. Answer: Opened, with the ring's page as a memfd.
+        2 = OpenQueue {
+            /// Its device.
+            device: DeviceId,
+            /// Packets its ring holds: a power of two.
+            capacity: u32,
+        },
+        /// A client closes a queue. Answer: Done.
+        3 = CloseQueue(queue: QueueId),
+        /// A client reads its memory on the device. Answer: Data.
+        4 = Read {
+            /// From where.
+            address: u32,
+            /// How much.
+            bytes: u32,
+        },
+        /// All devices and, for control, tasks and queues. Answers: Device, Task and Queue for each
+        /// one; then Done.
+        5 = List,
+        /// Take a queue off its device, in the middle of a kernel. Answer: Done when it is off.
+        6 = Stop(queue: QueueId),
+        /// Let a queue run again. Answer: Done when it does.
+        7 = Resume(queue: QueueId),
+        /// Give a queue a slice. Answer: Done when it has it.
+        8 = SetSlice {
+            /// The queue.
+            queue: QueueId,
+            /// How long, or none for the slice that the queue began with.
+            slice: Option<Duration>,
+        },
+        /// This queue alone may be held across its gaps on its device, as long as this connection
+        /// lasts. Answer: Done.
+        9 = PermitHold(queue: QueueId),
+        /// This queue may no longer be held. Answer: Done.
+        10 = ForbidHold(queue: QueueId),
+        /// Tells the hardware a queue's priority. Answer: Done.
+        11 = SetPriority {
+            /// The queue.
+            queue: QueueId,
+            /// Its priority.
+            priority: Priority; 7 zeros,
+        },
+        /// The page with a queue's indices, read-only. Answer: Page, with a memfd.
+        12 = Page(queue: QueueId),
+        /// How much a queue ran. Answer: Usage.
+        13 = Usage(queue: QueueId),
+        /// Fetch nothing more from a queue's ring; what was fetched ends. Answer: Done when it has.
+        14 = Park(queue: QueueId),
+        /// Fetch again. Answer: Done when it does.
+        15 = Unpark(queue: QueueId),
     }
 }
