@@ -1,7 +1,7 @@
 //! Any packet is a message with exactly one encoding, or an error of one line, in both directions.
 #![no_main]
 
-use gpreempt_wire::header::{Header, request_of};
+use gpreempt_wire::header::{DAEMON, Header, request_of};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     // The same bytes behind a header that is right, so that the fields are reached more often.
     if let Some(([low, high], body)) = bytes.split_first_chunk() {
         let kind = u16::from_le_bytes([*low, *high]);
-        if let Ok(packet) = (Header { kind, request: 1 }).join(body) {
+        if let Ok(packet) = (Header { kind, request: 1 }).join(&DAEMON, body) {
             check::<Request>(&packet);
             check::<Reply>(&packet);
         }

@@ -1,7 +1,7 @@
 //! Why something did not work: a code for the program, a sentence for people.
 
-use gpreempt_emu::EmuError;
 use gpreempt_wire::client::ClientError;
+use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::refusal::RefusalCode;
 
 use crate::code::Code;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 pub(crate) use gpreempt_wire::queue::StopDepth as Depth;
-use gpreempt_wire::queue::{QUEUE_IDS_MAX, QueueIds, QueueRecord};
+use gpreempt_wire::queue::{QUEUE_IDS_MAX, QueueIds, QueueRecord, QueueStop};
 use gpreempt_wire::request::Request;
 
 use crate::code::Code;
@@ -95,7 +95,8 @@ fn stop(ids: &[u64], grace_us: u32, depth: Depth, until: Option<Instant>) -> Res
 
 fn ask_to_stop(ids: &[u64], grace_us: u32, depth: Depth) -> Result<(), Failure> {
     let (queues, lease_ms) = (queue_ids(ids)?, session::lease());
-    session::do_it(&Request::SuspendQueues { queues, grace_us, lease_ms, depth })
+    let stop = QueueStop { queues, grace_us, lease_ms, depth };
+    session::do_it(&Request::SuspendQueues(stop))
 }
 
 fn wait_until_off(ids: &[u64], until: Option<Instant>) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //! suspended and resumed.
 //!
 //! From the bottom up: [`abi`] is what the kernel's header says; a [`door`] carries calls to the
-//! kernel or to something with the same rules ([`fake`]); a [`session`] is what a debugger has with
+//! kernel or to something with the same rules (in tests); a [`session`] is what a debugger has with
 //! one process, and the only way to stop single queues; [`pause`] stops a whole process where there
 //! is none. [`AmdBackend`] is all of that for the scheduler's loop. [`queue`], [`topology`] and
 //! [`activity`] look without touching anything, and [`probe`] says what a machine can do and what
@@ -13,7 +13,8 @@ pub mod activity;
 mod backend;
 mod destroyer;
 pub mod door;
-pub mod fake;
+#[cfg(test)]
+pub(crate) mod fake;
 mod kernel_scheduler;
 mod lookout;
 pub mod node;

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gpreempt_core::id::DeviceId;
-use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
+use gpreempt_emu::kfd::Rules;
 use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
 use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
+use gpreempt_wire::emulated_kfd::GPU_SOCKET;
 
 /// An emulated GPU in real time, for real processes on any machine.
 #[derive(Debug, Parser)]

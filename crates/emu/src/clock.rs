@@ -1,26 +1,6 @@
-//! The time that everything follows.
-
-use std::sync::OnceLock;
+//! The time of the devices.
 
 use gpreempt_core::time::{Duration, Instant};
-use rustix::time::{ClockId, clock_gettime};
-
-/// `CLOCK_MONOTONIC`.
-pub fn monotonic() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    // The clock begins at zero when the machine starts.
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Instant::from_nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-/// A clock for waiting, the same in every process only in how fast it goes. It is the C library's:
-/// the one above looks for the kernel's page by itself, which a process that runs in a debugger
-/// for memory does not survive, and clients live in other people's processes.
-pub(crate) fn stopwatch() -> Instant {
-    static START: OnceLock<std::time::Instant> = OnceLock::new();
-    let passed = START.get_or_init(std::time::Instant::now).elapsed();
-    Instant::from_nanos(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
-}
 
 /// The device's time: the machine's, less what the device could not keep up with.
 #[derive(Clone, Copy, Debug, Default)]

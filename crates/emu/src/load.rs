@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpreempt_core::id::DeviceId;
 
-use crate::error::EmuError;
+use gpreempt_wire::emulator::EmuError;
 
 pub use be::BestEffort;
 pub use lc::LatencyCritical;

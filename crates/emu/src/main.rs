@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use gpreempt_emu::EmuError;
 use gpreempt_emu::load::{LoadError, Stop};
 use gpreempt_emu::server::{KfdOptions, Options, Server};
+use gpreempt_wire::emulator::EmuError;
 
 use args::{Args, Command, LoadCommand};
 

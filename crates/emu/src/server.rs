@@ -8,6 +8,7 @@ mod answer;
 mod close;
 mod connection;
 mod kfd;
+mod listen;
 pub(crate) mod queue;
 mod report;
 
@@ -21,6 +22,7 @@ use gpreempt_sim::isa::Program;
 use gpreempt_sim::kernels;
 use gpreempt_sim::live::{CallId, LiveGpu, Progress};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
+use gpreempt_wire::clock::monotonic;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{
@@ -28,7 +30,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::clock::{DeviceClock, monotonic};
+use crate::clock::DeviceClock;
 use connection::Connection;
 pub use kfd::KfdOptions;
 use kfd::KfdSide;
@@ -76,7 +78,7 @@ pub enum ServeError {
 
 /// The kernels of the emulated GPU, by the number that packets use.
 pub const KERNELS: [&str; 5] = ["counter", "mix", "reduce", "histogram", "stencil"];
-const _: () = assert!(KERNELS.len() == crate::client::KERNEL_COUNT as usize);
+const _: () = assert!(KERNELS.len() == gpreempt_wire::emulator::client::KERNEL_COUNT as usize);
 
 /// The emulator.
 #[derive(Debug)]
@@ -304,7 +306,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl Listening {
     fn new(path: PathBuf) -> Result<Self, ServeError> {
-        let fd = crate::socket::listen(&path)
+        let fd = listen::listen(&path)
             .map_err(|errno| ServeError::Listen { path: path.clone(), errno })?;
         Ok(Self { fd, file: identity(&path), path })
     }

@@ -4,6 +4,7 @@ mod client_error;
 mod follow;
 mod hint_writer;
 mod pace;
+mod socket;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ pub use client_error::ClientError;
 pub use follow::Follow;
 pub use hint_writer::HintWriter;
 use pace::Pace;
+use socket::Socket;
 
 use crate::mapping::Mapping;
 use crate::message::Message;
@@ -22,7 +24,6 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::role::Role;
 use crate::snapshot::Assembly;
-use crate::socket::Socket;
 use crate::socket_path::Surroundings;
 use crate::text::Text;
 

@@ -1,6 +1,6 @@
 //! What is wrong with a packet.
 
-use crate::header::{BODY_BYTES_MAX, HEADER_BYTES, VERSION};
+use crate::header::HEADER_BYTES;
 
 /// Why some bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,10 +15,12 @@ pub enum DecodeError {
     #[error("the packet begins with {0:#010x}; it is not one of gpreempt's")]
     Magic(u32),
     /// Another version of ours.
-    #[error("the message has protocol version {theirs}, this program speaks version {VERSION}")]
+    #[error("the message has protocol version {theirs}, this program speaks version {ours}")]
     Version {
         /// What the sender speaks.
         theirs: u16,
+        /// What this program speaks.
+        ours: u16,
     },
     /// No such message in this direction.
     #[error("message kind {0:#06x} is not known here")]
@@ -32,8 +34,13 @@ pub enum DecodeError {
         found: usize,
     },
     /// More than a packet may have.
-    #[error("a body of {0} bytes is too long; the limit is {BODY_BYTES_MAX}")]
-    TooLong(usize),
+    #[error("a body of {found} bytes is too long; the limit is {limit}")]
+    TooLong {
+        /// What there is.
+        found: usize,
+        /// What the protocol allows.
+        limit: usize,
+    },
     /// The body is not as long as its kind.
     #[error("the body has {found} bytes where its kind has {wanted}")]
     BodyLength {

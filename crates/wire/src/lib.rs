@@ -10,18 +10,30 @@
 //!   client::HintWriter == hint_page::HintPage (shared memory) == hint_reader::HintReader
 //! ```
 //!
+//! The emulated GPU and its KFD are reached in the same way: [`emulator`] and [`emulated_kfd`] have
+//! their messages, shared memory and clients. All three protocols share the [`header`], the
+//! [`packet_socket`] and the macros that define messages (`message_macros.rs`).
+//!
 //! Encoding and decoding are pure and total: any bytes are a message or one
 //! [`decode_error::DecodeError`]. Values that a decoder returns are within the limits that their
 //! types promise; whether the sender may ask for what it asks is the daemon's affair.
 
+mod codec;
+#[macro_use]
+mod message_macros;
+
 pub mod client;
+pub mod clock;
 pub mod decode_error;
+pub mod emulated_kfd;
+pub mod emulator;
 pub mod event;
 pub mod header;
 pub mod hint_page;
 pub mod hint_reader;
 pub mod mapping;
 pub mod message;
+pub mod packet_socket;
 pub mod policy;
 pub mod process;
 pub mod queue;
@@ -30,8 +42,8 @@ pub mod reply;
 pub mod request;
 pub mod role;
 pub mod server;
+mod shared_memory;
 pub mod snapshot;
-mod socket;
 pub mod socket_path;
 #[cfg(feature = "state")]
 pub mod state;

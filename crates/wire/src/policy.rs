@@ -32,14 +32,14 @@ pub struct ParameterError;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct ParameterLayout {
+struct ParameterLayout {
     name: [u8; 24],
     value: U64,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Layout {
+struct Layout {
     name: [u8; 32],
     count: U32,
     reserved: [u8; 4],
@@ -87,7 +87,7 @@ impl PolicySettings {
         Ok(())
     }
 
-    pub(crate) fn to_layout(&self) -> Layout {
+    fn to_layout(&self) -> Layout {
         let mut parameters =
             [ParameterLayout { name: [0; 24], value: U64::ZERO }; Self::PARAMETERS_MAX];
         let mut count = 0;
@@ -100,7 +100,7 @@ impl PolicySettings {
         Layout { name, count: U32::new(count), reserved: [0; 4], parameters }
     }
 
-    pub(crate) fn from_layout(layout: &Layout) -> Result<Self, DecodeError> {
+    fn from_layout(layout: &Layout) -> Result<Self, DecodeError> {
         check_zero(&layout.reserved)?;
         let too_many = DecodeError::field("count", "at most 16");
         let count = usize::try_from(layout.count.get()).map_err(|_| too_many)?;
@@ -118,6 +118,8 @@ impl PolicySettings {
         Ok(Self { name, parameters })
     }
 }
+
+field_by_layout!(PolicySettings, Layout);
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ use std::fmt;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::codec::{Field, Reader};
 use crate::decode_error::{DecodeError, check_zero};
 
 /// A process.
@@ -19,7 +20,7 @@ pub struct Process {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Layout {
+struct Layout {
     pid: U32,
     reserved: [u8; 4],
     start_ticks: U64,
@@ -54,7 +55,7 @@ impl Process {
         self.start_ticks
     }
 
-    pub(crate) fn to_layout(self) -> Layout {
+    fn to_layout(self) -> Layout {
         Layout {
             pid: U32::new(self.pid),
             reserved: [0; 4],
@@ -62,12 +63,28 @@ impl Process {
         }
     }
 
-    pub(crate) fn from_layout(layout: Layout) -> Result<Self, DecodeError> {
+    fn from_layout(layout: &Layout) -> Result<Self, DecodeError> {
         check_zero(&layout.reserved)?;
         Self::new(layout.pid.get(), layout.start_ticks.get()).ok_or(DecodeError::field(
             "process",
             "a pid of at most 31 bits; its start is 0 if the pid is 0",
         ))
+    }
+}
+
+field_by_layout!(Process, Layout);
+
+/// [`Process::SENDER`] stands for none, where no message can be about its sender.
+impl Field for Option<Process> {
+    const BYTES: usize = Process::BYTES;
+
+    fn put(&self, body: &mut Vec<u8>) {
+        self.unwrap_or(Process::SENDER).put(body);
+    }
+
+    fn take(name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let process = Process::take(name, reader)?;
+        Ok(Some(process).filter(|process| *process != Process::SENDER))
     }
 }
 

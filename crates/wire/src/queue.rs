@@ -1,9 +1,12 @@
 //! Queues by their numbers: what is known of them, and several of them at once.
 
+use std::num::NonZeroU32;
+
 use gpreempt_core::priority::Priority;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::codec::{Field, Reader};
 use crate::decode_error::{DecodeError, check_zero};
 use crate::header::BODY_BYTES_MAX;
 use crate::text::Text;
@@ -17,23 +20,21 @@ const RECORD_BYTES: usize = size_of::<RecordLayout>();
 const PAGE_BYTES: usize = size_of::<PageLayout>();
 const _: () = assert!(RECORD_BYTES == 80 && PAGE_BYTES == 8 && QUEUE_RECORDS_MAX == 50);
 
-/// What kind of device a queue is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// One that this version has no number for.
-    Other,
-    /// An NVIDIA GPU.
-    Nvidia,
-    /// An AMD GPU.
-    Amd,
-    /// An emulated GPU.
-    Emulated,
+codes! {
+    /// What kind of device a queue is on.
+    pub enum DeviceKind as u8, "between 0 and 3" {
+        /// One that this version has no number for.
+        Other = 0,
+        /// An NVIDIA GPU.
+        Nvidia = 1,
+        /// An AMD GPU.
+        Amd = 2,
+        /// An emulated GPU.
+        Emulated = 3,
+    }
 }
 
 impl DeviceKind {
-    /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Other, Self::Nvidia, Self::Amd, Self::Emulated];
-
     /// The kind of that name, as the service calls its devices.
     pub fn named(name: &str) -> Self {
         match name {
@@ -43,43 +44,17 @@ impl DeviceKind {
             _ => Self::Other,
         }
     }
-
-    const fn code(self) -> u8 {
-        match self {
-            Self::Other => 0,
-            Self::Nvidia => 1,
-            Self::Amd => 2,
-            Self::Emulated => 3,
-        }
-    }
 }
 
-/// How deep a suspension has to reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopDepth {
-    /// As deep as the device can.
-    Any,
-    /// Level 2: no more fetching; the running kernel ends.
-    Deactivate,
-    /// Level 3: the running kernel is saved in the middle.
-    Interrupt,
-}
-
-impl StopDepth {
-    /// Every depth.
-    pub const ALL: [Self; 3] = [Self::Any, Self::Deactivate, Self::Interrupt];
-
-    pub(crate) const fn code(self) -> u8 {
-        match self {
-            Self::Any => 0,
-            Self::Deactivate => 2,
-            Self::Interrupt => 3,
-        }
-    }
-
-    pub(crate) fn from_code(code: u8) -> Result<Self, DecodeError> {
-        let depth = Self::ALL.into_iter().find(|depth| depth.code() == code);
-        depth.ok_or(DecodeError::field("depth", "0, 2 or 3"))
+codes! {
+    /// How deep a suspension has to reach.
+    pub enum StopDepth as u8, "0, 2 or 3" {
+        /// As deep as the device can.
+        Any = 0,
+        /// Level 2: no more fetching; the running kernel ends.
+        Deactivate = 2,
+        /// Level 3: the running kernel is saved in the middle.
+        Interrupt = 3,
     }
 }
 
@@ -91,9 +66,7 @@ impl StopDepth {
 pub struct QueueIds(Vec<u64>);
 
 /// Their place in a request: the first `count`, then zeros.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct IdsLayout([U64; QUEUE_IDS_MAX]);
+type IdsLayout = [U64; QUEUE_IDS_MAX];
 
 impl QueueIds {
     /// Those queues. Nothing if there are none or more than 256, or one has the number 0.
@@ -110,26 +83,96 @@ impl QueueIds {
         &self.0
     }
 
-    pub(crate) fn to_layout(&self) -> (U32, IdsLayout) {
+    fn places(&self) -> (U32, IdsLayout) {
         let mut places = [U64::ZERO; QUEUE_IDS_MAX];
         for (place, id) in places.iter_mut().zip(&self.0) {
             *place = U64::new(*id);
         }
         // PANIC: there are at most 256.
         let count = u32::try_from(self.0.len()).expect("a small number");
-        (U32::new(count), IdsLayout(places))
+        (U32::new(count), places)
     }
 
-    pub(crate) fn from_layout(count: U32, layout: &IdsLayout) -> Result<Self, DecodeError> {
+    fn from_places(count: U32, places: &IdsLayout) -> Result<Self, DecodeError> {
         let bad = DecodeError::field("queues", "1 to 256 numbers, ascending, then zeros");
         let count = usize::try_from(count.get()).map_err(|_| bad)?;
-        let (ids, rest) = layout.0.split_at_checked(count).ok_or(bad)?;
+        let (ids, rest) = places.split_at_checked(count).ok_or(bad)?;
         let ids: Vec<u64> = ids.iter().map(|id| id.get()).collect();
         let ascends = ids.windows(2).all(|pair| pair[0] < pair[1]);
         let is_good = ascends && ids.first().is_some_and(|first| *first != 0);
         if is_good && rest.iter().all(|id| id.get() == 0) { Ok(Self(ids)) } else { Err(bad) }
     }
 }
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct QueuesLayout {
+    count: U32,
+    reserved: [u8; 4],
+    ids: IdsLayout,
+}
+
+impl QueueIds {
+    fn to_layout(&self) -> QueuesLayout {
+        let (count, ids) = self.places();
+        QueuesLayout { count, reserved: [0; 4], ids }
+    }
+
+    fn from_layout(layout: &QueuesLayout) -> Result<Self, DecodeError> {
+        check_zero(&layout.reserved)?;
+        Self::from_places(layout.count, &layout.ids)
+    }
+}
+
+field_by_layout!(QueueIds, QueuesLayout);
+
+/// Which queues to take off their devices, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueStop {
+    /// The queues.
+    pub queues: QueueIds,
+    /// How long each may continue while it has work, in microseconds.
+    pub grace_us: u32,
+    /// After how many milliseconds they run again by themselves.
+    pub lease_ms: NonZeroU32,
+    /// How deep it has to reach.
+    pub depth: StopDepth,
+}
+
+/// The count is apart from the numbers that it counts.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StopLayout {
+    count: U32,
+    grace_us: U32,
+    lease_ms: U32,
+    depth: u8,
+    reserved: [u8; 3],
+    ids: IdsLayout,
+}
+
+impl QueueStop {
+    fn to_layout(&self) -> StopLayout {
+        let (count, ids) = self.queues.places();
+        let (grace_us, lease_ms) = (U32::new(self.grace_us), U32::new(self.lease_ms.get()));
+        let depth = self.depth.number();
+        StopLayout { count, grace_us, lease_ms, depth, reserved: [0; 3], ids }
+    }
+
+    fn from_layout(layout: &StopLayout) -> Result<Self, DecodeError> {
+        check_zero(&layout.reserved)?;
+        let lease_ms = NonZeroU32::new(layout.lease_ms.get());
+        let depth = StopDepth::ALL.into_iter().find(|depth| depth.number() == layout.depth);
+        Ok(Self {
+            queues: QueueIds::from_places(layout.count, &layout.ids)?,
+            grace_us: layout.grace_us.get(),
+            lease_ms: lease_ms.ok_or(DecodeError::field("lease_ms", "at least 1"))?,
+            depth: depth.ok_or(DecodeError::field("depth", "0, 2 or 3"))?,
+        })
+    }
+}
+
+field_by_layout!(QueueStop, StopLayout);
 
 /// One queue as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +247,7 @@ impl QueueRecord {
             device: U32::new(self.device),
             priority: self.priority.level(),
             level: self.level,
-            kind: self.kind.code(),
+            kind: self.kind.number(),
             flags: flags.iter().zip(0..).map(|(is_set, bit)| u8::from(*is_set) << bit).sum(),
             name: self.name.to_bytes(),
         }
@@ -216,7 +259,7 @@ impl QueueRecord {
             return Err(DecodeError::field("flags", "made of the five lowest bits"));
         }
         let has = |bit: u8| layout.flags & (1 << bit) != 0;
-        let kind = DeviceKind::ALL.into_iter().find(|kind| kind.code() == layout.kind);
+        let kind = DeviceKind::ALL.into_iter().find(|kind| kind.number() == layout.kind);
         let level = Some(layout.level).filter(|level| (1..=3).contains(level));
         let priority = Priority::new(layout.priority);
         Ok(Self {
@@ -277,7 +320,7 @@ impl QueueList {
         self.has_more
     }
 
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
         let page = PageLayout { has_more: u8::from(self.has_more), reserved: [0; 7] };
         let mut bytes = page.as_bytes().to_vec();
         for record in &self.records {
@@ -286,7 +329,7 @@ impl QueueList {
         bytes
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let whole = bytes.len().saturating_sub(PAGE_BYTES).div_ceil(RECORD_BYTES);
         let wanted = PAGE_BYTES + whole.min(QUEUE_RECORDS_MAX) * RECORD_BYTES;
         if bytes.len() != wanted {
@@ -305,6 +348,19 @@ impl QueueList {
         };
         let records = rest.chunks(RECORD_BYTES).map(record).collect::<Result<_, _>>()?;
         Ok(Self { records, has_more: page.has_more == 1 })
+    }
+}
+
+impl Field for QueueList {
+    const BYTES: usize = PAGE_BYTES;
+    const IS_OPEN: bool = true;
+
+    fn put(&self, body: &mut Vec<u8>) {
+        body.extend_from_slice(&self.to_bytes());
+    }
+
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Self::from_bytes(reader.rest())
     }
 }
 

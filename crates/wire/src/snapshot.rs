@@ -1,15 +1,13 @@
 //! A JSON text that is longer than a packet, in pieces.
 
-use zerocopy::little_endian::U32;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
+use crate::codec::{Field, Reader};
 use crate::decode_error::DecodeError;
 use crate::header::BODY_BYTES_MAX;
 
 /// The longest snapshot.
 pub const SNAPSHOT_BYTES_MAX: usize = 8 << 20;
 /// The longest piece.
-pub const CHUNK_BYTES_MAX: usize = BODY_BYTES_MAX - size_of::<Layout>();
+pub const CHUNK_BYTES_MAX: usize = BODY_BYTES_MAX - Chunk::BYTES;
 
 /// A piece of a snapshot.
 ///
@@ -20,14 +18,6 @@ pub struct Chunk {
     offset: u32,
     total: u32,
     bytes: Vec<u8>,
-}
-
-/// What a chunk has before its bytes.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct Layout {
-    offset: U32,
-    total: U32,
 }
 
 impl Chunk {
@@ -47,7 +37,7 @@ impl Chunk {
             return Err(DecodeError::field("total", "at most 8 MiB"));
         }
         if bytes.len() > CHUNK_BYTES_MAX {
-            return Err(DecodeError::TooLong(bytes.len()));
+            return Err(DecodeError::TooLong { found: bytes.len(), limit: CHUNK_BYTES_MAX });
         }
         let is_inside = length(offset).saturating_add(bytes.len()) <= length(total);
         if !is_inside || (bytes.is_empty() && total != 0) {
@@ -70,17 +60,22 @@ impl Chunk {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
 
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let layout = Layout { offset: U32::new(self.offset), total: U32::new(self.total) };
-        [layout.as_bytes(), &self.bytes].concat()
+impl Field for Chunk {
+    const BYTES: usize = 2 * u32::BYTES;
+    const IS_OPEN: bool = true;
+
+    fn put(&self, body: &mut Vec<u8>) {
+        self.offset.put(body);
+        self.total.put(body);
+        body.extend_from_slice(&self.bytes);
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let wanted = size_of::<Layout>();
-        let (layout, rest) = Layout::read_from_prefix(bytes)
-            .map_err(|_| DecodeError::BodyLength { found: bytes.len(), wanted })?;
-        Self::new(layout.offset.get(), layout.total.get(), rest.to_vec())
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let offset = u32::take("offset", reader)?;
+        let total = u32::take("total", reader)?;
+        Self::new(offset, total, reader.rest().to_vec())
     }
 }
 

@@ -21,7 +21,7 @@ pub struct TraitsChange {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct Layout {
+struct Layout {
     present: u8,
     priority: u8,
     reserved: [u8; 2],
@@ -34,7 +34,7 @@ const WEIGHT: u8 = 2;
 const DEADLINE: u8 = 4;
 
 impl TraitsChange {
-    pub(crate) fn to_layout(self) -> Layout {
+    fn to_layout(self) -> Layout {
         let bit = |is_present: bool, bit: u8| if is_present { bit } else { 0 };
         Layout {
             present: bit(self.priority.is_some(), PRIORITY)
@@ -47,7 +47,7 @@ impl TraitsChange {
         }
     }
 
-    pub(crate) fn from_layout(layout: Layout) -> Result<Self, DecodeError> {
+    fn from_layout(layout: &Layout) -> Result<Self, DecodeError> {
         check_zero(&layout.reserved)?;
         if layout.present & !(PRIORITY | WEIGHT | DEADLINE) != 0 {
             return Err(DecodeError::field("present", "made of the bits 1, 2 and 4"));
@@ -73,12 +73,14 @@ impl TraitsChange {
     }
 }
 
+field_by_layout!(TraitsChange, Layout);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(bytes: [u8; 16]) -> Result<TraitsChange, DecodeError> {
-        TraitsChange::from_layout(Layout::read_from_bytes(&bytes).unwrap())
+        TraitsChange::from_layout(&Layout::read_from_bytes(&bytes).unwrap())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::queue::{QueueIds, QueueList, StopDepth};
+use gpreempt_wire::queue::{QueueIds, QueueList, QueueStop, StopDepth};
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -82,7 +82,7 @@ fn the_examples_are_what_the_encoder_makes() {
     let queues = QueueIds::new(&[7, 9]).unwrap();
     let lease_ms = NonZeroU32::new(60_000).unwrap();
     let (grace_us, depth) = (500, StopDepth::Interrupt);
-    let suspend = Request::SuspendQueues { queues, grace_us, lease_ms, depth };
+    let suspend = Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth });
     assert_example("SuspendQueues", 5, suspend);
 }
 
@@ -118,18 +118,20 @@ fn every_message_is_in_the_tables() {
         Request::Wake,
         Request::ListQueues { after: 0 },
         Request::ReadQueue { queue: 1 },
-        Request::SuspendQueues {
+        Request::SuspendQueues(QueueStop {
             queues: queues.clone(),
             grace_us: 0,
             lease_ms: NonZeroU32::MIN,
             depth: StopDepth::Any,
-        },
+        }),
         Request::ResumeQueues { queues },
         Request::SetQueue { queue: 1, priority: None },
     ];
     for request in &requests {
         assert_row(&document, request.name(), request);
     }
+    let kinds: Vec<_> = requests.iter().map(|request| (request.kind(), request.name())).collect();
+    assert_eq!(kinds, Request::KINDS);
     let replies = [
         Reply::Ok,
         Reply::Refused(Refusal::new(RefusalCode::Busy, "")),
@@ -141,6 +143,7 @@ fn every_message_is_in_the_tables() {
     for reply in &replies {
         assert_row(&document, reply.name(), reply);
     }
+    assert_eq!(Reply::KINDS.len(), replies.len() + 2, "two have no fixed length");
     // Those without a fixed length.
     let chunk = Reply::Snapshot(Chunk::cut(b"", 0).unwrap());
     assert_eq!((chunk.kind(), chunk.to_bytes().len()), (0x8003, 8));

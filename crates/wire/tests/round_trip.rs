@@ -11,7 +11,7 @@ use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::queue::{
-    DeviceKind, QUEUE_IDS_MAX, QueueIds, QueueList, QueueRecord, StopDepth,
+    DeviceKind, QUEUE_IDS_MAX, QueueIds, QueueList, QueueRecord, QueueStop, StopDepth,
 };
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
@@ -109,11 +109,8 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|after| Request::ListQueues { after }),
         any::<u64>().prop_map(|queue| Request::ReadQueue { queue }),
         (ids(), any::<u32>(), any::<NonZeroU32>(), select(&StopDepth::ALL[..])).prop_map(
-            |(queues, grace_us, lease_ms, depth)| Request::SuspendQueues {
-                queues,
-                grace_us,
-                lease_ms,
-                depth,
+            |(queues, grace_us, lease_ms, depth)| {
+                Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth })
             },
         ),
         ids().prop_map(|queues| Request::ResumeQueues { queues }),
@@ -264,6 +261,6 @@ proptest! {
         let mut bytes = bytes;
         bytes.resize(wanted, 0);
         let header = gpreempt_wire::header::Header { kind, request: 9 };
-        check_any_bytes(&header.join(&bytes).unwrap());
+        check_any_bytes(&header.join(&gpreempt_wire::header::DAEMON, &bytes).unwrap());
     }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::time::Duration as Time;
-use gpreempt_emu::control::{Control, Listing, Options};
 use gpreempt_sim::model::DeviceModel;
+use gpreempt_wire::emulator::control::{Control, Listing, Options};
 
 use super::actor::{Actor, End};
 use super::scene::Scene;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
-use gpreempt_emu::EmuError;
-use gpreempt_emu::client;
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::client;
 use gpreempt_wire::queue::{DeviceKind, QueueRecord};
 use gpreempt_wire::request::Request;
 

@@ -10,9 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::id::QueueId;
-use gpreempt_emu::control::{Control, Options};
-use gpreempt_emu::page::Reading;
 use gpreempt_wire::client::{Client, ClientOptions};
+use gpreempt_wire::emulator::control::{Control, Options};
+use gpreempt_wire::emulator::ring_page::Reading;
 use gpreempt_wire::queue::QueueRecord;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
-use gpreempt_emu::client::Client;
+use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::refusal::RefusalCode;

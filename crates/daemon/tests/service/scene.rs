@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gpreempt_core::id::DeviceId;
-use gpreempt_emu::control::{Control, Options as ControlOptions};
-use gpreempt_emu::kfd::{GPU_SOCKET, Rules};
+use gpreempt_emu::kfd::Rules;
 use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Stop};
 use gpreempt_emu::server::{KfdOptions, Options, Server};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
+use gpreempt_wire::emulated_kfd::GPU_SOCKET;
+use gpreempt_wire::emulator::control::{Control, Options as ControlOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::daemon::{Folder, until};

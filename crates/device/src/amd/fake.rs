@@ -1,3 +1,3 @@
 //! KFD inside of one program, for tests: the emulator's rules, with processes that are numbers.
 
-pub use gpreempt_emu::kfd::{FakeClient, FakeDoor, FakeKfd, Rules, VirtualDevices};
+pub(crate) use gpreempt_emu::kfd::{FakeClient, FakeKfd, Rules};

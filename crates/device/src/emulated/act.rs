@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::Duration;
-use gpreempt_emu::EmuError;
-use gpreempt_emu::control::Control;
-use gpreempt_emu::protocol::{Refusal, Request};
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::control::Control;
+use gpreempt_wire::emulator::{Refusal, Request};
 use serde::{Deserialize, Serialize};
 
 use super::connection::{CallError, call};

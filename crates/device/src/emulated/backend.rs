@@ -18,7 +18,7 @@ use gpreempt_core::command::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
-use gpreempt_emu::protocol::DeviceInfo;
+use gpreempt_wire::emulator::DeviceInfo;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::name;

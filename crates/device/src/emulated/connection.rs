@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gpreempt_emu::EmuError;
-use gpreempt_emu::control::{Control, Options};
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::control::{Control, Options};
 
 thread_local! {
     static LAST: RefCell<Option<Connection>> = const { RefCell::new(None) };

@@ -1,8 +1,8 @@
 //! What the backend's threads tell it.
 
 use gpreempt_core::event::Event;
-use gpreempt_emu::page::QueuePage;
-use gpreempt_emu::protocol::{DeviceInfo, QueueInfo};
+use gpreempt_wire::emulator::ring_page::QueuePage;
+use gpreempt_wire::emulator::{DeviceInfo, QueueInfo};
 
 use crate::process::ProcessKey;
 

@@ -6,8 +6,8 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
-use gpreempt_emu::page::{QueuePage, Reading};
-use gpreempt_emu::protocol::QueueInfo;
+use gpreempt_wire::emulator::QueueInfo;
+use gpreempt_wire::emulator::ring_page::{QueuePage, Reading};
 
 use super::act::EmulatedAct;
 use super::worker::{Advice, Job};

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use gpreempt_core::id::{QueueId, TaskId};
-use gpreempt_emu::EmuError;
-use gpreempt_emu::control::{Control, ControlEvent, Listing};
-use gpreempt_emu::protocol::{QueueInfo, Refusal, TaskInfo};
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::control::{Control, ControlEvent, Listing};
+use gpreempt_wire::emulator::{QueueInfo, Refusal, TaskInfo};
 
 use super::report::Report;
 use crate::controller::{Alone, Reporter};

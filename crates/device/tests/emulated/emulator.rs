@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use gpreempt_emu::control::{Control, Options};
-use gpreempt_emu::protocol::QueueInfo;
+use gpreempt_wire::emulator::QueueInfo;
+use gpreempt_wire::emulator::control::{Control, Options};
 
 /// Longer than anything takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);

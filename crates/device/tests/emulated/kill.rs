@@ -101,7 +101,7 @@ fn what_a_killed_loop_did_is_undone_by_its_keeper() {
             eventually("the keeper has undone it", || state() == original);
             eventually("the session is over", || is_empty(&emulator.journal()));
         }
-        let completed = |control: &mut gpreempt_emu::control::Control| {
+        let completed = |control: &mut gpreempt_wire::emulator::control::Control| {
             control.usage(queue.queue).unwrap().completed
         };
         let mut control = emulator.control();

@@ -8,9 +8,9 @@ use gpreempt_core::time::Duration;
 use gpreempt_device::amd::abi::block::DESTROY_QUEUE;
 use gpreempt_device::amd::abi::trap::RuntimeState;
 use gpreempt_device::amd::door::{ClientDoor, Door};
-use gpreempt_device::amd::fake::{FakeClient, FakeDoor, FakeKfd, Rules, VirtualDevices};
 use gpreempt_device::amd::session::{Outcome, Session};
 use gpreempt_emu::kfd::driver::{Asked, Ticket};
+use gpreempt_emu::kfd::{FakeClient, FakeDoor, FakeKfd, Rules, VirtualDevices};
 use gpreempt_sim::model::DeviceModel;
 use gpreempt_sim::prng::Prng;
 

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::driver::ProcessView;
-use super::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
+use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
 pub(crate) use mqds::mqds;
 
 /// Says that a folder is ours, so that what is in it may be replaced.

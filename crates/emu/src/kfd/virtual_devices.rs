@@ -13,13 +13,13 @@ use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_sim::live::{Call, CallId, LiveEvent, LiveGpu, MemoryId, Progress};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use gpreempt_sim::packet::Packet;
+use gpreempt_wire::emulated_kfd::{device_of, gpu_id};
+use gpreempt_wire::emulator::ring_page::QueuePage;
 use rustix::io::Errno;
 
 use super::local::LocalDevices;
 use super::world::Devices;
-use super::{device_of, gpu_id};
 use crate::load::exactness::{Exactness, Expected};
-use crate::page::QueuePage;
 use crate::server::load_kernels;
 use crate::server::queue::DevicePage;
 

@@ -1,11 +1,11 @@
 //! Best effort: kernels back to back, a fixed number in flight.
 
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_wire::clock::monotonic;
 
 use super::line::{BeFinal, Rate, per_second};
 use super::work::{CAPACITY, Work};
 use super::{Load, LoadError, Stop};
-use crate::clock::monotonic;
 
 const UNIT: &str = "kernels";
 /// The longest wait without a look at the clock.

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use gpreempt_core::id::DeviceId;
 
-use crate::client::{Client, Queue};
-use crate::error::EmuError;
-use crate::kfd::KfdClient;
-use crate::protocol::DeviceInfo;
+use gpreempt_wire::emulated_kfd::KfdClient;
+use gpreempt_wire::emulator::DeviceInfo;
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::client::{Client, Queue};
 
 /// A load's connection.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Latency critical: requests that are due at fixed times, whatever became of the one before.
 
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_wire::clock::monotonic;
 
 use super::latency::Latency;
 use super::line::LcFinal;
 use super::work::Work;
 use super::{Load, LoadError, Stop};
-use crate::clock::monotonic;
 
 /// A request that begins later than this after it was due has missed its time.
 const LATE_NS: u64 = 50_000;

@@ -4,14 +4,14 @@
 //! machine.
 
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulator::client::{Launch, Queue};
 
 use super::exactness::{Exactness, Expected};
 use super::gpu::Gpu;
 use super::line::{BeFinal, per_second};
 use super::work::{Work, ready};
 use super::{Load, LoadError, Stop};
-use crate::client::{Launch, Queue};
-use crate::clock::monotonic;
 
 /// Packets the ring of each queue holds.
 const CAPACITY: u32 = 64;

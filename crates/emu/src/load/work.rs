@@ -1,13 +1,13 @@
 //! The kernels of a load: submitted in order, counted, and checked at the end.
 
 use gpreempt_core::time::Duration;
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulator::client::{Launch, Queue};
 
 use super::exactness::{Exactness, Expected};
 use super::gpu::Gpu;
 use super::line::{Ready, Shape};
 use super::{Load, LoadError};
-use crate::client::{Launch, Queue};
-use crate::clock::monotonic;
 use crate::server::KERNELS;
 
 /// Packets the ring of a load holds.
@@ -81,7 +81,7 @@ pub(super) fn ready(gpu: &mut Gpu, load: &Load, name: &'static str) -> Result<Re
         load: name,
         pid: std::process::id(),
         at_ns: monotonic().as_nanos(),
-        device: device.map(|device| device.name).unwrap_or_default(),
+        device: device.map(|device| device.name.to_string()).unwrap_or_default(),
         kernel: Shape { kernel: KERNEL, groups: load.groups, waves: 1, length_us: load.kernel_us },
     })
 }

@@ -1,18 +1,21 @@
 //! What is asked, and the answers.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_sim::live::Call;
+use gpreempt_wire::emulator::{
+    DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
+    UsageInfo,
+};
+use gpreempt_wire::message::Body;
+use gpreempt_wire::packet_socket;
+use gpreempt_wire::text::Text;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
 use super::Server;
 use super::connection::{ClientSide, ControlSide, Side};
-use crate::protocol::{
-    DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
-    UsageInfo,
-};
 
 /// Messages taken from one connection before the others have their turn.
 const TURN_MAX: usize = 32;
@@ -33,17 +36,17 @@ fn answer(reply: Reply) -> Answer {
 impl Server {
     /// Takes what a connection says. Whatever is not a request ends it.
     pub(super) fn listen_to(&mut self, number: u64) {
-        // One byte more than any request: what is too long does not look right.
-        let mut buffer = [0; REQUEST_BYTES_MAX + 1];
+        let mut buffer = [0; REQUEST_BYTES_MAX];
         for _ in 0..TURN_MAX {
             let Some(connection) = self.connections.get(&number) else { return };
-            let length = match crate::socket::receive_bytes(connection.socket.as_fd(), &mut buffer)
-            {
+            let length = match packet_socket::receive_bytes(&connection.socket, &mut buffer) {
                 Ok(length) => length,
-                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(Errno::AGAIN) => return,
                 Err(_) => 0,
             };
-            let Ok((request, asked)) = Request::decode(&buffer[..length]) else {
+            // A packet that is too long for the buffer is no request.
+            let request = buffer.get(..length).map(Request::decode);
+            let Some(Ok((request, asked))) = request else {
                 self.close(number);
                 return;
             };
@@ -185,7 +188,7 @@ impl Server {
         let model = self.gpu.model();
         DeviceInfo {
             device,
-            name: model.name.clone(),
+            name: Text::new(&model.name),
             compute_units: model.compute_units,
             capabilities: self.gpu.capabilities(),
             can_tell_running: self.gpu.can_tell_running(),

@@ -2,10 +2,10 @@
 
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_sim::live::{Call, CallId};
+use gpreempt_wire::emulator::Reply;
 
 use super::Server;
 use super::connection::{ClientSide, ControlSide, Side};
-use crate::protocol::Reply;
 
 impl Server {
     /// A connection is over, whoever ended it.

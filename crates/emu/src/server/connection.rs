@@ -8,7 +8,9 @@ use gpreempt_sim::live::MemoryId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::protocol::Reply;
+use gpreempt_wire::emulator::Reply;
+use gpreempt_wire::message::Body;
+use gpreempt_wire::packet_socket;
 
 /// A connected peer.
 #[derive(Debug)]
@@ -111,7 +113,7 @@ impl Connection {
     }
 
     fn send_now(&self, bytes: &[u8], file: Option<&OwnedFd>) -> Result<(), Errno> {
-        crate::socket::send(self.socket.as_fd(), bytes, file.map(AsFd::as_fd))
+        packet_socket::send(&self.socket, bytes, file.map(AsFd::as_fd).as_slice())
     }
 
     /// Asks to be told when the peer says something, and whether it can be told more.

@@ -5,24 +5,26 @@ mod own;
 mod show;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use gpreempt_core::time::Instant;
 use gpreempt_sim::live::CallId;
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulated_kfd::message::{Answer, MESSAGE_BYTES_MAX, Question};
+use gpreempt_wire::emulator::ring_page::QueueState;
+use gpreempt_wire::message::Body;
+use gpreempt_wire::packet_socket::{self, Received};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::{Listening, ServeError, Server};
-use crate::clock::monotonic;
 use crate::kfd::Rules;
 use crate::kfd::driver::{Asked, Caller, Driver, Ticket};
-use crate::kfd::message::{MESSAGE_BYTES_MAX, Question, Reply};
 use crate::kfd::parameters::Parameters;
 use crate::kfd::tree::{Shape, Tree};
 use crate::kfd::world::World;
-use crate::page::QueueState;
 use devices::ServedDevices;
 
 /// What kind of KFD.
@@ -77,7 +79,7 @@ impl KfdSide {
         let complain = |error| ServeError::Files { path: folder.clone(), error };
         std::fs::create_dir_all(folder).map_err(complain)?;
         // Before anything is written: another emulator may have the folder.
-        let listening = Listening::new(folder.join(crate::kfd::SOCKET))?;
+        let listening = Listening::new(folder.join(gpreempt_wire::emulated_kfd::SOCKET))?;
         let mut tree = Tree::create(folder, shape).map_err(complain)?;
         if rules.own_calls {
             let parameters = Parameters { enable: *scheduler, ..Parameters::default() };
@@ -131,19 +133,19 @@ impl Server {
     /// Takes what is asked through an open file. Whatever is no question closes it.
     pub(super) fn listen_to_file(&mut self, token: u64) {
         let number = token - FIRST_FILE;
-        let mut buffer = vec![0; MESSAGE_BYTES_MAX + 1];
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         for _ in 0..TURN_MAX {
             let Some(kfd) = &mut self.kfd else { return };
             let Some((socket, pid)) = kfd.files.get(&number) else { return };
             let pid = *pid;
-            let (bytes, files) = match crate::socket::receive_files(socket.as_fd(), &mut buffer) {
-                Ok(received) => received,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                Err(_) => (0, Vec::new()),
+            let received = match packet_socket::receive(socket, &mut buffer) {
+                Ok(received) if !received.is_cut => received,
+                Err(Errno::AGAIN) => return,
+                Ok(_) | Err(_) => Received { bytes: 0, files: Vec::new(), is_cut: true },
             };
-            let mut files = files.into_iter();
-            let question = Question::decode(&buffer[..bytes]);
-            let (Some(question), Some(reply)) = (question, files.next()) else {
+            let mut files = received.files.into_iter();
+            let question = Question::decode(&buffer[..received.bytes]);
+            let (Ok((_, question)), Some(reply)) = (question, files.next()) else {
                 self.close_file(number);
                 return;
             };
@@ -157,14 +159,14 @@ impl Server {
     }
 
     fn ask(&mut self, pid: u32, question: Question, reply: OwnedFd, file: Option<OwnedFd>) {
-        let Question { opcode, thread, through, has_file, block, array } = question;
+        let Question::Call { opcode, thread, through, has_file, block, array } = question;
         let Some(kfd) = &mut self.kfd else { return };
         kfd.last_ticket += 1;
         let ticket = Ticket(kfd.last_ticket);
         if !crate::kfd::procfs::is_thread_of(thread, pid) {
             // Somebody has the file who did not open it.
             let array = array.unwrap_or_default();
-            send(&reply, &Reply { result: Err(Errno::BADF), block, array });
+            send(&reply, &Answer::Returned { result: Err(Errno::BADF), block, array });
             return;
         }
         kfd.replies.insert(ticket, reply);
@@ -211,14 +213,15 @@ impl Server {
         while let Some((ticket, answer)) = kfd.driver.poll_answer() {
             let Some(socket) = kfd.replies.remove(&ticket) else { continue };
             let array = answer.array.unwrap_or_default();
-            send(&socket, &Reply { result: answer.result, block: answer.block, array });
+            let answer = Answer::Returned { result: answer.result, block: answer.block, array };
+            send(&socket, &answer);
         }
     }
 }
 
 /// Sends an answer. If nobody waits for it any longer, that is as good.
-fn send(socket: &OwnedFd, reply: &Reply) {
-    if let Ok(bytes) = reply.encode() {
-        let _ = crate::socket::send(socket.as_fd(), &bytes, None);
+fn send(socket: &OwnedFd, answer: &Answer) {
+    if let Ok(bytes) = answer.try_encode(0) {
+        let _ = packet_socket::send(socket, &bytes, &[]);
     }
 }

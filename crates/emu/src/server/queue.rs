@@ -6,12 +6,12 @@ use std::sync::Arc;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_sim::packet::PACKET_BYTES;
 use gpreempt_sim::ring::RingPage;
+use gpreempt_wire::emulator::ring_page::{QueuePage, QueueState};
+use gpreempt_wire::emulator::{QueueInfo, Refusal, Reply};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Server;
-use crate::page::{QueuePage, QueueState};
-use crate::protocol::{QueueInfo, Refusal, Reply};
 
 /// Most queues of one client.
 const TASK_QUEUES_MAX: usize = 64;
@@ -164,5 +164,35 @@ impl Server {
         for &queue in &client.queues {
             self.gpu.ring_doorbell(queue);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpreempt_core::time::Instant;
+    use gpreempt_sim::packet::Packet;
+    use gpreempt_wire::emulator::launch::Launch;
+
+    #[test]
+    fn the_simulator_reads_what_clients_write() {
+        let launch = Launch {
+            kernel: 1,
+            groups: 2,
+            waves: 3,
+            region: 4,
+            region_bytes: 5,
+            number: 6,
+            work_ns: 7,
+        };
+        let packet = Packet {
+            kernel: 1,
+            groups: 2,
+            waves: 3,
+            arguments: [4, 6, 7, 5],
+            number: 1 << 40,
+            rung_at: Instant::ZERO,
+        };
+        assert_eq!(Packet::decode(&launch.encode(1 << 40)), Some(packet));
+        assert_eq!(launch.encode(1 << 40), packet.encode());
     }
 }

@@ -1,11 +1,11 @@
 //! What the devices did, told to whoever asked or watches.
 
 use gpreempt_sim::live::LiveEvent;
+use gpreempt_wire::emulator::ring_page::QueueState;
+use gpreempt_wire::emulator::{Refusal, Reply};
 
 use super::Server;
 use crate::kfd::driver::Driver;
-use crate::page::QueueState;
-use crate::protocol::{Refusal, Reply};
 
 impl Server {
     /// Passes on what happened on the devices, and closes whoever cannot be told.

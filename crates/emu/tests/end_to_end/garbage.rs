@@ -6,10 +6,11 @@ use std::path::Path;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
-use gpreempt_emu::EmuError;
-use gpreempt_emu::client::{Client, Launch};
-use gpreempt_emu::control::{Control, ControlEvent, Options};
-use gpreempt_emu::protocol::{Refusal, Request, Role};
+use gpreempt_wire::emulator::EmuError;
+use gpreempt_wire::emulator::client::{Client, Launch};
+use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
+use gpreempt_wire::emulator::{Refusal, Request, Role};
+use gpreempt_wire::message::Body;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::scene::{Emulator, eventually};

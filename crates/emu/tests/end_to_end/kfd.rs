@@ -2,11 +2,13 @@
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
-use gpreempt_emu::client::{Client, Launch};
-use gpreempt_emu::control::Options;
-use gpreempt_emu::kfd::{KfdClient, KfdSocket, gpu_id};
 use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
 use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
+use gpreempt_wire::emulated_kfd::message::PROTOCOL;
+use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, gpu_id};
+use gpreempt_wire::emulator::client::{Client, Launch};
+use gpreempt_wire::emulator::control::Options;
+use gpreempt_wire::header::Header;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerocopy::{FromZeros, IntoBytes};
@@ -112,7 +114,7 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
             })
             .collect();
         if round % 2 == 0 {
-            bytes.splice(..0, *b"GPKF");
+            bytes = Header { kind: 1, request: 0 }.join(&PROTOCOL, &bytes).unwrap();
         }
         let _ = rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL);
         let mut block = GetVersion::new_zeroed();

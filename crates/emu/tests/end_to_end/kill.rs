@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
-use gpreempt_emu::client::Client;
-use gpreempt_emu::control::{Control, ControlEvent, Options};
+use gpreempt_wire::emulator::client::Client;
+use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
 
 use crate::scene::{Emulator, eventually, has_work, queue_of};
 
@@ -99,7 +99,7 @@ fn clients_notice_that_the_emulator_is_gone_and_the_next_one_takes_its_place() {
     let instance = watcher.instance();
     emulator.replace("");
     let end = eventually("the watcher is told", || watcher.poll_event().err());
-    assert!(matches!(end, gpreempt_emu::EmuError::Gone), "{end}");
+    assert!(matches!(end, gpreempt_wire::emulator::EmuError::Gone), "{end}");
     let (_, status) = load.finish();
     assert_eq!(status.code(), Some(1));
     assert!(load.complaint().contains("gone"));
@@ -116,5 +116,5 @@ fn whoever_waits_in_short_pieces_notices_as_well() {
     assert!(!queue.wait(1, piece).unwrap(), "nothing was submitted, and nobody is gone");
     emulator.replace("");
     let end = eventually("it is told", || queue.wait(1, piece).err());
-    assert!(matches!(end, gpreempt_emu::EmuError::Gone), "{end}");
+    assert!(matches!(end, gpreempt_wire::emulator::EmuError::Gone), "{end}");
 }

@@ -6,9 +6,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use gpreempt_emu::control::{Control, Options};
-use gpreempt_emu::page::Reading;
-use gpreempt_emu::protocol::{QueueInfo, TaskInfo};
+use gpreempt_wire::emulator::control::{Control, Options};
+use gpreempt_wire::emulator::ring_page::Reading;
+use gpreempt_wire::emulator::{QueueInfo, TaskInfo};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gpreempt-emu");
 

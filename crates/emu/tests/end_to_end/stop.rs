@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpreempt_core::time::Duration as Time;
-use gpreempt_emu::control::Options;
+use gpreempt_wire::emulator::control::Options;
 
 use crate::scene::{Emulator, eventually, has_work, queue_of};
 
@@ -103,7 +103,7 @@ fn slices_holds_and_usage_can_be_reached() {
 fn an_idle_emulator_sleeps() {
     let emulator = Emulator::start("");
     let _control = emulator.watcher();
-    let _client = gpreempt_emu::client::Client::connect(&emulator.socket(), 64).unwrap();
+    let _client = gpreempt_wire::emulator::client::Client::connect(&emulator.socket(), 64).unwrap();
     let wakes = || {
         let path = format!("/proc/{}/status", emulator.pid());
         let text = std::fs::read_to_string(path).unwrap();

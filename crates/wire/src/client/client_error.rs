@@ -115,12 +115,12 @@ impl ClientError {
 
     pub(super) const fn of_decode(error: DecodeError) -> Self {
         match error {
-            DecodeError::Version { theirs } => Self::Version { daemon: theirs },
+            DecodeError::Version { theirs, .. } => Self::Version { daemon: theirs },
             DecodeError::NoHeader { .. }
             | DecodeError::Magic(_)
             | DecodeError::Kind(_)
             | DecodeError::Length { .. }
-            | DecodeError::TooLong(_)
+            | DecodeError::TooLong { .. }
             | DecodeError::BodyLength { .. }
             | DecodeError::Field { .. } => Self::Garbled(error),
         }

@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+use super::socket::Socket;
 use crate::mapping::Mapping;
 use crate::message::Message;
 use crate::request::Request;
-use crate::socket::Socket;
 
 /// Gives hints: a few instructions each, and one packet when the daemon sleeps.
 ///

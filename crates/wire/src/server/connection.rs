@@ -6,7 +6,6 @@ use std::sync::Arc;
 use gpreempt_core::time::Instant;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{RecvFlags, recv};
 
 use super::offence::Offence;
 use super::outgoing::Outgoing;
@@ -14,11 +13,11 @@ use super::{Limits, listener};
 use crate::event::Event;
 use crate::header::{PACKET_BYTES_MAX, request_of};
 use crate::message::Message;
+use crate::packet_socket;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::role::Role;
 use crate::snapshot::SNAPSHOT_BYTES_MAX;
-use crate::socket::{retry, send_now};
 use crate::token_bucket::TokenBucket;
 
 /// Who connected, as the kernel vouches. What other groups that user is in, and whether the process
@@ -101,13 +100,10 @@ impl Connection {
     /// If the session is over; see [`Connection::close`].
     pub fn recv(&mut self, now: Instant) -> Result<Option<Message<Request>>, Offence> {
         let mut buffer = [0; PACKET_BYTES_MAX];
-        // The length is that of the packet, even if it did not fit. Descriptors that came with it
-        // are closed by the kernel, because nobody takes them.
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        let bytes = match retry(|| recv(&self.socket, &mut buffer, flags)) {
+        let bytes = match packet_socket::receive_bytes(&self.socket, &mut buffer) {
             // An empty packet looks the same as the end, and says as much.
-            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Offence::Left),
-            Ok((_, bytes)) => bytes,
+            Ok(0) | Err(Errno::CONNRESET) => return Err(Offence::Left),
+            Ok(bytes) => bytes,
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(Offence::Os(error)),
         };
@@ -180,7 +176,9 @@ impl Connection {
     /// If the client is gone.
     pub fn flush(&mut self) -> Result<(), Offence> {
         let socket = &self.socket;
-        let flushed = self.outgoing.flush(|bytes, descriptor| send_now(socket, bytes, descriptor));
+        let flushed = self
+            .outgoing
+            .flush(|bytes, descriptor| packet_socket::send(socket, bytes, descriptor.as_slice()));
         flushed.map_err(|error| match error {
             Errno::PIPE | Errno::CONNRESET => Offence::Left,
             other => Offence::Os(other),

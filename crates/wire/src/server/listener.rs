@@ -12,9 +12,9 @@ use rustix::net::{SocketFlags, accept_with, listen};
 use super::socket_file::SocketFile;
 use super::{Connection, Limits};
 use crate::message::Message;
+use crate::packet_socket::{self, new_socket};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::reply::Reply;
-use crate::socket::{new_socket, send_now};
 
 /// How many clients may wait to be let in.
 const BACKLOG: i32 = 128;
@@ -135,7 +135,7 @@ impl AsFd for Listener {
 /// Says no, if there is room for it; the socket is closed next.
 pub(super) fn turn_away(socket: &OwnedFd, request: u64, refusal: Refusal) {
     let message = Message { request, body: Reply::Refused(refusal) };
-    let _sent = send_now(socket, &message.encode(), None);
+    let _sent = packet_socket::send(socket, &message.encode(), &[]);
 }
 
 fn open_spare() -> Option<File> {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, connect};
 
 use super::listener::BindError;
-use crate::socket::{new_socket, retry};
+use crate::packet_socket::{new_socket, retry};
 
 /// A socket that is in its place, until this is dropped.
 #[derive(Debug)]

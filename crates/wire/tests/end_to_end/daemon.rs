@@ -168,7 +168,7 @@ fn step(connection: &mut Connection, now: Instant) -> Result<(), Offence> {
             | Request::HintBegin { .. }
             | Request::HintEnd { .. }
             | Request::OpenPage
-            | Request::SuspendQueues { .. }
+            | Request::SuspendQueues(_)
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. }
             | Request::Wake => connection.send(request, Reply::Ok)?,

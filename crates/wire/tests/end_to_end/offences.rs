@@ -56,7 +56,7 @@ fn another_version() {
     packet[4] = 2;
     client.send(&packet).unwrap();
     let offence = assert_closed(&client, connection, 5, RefusalCode::Version);
-    let error = DecodeError::Version { theirs: 2 };
+    let error = DecodeError::Version { theirs: 2, ours: 1 };
     assert_eq!(offence, Offence::BadMessage { error, request: 5 });
     let line = offence.to_string();
     assert!(line.contains("version 2") && line.contains("version 1"), "{line}");

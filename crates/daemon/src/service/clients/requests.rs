@@ -13,6 +13,7 @@ use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::queue::QueueStop;
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -111,7 +112,7 @@ impl Service {
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
-            | Request::SuspendQueues { .. }
+            | Request::SuspendQueues(_)
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. } => return self.answer_about_queues(asker, body, now_ns),
             Request::Hello { role, program } => {
@@ -191,7 +192,7 @@ impl Service {
             Request::ReadQueue { queue } => {
                 return Ok(Reply::Queues(devices.read_queue(table, asker, queue)?).into());
             }
-            Request::SuspendQueues { queues, grace_us, lease_ms, depth } => {
+            Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth }) => {
                 let asked = Suspension { queues, grace_us, lease_ms, depth };
                 devices.suspend_queues(table, asker, &asked, now_ns)?;
                 let (count, uid) = (asked.queues.as_slice().len(), asker.caller.uid());
@@ -279,7 +280,7 @@ const fn work_of(request: &Request) -> Work {
         | Request::Follow
         | Request::Trace { .. }
         | Request::ListQueues { .. }
-        | Request::SuspendQueues { .. }
+        | Request::SuspendQueues(_)
         | Request::ResumeQueues { .. }
         | Request::SetQueue { .. } => Work::Process,
         Request::Snapshot => Work::Overview,

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpreempt_emu::kfd::KfdSocket;
 use gpreempt_kfd::{Call, DebuggerIoctl, Ioctl};
+use gpreempt_wire::emulated_kfd::KfdSocket;
 use rustix::io::Errno;
 
 use crate::amd::ptrace;

@@ -2,8 +2,8 @@
 
 use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
-use gpreempt_emu::page::QueuePage;
-use gpreempt_emu::protocol::{DeviceInfo, QueueInfo};
+use gpreempt_wire::emulator::ring_page::QueuePage;
+use gpreempt_wire::emulator::{DeviceInfo, QueueInfo};
 
 use super::super::report::Report;
 use super::super::target::{Place, Target};

@@ -6,7 +6,7 @@ use std::io;
 use super::Tree;
 use crate::kfd::driver::ProcessView;
 use crate::kfd::parameters::Parameters;
-use crate::kfd::{DEBUGFS, PARAMETERS};
+use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS};
 
 impl Tree {
     /// Shows every queue with the addresses of its ring, in a line of its own.

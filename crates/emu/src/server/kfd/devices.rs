@@ -9,10 +9,10 @@ use gpreempt_core::ring::RingView;
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::trap::DeviceEntry;
 use gpreempt_sim::live::{Call, CallId, LiveGpu};
+use gpreempt_wire::emulated_kfd::device_of;
 use rustix::io::Errno;
 
 use super::KfdOptions;
-use crate::kfd::device_of;
 use crate::kfd::world::Devices;
 use crate::server::connection::Connection;
 use crate::server::queue::{DevicePage, ServedQueue, file_identity};

@@ -2,9 +2,9 @@
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
+use gpreempt_wire::clock::monotonic;
 
 use super::KfdSide;
-use crate::clock::monotonic;
 use crate::kfd::parameters::Parameters;
 use crate::server::Server;
 

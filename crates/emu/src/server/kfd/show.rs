@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::emulated_kfd::gpu_id;
 
-use crate::clock::monotonic;
-use crate::kfd::gpu_id;
 use crate::kfd::tree::mqds;
 use crate::server::Server;
 

@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::capability::Level;
-use gpreempt_emu::client::Client;
-use gpreempt_emu::control::{Control, Options};
 use gpreempt_emu::server::{Options as ServerOptions, Server};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
+use gpreempt_wire::emulator::client::Client;
+use gpreempt_wire::emulator::control::{Control, Options};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::*;

@@ -1,22 +1,24 @@
 //! Questions and answers over a connection, for both kinds of peers.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Instant;
 
-use gpreempt_core::time::{Duration, Instant};
+use gpreempt_core::time::Duration;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use crate::clock::stopwatch;
-use crate::error::EmuError;
-use crate::protocol::{REPLY_BYTES_MAX, Reply, Request};
+use super::{EmuError, REPLY_BYTES_MAX, Reply, Request};
+use crate::message::Body;
+use crate::packet_socket::{self, Received};
 
 /// A message from the emulator, and the file that came with it.
 pub(crate) type Message = (u64, Reply, Option<OwnedFd>);
 
 /// One side of a connection to the emulator.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Connection {
     socket: OwnedFd,
     last_request: u64,
     buffer: Vec<u8>,
@@ -24,9 +26,21 @@ pub(crate) struct Talk {
     pub(crate) pending: VecDeque<Message>,
 }
 
-impl Talk {
+/// When a timeout that begins now is over.
+///
+/// The clock is the standard library's. [`monotonic`](crate::clock::monotonic) finds the kernel's
+/// clock page by itself, which crashes a process that runs under a memory checker, and the clients
+/// of the emulator live in user programs.
+pub(super) fn deadline(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    let timeout = std::time::Duration::from_nanos(timeout.as_nanos());
+    // A timeout beyond the end of the clock is a day.
+    now.checked_add(timeout).unwrap_or(now + std::time::Duration::from_secs(86_400))
+}
+
+impl Connection {
     pub(crate) fn connect(path: &Path) -> Result<Self, EmuError> {
-        let socket = crate::socket::connect(path)
+        let socket = packet_socket::connect(path)
             .map_err(|errno| EmuError::Connect { path: path.to_owned(), error: errno.into() })?;
         let buffer = vec![0; REPLY_BYTES_MAX];
         Ok(Self { socket, last_request: 0, buffer, pending: VecDeque::new() })
@@ -39,17 +53,16 @@ impl Talk {
     /// Sends a request and returns its number.
     pub(crate) fn send(&mut self, request: &Request, until: Instant) -> Result<u64, EmuError> {
         self.last_request += 1;
-        let bytes = request.encode(self.last_request);
+        let packet = request.encode(self.last_request);
         loop {
-            match crate::socket::send(self.socket.as_fd(), &bytes, None) {
+            match packet_socket::send(&self.socket, &packet, &[]) {
                 Ok(()) => return Ok(self.last_request),
-                Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(EmuError::Gone),
-                Err(Errno::AGAIN) if stopwatch() < until => {
-                    // The emulator is busy; it reads again soon.
-                    std::thread::sleep(std::time::Duration::from_micros(200));
+                Err(Errno::AGAIN) => {
+                    if !packet_socket::wait(&self.socket, PollFlags::OUT, Some(until))? {
+                        return Err(EmuError::TimedOut);
+                    }
                 }
-                Err(Errno::AGAIN) => return Err(EmuError::TimedOut),
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -57,13 +70,15 @@ impl Talk {
 
     /// The next message if there is one.
     pub(crate) fn receive(&mut self) -> Result<Option<Message>, EmuError> {
-        match crate::socket::receive(self.socket.as_fd(), &mut self.buffer) {
-            Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => Err(EmuError::Gone),
-            Ok((bytes, file)) => {
-                let (request, reply) = Reply::decode(&self.buffer[..bytes])?;
-                Ok(Some((request, reply, file)))
+        match packet_socket::receive(&self.socket, &mut self.buffer) {
+            Ok(Received { bytes: 0, .. }) | Err(Errno::CONNRESET | Errno::PIPE) => {
+                Err(EmuError::Gone)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Ok(Received { bytes, files, .. }) => {
+                let (request, reply) = Reply::decode(&self.buffer[..bytes])?;
+                Ok(Some((request, reply, files.into_iter().next())))
+            }
+            Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -81,7 +96,7 @@ impl Talk {
                 }
                 Some((answered, reply, file)) if answered == request => return Ok((reply, file)),
                 Some(other) => self.pending.push_back(other),
-                None if !crate::socket::ready(&self.socket, until)? => {
+                None if !packet_socket::wait(&self.socket, PollFlags::IN, Some(until))? => {
                     return Err(EmuError::TimedOut);
                 }
                 None => {}
@@ -95,7 +110,7 @@ impl Talk {
         request: &Request,
         timeout: Duration,
     ) -> Result<(Reply, Option<OwnedFd>), EmuError> {
-        let until = stopwatch() + timeout;
+        let until = deadline(timeout);
         let number = self.send(request, until)?;
         self.answer(number, until)
     }
@@ -110,7 +125,7 @@ impl Talk {
 
     /// Asks for a list: everything up to the end of it.
     pub(crate) fn list(&mut self, timeout: Duration) -> Result<Vec<Reply>, EmuError> {
-        let until = stopwatch() + timeout;
+        let until = deadline(timeout);
         let number = self.send(&Request::List, until)?;
         let mut replies = Vec::new();
         loop {

@@ -16,40 +16,40 @@
 //! eventfd that came with Welcome. The device reads `put` and the packets and believes neither;
 //! what it writes it never reads back.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use gpreempt_core::ring::RingView;
-use gpreempt_sim::packet::PACKET_BYTES;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::map::{self, Access, Mapping, NARROW_BYTES};
+use super::launch::PACKET_BYTES;
+use crate::shared_memory::{Access, SharedMemory, SharedMemoryError};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GPRG");
-const PACKETS_AT: usize = 4096;
 const PACKET_WORDS: usize = PACKET_BYTES / 8;
 
-/// Places of words of 32 bits.
-mod narrow {
-    pub(super) const MAGIC: usize = 0;
-    pub(super) const CAPACITY: usize = 1;
-    pub(super) const DOORBELL_WANTED: usize = 2;
-    pub(super) const COMPLETIONS: usize = 3;
-    pub(super) const WAITERS: usize = 4;
-    pub(super) const STATE: usize = 5;
+/// The page before its packets.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct RingHead {
+    magic: AtomicU32,
+    capacity: AtomicU32,
+    doorbell_wanted: AtomicU32,
+    completions: AtomicU32,
+    waiters: AtomicU32,
+    state: AtomicU32,
+    reserved: [AtomicU32; 10],
+    pub(crate) put: AtomicU64,
+    beside_put: [AtomicU64; 7],
+    get: AtomicU64,
+    completed: AtomicU64,
+    rest: [AtomicU64; 494],
 }
 
-/// Places of words of 64 bits.
-mod wide {
-    use super::{NARROW_BYTES, PACKETS_AT};
-
-    pub(super) const PUT: usize = (64 - NARROW_BYTES) / 8;
-    pub(super) const GET: usize = (128 - NARROW_BYTES) / 8;
-    pub(super) const COMPLETED: usize = (136 - NARROW_BYTES) / 8;
-    pub(super) const PACKETS: usize = (PACKETS_AT - NARROW_BYTES) / 8;
-}
+const HEAD_BYTES: usize = size_of::<RingHead>();
+const _: () = assert!(HEAD_BYTES == 4096);
 
 /// Whether a queue's packets are still executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum QueueState {
 /// A queue's page.
 #[derive(Debug)]
 pub struct QueuePage {
-    mapping: Mapping,
+    memory: SharedMemory<RingHead>,
     capacity: u32,
 }
 
@@ -104,45 +104,49 @@ impl Reading {
 /// Bytes of a page whose ring holds that many packets.
 fn page_bytes(capacity: u32) -> Option<usize> {
     let ring = usize::try_from(capacity).ok()?.checked_mul(PACKET_BYTES)?;
-    ring.checked_add(PACKETS_AT).filter(|_| capacity.is_power_of_two())
+    ring.checked_add(HEAD_BYTES).filter(|_| capacity.is_power_of_two())
 }
 
 impl QueuePage {
     /// A new page, and the file it is in.
-    pub(crate) fn create(capacity: u32) -> Result<(Self, OwnedFd), Errno> {
+    pub fn create(capacity: u32) -> Result<(Self, OwnedFd), Errno> {
         let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
-        let file = map::create("gpreempt-ring", bytes)?;
-        let mapping = Mapping::new(file.as_fd(), bytes, Access::ReadWrite)?;
-        let page = Self { mapping, capacity };
-        page.narrow(narrow::MAGIC).store(MAGIC, Ordering::Relaxed);
-        page.narrow(narrow::CAPACITY).store(capacity, Ordering::Relaxed);
-        page.narrow(narrow::DOORBELL_WANTED).store(1, Ordering::Relaxed);
+        let (memory, file) = SharedMemory::create("gpreempt-ring", bytes).map_err(errno)?;
+        let page = Self { memory, capacity };
+        page.head().magic.store(MAGIC, Ordering::Relaxed);
+        page.head().capacity.store(capacity, Ordering::Relaxed);
+        page.head().doorbell_wanted.store(1, Ordering::Relaxed);
         Ok((page, file))
     }
 
     /// The page in a file that the emulator sent.
     pub(crate) fn open(file: BorrowedFd<'_>, capacity: u32, access: Access) -> Result<Self, Errno> {
         let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
-        let page = Self { mapping: Mapping::new(file, bytes, access)?, capacity };
-        let is_ours = page.narrow(narrow::MAGIC).load(Ordering::Relaxed) == MAGIC
-            && page.narrow(narrow::CAPACITY).load(Ordering::Relaxed) == capacity;
+        let memory = SharedMemory::open(file, bytes, access).map_err(errno)?;
+        let page = Self { memory, capacity };
+        let is_ours = page.head().magic.load(Ordering::Relaxed) == MAGIC
+            && page.head().capacity.load(Ordering::Relaxed) == capacity;
         if is_ours { Ok(page) } else { Err(Errno::INVAL) }
     }
 
-    fn narrow(&self, at: usize) -> &AtomicU32 {
-        &self.mapping.narrow()[at]
+    const fn head(&self) -> &RingHead {
+        self.memory.head()
     }
 
-    fn wide(&self, at: usize) -> &AtomicU64 {
-        &self.mapping.wide()[at]
+    /// The words of the packet with that number.
+    fn slot(&self, index: u64) -> &[AtomicU64] {
+        let slot = index & (u64::from(self.capacity) - 1);
+        // PANIC: below the capacity, which has 32 bits, and the ring has that many packets.
+        let at = usize::try_from(slot).expect("a slot of this ring") * PACKET_WORDS;
+        &self.memory.tail()[at..at + PACKET_WORDS]
     }
 
     /// Where things are in this process.
     pub(crate) fn places(&self) -> Places {
-        let address = |at: usize| std::ptr::from_ref(self.wide(at)).addr();
+        let head = self.head();
         // CAST: an address has 64 bits.
-        let [ring, put, get] = [wide::PACKETS, wide::PUT, wide::GET].map(|at| address(at) as u64);
-        Places { ring, put, get }
+        let address = |word: &AtomicU64| std::ptr::from_ref(word).addr() as u64;
+        Places { ring: address(&self.slot(0)[0]), put: address(&head.put), get: address(&head.get) }
     }
 
     /// Packets the ring holds.
@@ -153,21 +157,22 @@ impl QueuePage {
     /// The indices. They are read one after the other, the oldest first, so a reading never shows
     /// more fetched than written, as far as the client is honest.
     pub fn read(&self) -> Reading {
-        let load = |at| {
+        let load = |word: &AtomicU64| {
             // Memory that is mapped read-only must be read relaxed, with a fence.
-            let value = self.wide(at).load(Ordering::Relaxed);
+            let value = word.load(Ordering::Relaxed);
             // ORDERING: pairs with the stores of the device and of the client.
             fence(Ordering::Acquire);
             value
         };
-        let completed = load(wide::COMPLETED);
-        let get = load(wide::GET);
-        Reading { put: load(wide::PUT), get, completed }
+        let head = self.head();
+        let completed = load(&head.completed);
+        let get = load(&head.get);
+        Reading { put: load(&head.put), get, completed }
     }
 
     /// Whether packets are still executed.
     pub fn state(&self) -> QueueState {
-        let state = self.narrow(narrow::STATE).load(Ordering::Relaxed);
+        let state = self.head().state.load(Ordering::Relaxed);
         // ORDERING: pairs with `set_state`.
         fence(Ordering::Acquire);
         match state {
@@ -178,100 +183,115 @@ impl QueuePage {
     }
 
     /// The client writes a packet behind `put` and moves it. True if it has to ring the doorbell.
-    pub(crate) fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
-        for (at, chunk) in (self.slot(put)..).zip(packet.chunks_exact(8)) {
-            let word = chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
-            self.wide(at).store(word, Ordering::Relaxed);
+    pub fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
+        for (word, chunk) in self.slot(put).iter().zip(packet.chunks_exact(8)) {
+            let value = chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+            word.store(value, Ordering::Relaxed);
         }
         // ORDERING: pairs with the device's load of `put`: whoever sees it sees the packet.
-        self.wide(wide::PUT).store(put.wrapping_add(1), Ordering::Release);
+        self.head().put.store(put.wrapping_add(1), Ordering::Release);
         // ORDERING: pairs with the fence in `look`: either the device sees `put`, or we see that
         // it wants the doorbell.
         fence(Ordering::SeqCst);
-        let wanted = self.narrow(narrow::DOORBELL_WANTED);
+        let wanted = &self.head().doorbell_wanted;
         wanted.load(Ordering::Relaxed) != 0 && wanted.swap(0, Ordering::Relaxed) != 0
     }
 
     /// The client waits, at most so long, for as long as no more than `completed` are complete.
     pub(crate) fn wait_beyond(&self, completed: u64, timeout: Duration) {
-        let word = self.narrow(narrow::COMPLETIONS);
-        self.narrow(narrow::WAITERS).fetch_add(1, Ordering::SeqCst);
+        let word = &self.head().completions;
+        self.head().waiters.fetch_add(1, Ordering::SeqCst);
         let seen = word.load(Ordering::SeqCst);
         if self.read().completed <= completed && self.state() == QueueState::Open {
             let timeout = rustix::time::Timespec::try_from(timeout).ok();
             let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
         }
-        self.narrow(narrow::WAITERS).fetch_sub(1, Ordering::SeqCst);
+        self.head().waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The device reads `put`; if it is still `seen`, it wants the doorbell rung from now on.
-    pub(crate) fn look(&self, seen: u64) -> u64 {
-        let put = self.wide(wide::PUT);
+    pub fn look(&self, seen: u64) -> u64 {
+        let put = &self.head().put;
         // ORDERING: pairs with the store in `write`.
         let first = put.load(Ordering::Acquire);
         if first != seen {
             return first;
         }
-        self.narrow(narrow::DOORBELL_WANTED).store(1, Ordering::Relaxed);
+        self.head().doorbell_wanted.store(1, Ordering::Relaxed);
         // ORDERING: pairs with the fence in `write`.
         fence(Ordering::SeqCst);
         put.load(Ordering::Acquire)
     }
 
     /// The device reads a packet, whatever is there.
-    pub(crate) fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
+    pub fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
         let mut bytes = [0; PACKET_BYTES];
-        for (at, chunk) in (self.slot(index)..).zip(bytes.chunks_exact_mut(8)) {
-            chunk.copy_from_slice(&self.wide(at).load(Ordering::Relaxed).to_le_bytes());
+        for (word, chunk) in self.slot(index).iter().zip(bytes.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         bytes
     }
 
     /// The device has fetched that many.
-    pub(crate) fn set_fetched(&self, count: u64) {
+    pub fn set_fetched(&self, count: u64) {
         // ORDERING: the packet was read before; the client may overwrite it now.
-        self.wide(wide::GET).store(count, Ordering::Release);
+        self.head().get.store(count, Ordering::Release);
     }
 
     /// The device has completed that many.
-    pub(crate) fn set_completed(&self, count: u64) {
+    pub fn set_completed(&self, count: u64) {
         // ORDERING: pairs with the loads in `read`.
-        self.wide(wide::COMPLETED).store(count, Ordering::Release);
+        self.head().completed.store(count, Ordering::Release);
         self.wake();
     }
 
     /// The device executes no more.
-    pub(crate) fn set_state(&self, state: QueueState) {
+    pub fn set_state(&self, state: QueueState) {
         let number = match state {
             QueueState::Open => 0,
             QueueState::Faulted => 1,
             QueueState::Closed => 2,
         };
         // ORDERING: pairs with the load in `state`.
-        self.narrow(narrow::STATE).store(number, Ordering::Release);
+        self.head().state.store(number, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        let word = self.narrow(narrow::COMPLETIONS);
+        let word = &self.head().completions;
         word.fetch_add(1, Ordering::SeqCst);
-        if self.narrow(narrow::WAITERS).load(Ordering::SeqCst) != 0 {
+        if self.head().waiters.load(Ordering::SeqCst) != 0 {
             let _ = futex::wake(word, futex::Flags::empty(), u32::try_from(i32::MAX).unwrap_or(1));
         }
     }
+}
 
-    /// Where a packet begins.
-    fn slot(&self, index: u64) -> usize {
-        let slot = index & (u64::from(self.capacity) - 1);
-        // PANIC: below the capacity, which has 32 bits.
-        let slot = usize::try_from(slot).expect("a slot of this ring");
-        wide::PACKETS + slot * PACKET_WORDS
+const fn errno(error: SharedMemoryError) -> Errno {
+    match error {
+        SharedMemoryError::Os(errno) => errno,
+        SharedMemoryError::NotSealed => Errno::INVAL,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::mem::offset_of;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_layout_is_the_one_above() {
+        let words = [
+            (offset_of!(RingHead, doorbell_wanted), 8),
+            (offset_of!(RingHead, completions), 12),
+            (offset_of!(RingHead, waiters), 16),
+            (offset_of!(RingHead, state), 20),
+            (offset_of!(RingHead, put), 64),
+            (offset_of!(RingHead, get), 128),
+            (offset_of!(RingHead, completed), 136),
+        ];
+        assert!(words.iter().all(|(found, wanted)| found == wanted), "{words:?}");
+    }
 
     #[test]
     fn packets_and_indices_cross_the_page() {

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{GPU_SOCKET, KfdSocket, gpu_id};
-use crate::client::{Client, Queue};
-use crate::error::EmuError;
-use crate::protocol::DeviceInfo;
+use crate::emulator::DeviceInfo;
+use crate::emulator::EmuError;
+use crate::emulator::client::{Client, Queue};
 
 /// What queues have that nobody asks for more: the middle of 0 to 15.
 const PRIORITY: u32 = 7;

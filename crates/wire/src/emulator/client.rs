@@ -3,17 +3,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
-use gpreempt_core::time::{Duration, Instant};
-use gpreempt_sim::packet::Packet;
+use gpreempt_core::time::Duration;
 
-use crate::clock::stopwatch;
-use crate::error::EmuError;
-use crate::map::Access;
-use crate::page::{Places, QueuePage, QueueState};
-use crate::protocol::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
-use crate::talk::Talk;
+use crate::emulator::EmuError;
+use crate::emulator::connection::{Connection, deadline};
+use crate::emulator::launch::PACKET_BYTES;
+use crate::emulator::ring_page::{Places, QueuePage, QueueState};
+use crate::emulator::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
+use crate::shared_memory::Access;
+
+pub use super::launch::{KERNEL_COUNT, Launch};
 
 /// How long the emulator may take to answer.
 const TIMEOUT: Duration = Duration::from_millis(10_000);
@@ -22,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_millis(10_000);
 /// the device are gone.
 #[derive(Debug)]
 pub struct Client {
-    talk: Talk,
+    connection: Connection,
     shared: Arc<Shared>,
     task: TaskId,
 }
@@ -45,41 +47,19 @@ pub struct Queue {
     shared: Arc<Shared>,
 }
 
-/// How many kernels the emulated GPU has loaded: launches name them by numbers from 0 on.
-pub const KERNEL_COUNT: u32 = 5;
-
-/// One launch of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Which kernel: its place in [`crate::server::KERNELS`].
-    pub kernel: u32,
-    /// Work-groups.
-    pub groups: u32,
-    /// Waves in each.
-    pub waves: u32,
-    /// The address of its region in memory.
-    pub region: u32,
-    /// The size of the region.
-    pub region_bytes: u32,
-    /// What the kernel mixes into its result.
-    pub number: u32,
-    /// How long each wave is busy.
-    pub work_ns: u32,
-}
-
 impl Client {
     /// Connects, with that much memory on the device, all zero.
     ///
     /// # Errors
     /// There is no emulator, or it has no room.
     pub fn connect(path: &Path, memory_bytes: u32) -> Result<Self, EmuError> {
-        let mut talk = Talk::connect(path)?;
+        let mut connection = Connection::connect(path)?;
         let hello = Request::Hello(Role::Client { memory_bytes });
-        let (Reply::Welcome { task, .. }, Some(bell)) = talk.ask(&hello, TIMEOUT)? else {
+        let (Reply::Welcome { task, .. }, Some(bell)) = connection.ask(&hello, TIMEOUT)? else {
             return Err(EmuError::Confused);
         };
-        let socket = talk.socket().try_clone()?;
-        Ok(Self { talk, shared: Arc::new(Shared { bell, socket }), task })
+        let socket = connection.socket().try_clone()?;
+        Ok(Self { connection, shared: Arc::new(Shared { bell, socket }), task })
     }
 
     /// What the emulator calls this program.
@@ -93,7 +73,7 @@ impl Client {
     /// The emulator is gone.
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, EmuError> {
         let device = |reply| if let Reply::Device(device) = reply { Some(device) } else { None };
-        Ok(self.talk.list(TIMEOUT)?.into_iter().filter_map(device).collect())
+        Ok(self.connection.list(TIMEOUT)?.into_iter().filter_map(device).collect())
     }
 
     /// Opens a queue whose ring holds `capacity` packets, a power of two.
@@ -111,7 +91,8 @@ impl Client {
         capacity: u32,
     ) -> Result<(Queue, OwnedFd), EmuError> {
         let request = Request::OpenQueue { device, capacity };
-        let (Reply::Opened { queue, .. }, Some(file)) = self.talk.ask(&request, TIMEOUT)? else {
+        let (Reply::Opened { queue, .. }, Some(file)) = self.connection.ask(&request, TIMEOUT)?
+        else {
             return Err(EmuError::Confused);
         };
         let page = QueuePage::open(file.as_fd(), capacity, Access::ReadWrite)?;
@@ -123,7 +104,7 @@ impl Client {
     /// # Errors
     /// The emulator is gone.
     pub fn close_queue(&mut self, queue: &Queue) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::CloseQueue(queue.id), TIMEOUT)
+        self.connection.do_it(&Request::CloseQueue(queue.id), TIMEOUT)
     }
 
     /// Reads memory on the device.
@@ -136,10 +117,10 @@ impl Client {
             let piece = (bytes - read.len()).min(DATA_BYTES_MAX);
             // PANIC: both are below the sizes that fit into 32 bits, or the emulator refuses.
             let at = u32::try_from(read.len()).ok().and_then(|done| address.checked_add(done));
-            let at = at.ok_or(EmuError::Refused(crate::protocol::Refusal::BadNumber))?;
+            let at = at.ok_or(EmuError::Refused(crate::emulator::Refusal::BadNumber))?;
             let piece = u32::try_from(piece).expect("a message's worth");
             let request = Request::Read { address: at, bytes: piece };
-            let (Reply::Data { bytes, .. }, _) = self.talk.ask(&request, TIMEOUT)? else {
+            let (Reply::Data { bytes, .. }, _) = self.connection.ask(&request, TIMEOUT)? else {
                 return Err(EmuError::Confused);
             };
             read.extend_from_slice(&bytes);
@@ -178,16 +159,12 @@ impl Queue {
         if self.put.wrapping_sub(self.page.read().get) >= u64::from(self.page.capacity()) {
             return Err(EmuError::Full);
         }
-        let Launch { kernel, groups, waves, region, region_bytes, number, work_ns } = *launch;
-        let arguments = [region, number, work_ns, region_bytes];
-        let rung_at = Instant::ZERO;
-        let packet = Packet { kernel, groups, waves, arguments, number: self.put, rung_at };
-        self.write(&packet.encode());
+        self.write(&launch.encode(self.put));
         Ok(self.put)
     }
 
     /// Writes a packet, whatever it is, and tells the device.
-    pub fn write(&mut self, packet: &[u8; 64]) {
+    pub fn write(&mut self, packet: &[u8; PACKET_BYTES]) {
         let wanted = self.page.write(self.put, packet);
         self.put += 1;
         if wanted {
@@ -205,23 +182,22 @@ impl Queue {
     /// # Errors
     /// The queue is gone, or the emulator.
     pub fn wait(&self, count: u64, timeout: Duration) -> Result<bool, EmuError> {
-        let until = stopwatch() + timeout;
+        let until = deadline(timeout);
         loop {
             let completed = self.completed();
             if completed >= count {
                 return Ok(true);
             }
             self.check()?;
-            let left = until.since(stopwatch());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            let left = left.min(LOOK).as_nanos();
-            self.page.wait_beyond(completed, std::time::Duration::from_nanos(left));
+            self.page.wait_beyond(completed, left.min(LOOK));
             // An emulator that was killed cannot say so in the page. Whoever waits in short pieces
             // has to notice as well.
             let is_in_vain = self.completed() == completed;
-            if is_in_vain && crate::socket::has_ended(&self.shared.socket) {
+            if is_in_vain && crate::packet_socket::has_ended(&self.shared.socket) {
                 return Err(EmuError::Gone);
             }
         }
@@ -233,7 +209,7 @@ impl Queue {
     /// # Errors
     /// The queue is gone, or the emulator.
     pub fn check_thoroughly(&self, looks_at_connection: bool) -> Result<(), EmuError> {
-        if looks_at_connection && crate::socket::has_ended(&self.shared.socket) {
+        if looks_at_connection && crate::packet_socket::has_ended(&self.shared.socket) {
             return Err(EmuError::Gone);
         }
         self.check()
@@ -249,4 +225,4 @@ impl Queue {
 }
 
 /// How often whoever waits looks whether the emulator is still there.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: std::time::Duration = std::time::Duration::from_millis(100);

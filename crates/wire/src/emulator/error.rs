@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::protocol::{Refusal, WireError};
+use crate::decode_error::DecodeError;
+use crate::emulator::Refusal;
 
 /// Why something did not work.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +34,7 @@ pub enum EmuError {
     TimedOut,
     /// The emulator sent something else than it should.
     #[error("the emulated GPU speaks differently: {0}")]
-    Wire(#[from] WireError),
+    Wire(#[from] DecodeError),
     /// The emulator's answer was not to the question.
     #[error("the emulated GPU answered something else than was asked")]
     Confused,

@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use gpreempt_kfd::{Call, Ioctl};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::message::{MESSAGE_BYTES_MAX, Question, Reply};
+use super::message::{Answer, MESSAGE_BYTES_MAX, Question};
+use crate::message::Body;
+use crate::packet_socket;
 
 /// A connection to an emulated KFD. To the emulator it is the process that opened it.
 #[derive(Debug)]
@@ -22,15 +23,12 @@ impl KfdSocket {
     /// # Errors
     /// If nobody listens there.
     pub fn open(folder: &Path) -> Result<Self, Errno> {
-        Ok(Self { socket: crate::socket::connect(&folder.join(super::SOCKET))? })
+        Ok(Self { socket: packet_socket::connect(&folder.join(super::SOCKET))? })
     }
 
     /// Whether the emulator has ended, or has closed this.
     pub fn is_closed(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let is_told = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0);
-        is_told && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        packet_socket::has_ended(&self.socket)
     }
 
     /// Makes a call through the file of another process, or the own one.
@@ -39,7 +37,7 @@ impl KfdSocket {
     /// What the emulator says; `EIO` if it is gone.
     pub fn call_through(&self, through: Option<u32>, call: Call<'_>) -> Result<(), Errno> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let question = Question {
+        let question = Question::Call {
             opcode: call.opcode,
             thread: u32::try_from(thread).map_err(|_| Errno::INVAL)?,
             through,
@@ -55,34 +53,35 @@ impl KfdSocket {
         )?;
         let mut files: Vec<BorrowedFd<'_>> = vec![theirs.as_fd()];
         files.extend(call.file.map(|passed| passed.file));
-        let sent = crate::socket::send_files(self.socket.as_fd(), &question.encode()?, &files);
+        let packet = question.try_encode(0).map_err(|_| Errno::TOOBIG)?;
+        let sent = packet_socket::send_blocking(&self.socket, &packet, &files);
         drop(files);
         // If the emulator drops the question, or ends, ours is closed.
         drop(theirs);
         sent.map_err(|_| Errno::IO)?;
-        let reply = receive(&ours)?;
-        if reply.block.len() != call.block.len() {
+        let Answer::Returned { result, block, array: answered } = receive(&ours)?;
+        if block.len() != call.block.len() {
             return Err(Errno::IO);
         }
-        call.block.copy_from_slice(&reply.block);
+        call.block.copy_from_slice(&block);
         if let Some(array) = call.array {
-            if reply.array.len() != array.bytes.len() {
+            if answered.len() != array.bytes.len() {
                 return Err(Errno::IO);
             }
-            array.bytes.copy_from_slice(&reply.array);
+            array.bytes.copy_from_slice(&answered);
         }
-        reply.result
+        result
     }
 }
 
 /// Waits for the answer, for as long as it takes.
-fn receive(socket: &OwnedFd) -> Result<Reply, Errno> {
+fn receive(socket: &OwnedFd) -> Result<Answer, Errno> {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     let flags = rustix::net::RecvFlags::empty();
     let bytes = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut buffer[..], flags))
         .map_err(|_| Errno::IO)?
         .1;
-    Reply::decode(&buffer[..bytes]).ok_or(Errno::IO)
+    Answer::decode(&buffer[..bytes]).map(|(_, answer)| answer).map_err(|_| Errno::IO)
 }
 
 impl Ioctl for KfdSocket {

@@ -12,12 +12,11 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-use crate::clock::stopwatch;
-use crate::error::EmuError;
-use crate::map::Access;
-use crate::page::QueuePage;
-use crate::protocol::{DeviceInfo, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
-use crate::talk::Talk;
+use crate::emulator::EmuError;
+use crate::emulator::connection::{Connection, deadline};
+use crate::emulator::ring_page::QueuePage;
+use crate::emulator::{DeviceInfo, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
+use crate::shared_memory::Access;
 
 /// What a controlling connection is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl Default for Options {
 /// A controlling connection.
 #[derive(Debug)]
 pub struct Control {
-    talk: Talk,
+    connection: Connection,
     timeout: Duration,
     instance: u64,
 }
@@ -87,12 +86,12 @@ impl Control {
     /// There is no emulator, or this user may not control it.
     pub fn connect(path: &Path, options: Options) -> Result<Self, EmuError> {
         let Options { watches, releases, timeout } = options;
-        let mut talk = Talk::connect(path)?;
+        let mut connection = Connection::connect(path)?;
         let hello = Request::Hello(Role::Control { watches, releases });
-        let (Reply::Welcome { instance, .. }, _) = talk.ask(&hello, timeout)? else {
+        let (Reply::Welcome { instance, .. }, _) = connection.ask(&hello, timeout)? else {
             return Err(EmuError::Confused);
         };
-        Ok(Self { talk, timeout, instance })
+        Ok(Self { connection, timeout, instance })
     }
 
     /// Differs from one emulator to the next: names of tasks and queues of another are worth
@@ -108,7 +107,7 @@ impl Control {
     /// The emulator is gone, or slow.
     pub fn list(&mut self) -> Result<Listing, EmuError> {
         let mut listing = Listing::default();
-        for reply in self.talk.list(self.timeout)? {
+        for reply in self.connection.list(self.timeout)? {
             match reply {
                 Reply::Device(device) => listing.devices.push(device),
                 Reply::Task(task) => listing.tasks.push(task),
@@ -132,7 +131,7 @@ impl Control {
     /// # Errors
     /// The queue or the emulator is gone, or it takes too long. Then it may happen yet.
     pub fn stop(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::Stop(queue), self.timeout)
+        self.connection.do_it(&Request::Stop(queue), self.timeout)
     }
 
     /// Lets a queue go on.
@@ -140,7 +139,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn resume(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::Resume(queue), self.timeout)
+        self.connection.do_it(&Request::Resume(queue), self.timeout)
     }
 
     /// Fetches nothing more from a queue's ring; what was fetched ends, which its page shows.
@@ -148,7 +147,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn park(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::Park(queue), self.timeout)
+        self.connection.do_it(&Request::Park(queue), self.timeout)
     }
 
     /// Fetches again.
@@ -156,7 +155,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn unpark(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::Unpark(queue), self.timeout)
+        self.connection.do_it(&Request::Unpark(queue), self.timeout)
     }
 
     /// Gives a queue a slice; none is the one it came with.
@@ -164,7 +163,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn set_slice(&mut self, queue: QueueId, slice: Option<Duration>) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::SetSlice { queue, slice }, self.timeout)
+        self.connection.do_it(&Request::SetSlice { queue, slice }, self.timeout)
     }
 
     /// This queue alone may be held across its gaps on its device, as long as this connection
@@ -173,7 +172,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn permit_hold(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::PermitHold(queue), self.timeout)
+        self.connection.do_it(&Request::PermitHold(queue), self.timeout)
     }
 
     /// This queue may no longer be held.
@@ -181,7 +180,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn forbid_hold(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::ForbidHold(queue), self.timeout)
+        self.connection.do_it(&Request::ForbidHold(queue), self.timeout)
     }
 
     /// Tells the hardware a queue's priority.
@@ -189,7 +188,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn set_priority(&mut self, queue: QueueId, priority: Priority) -> Result<(), EmuError> {
-        self.talk.do_it(&Request::SetPriority { queue, priority }, self.timeout)
+        self.connection.do_it(&Request::SetPriority { queue, priority }, self.timeout)
     }
 
     /// A queue's page, to be read at any time without asking.
@@ -197,7 +196,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn page(&mut self, queue: QueueId) -> Result<QueuePage, EmuError> {
-        let answer = self.talk.ask(&Request::Page(queue), self.timeout)?;
+        let answer = self.connection.ask(&Request::Page(queue), self.timeout)?;
         let (Reply::Page { capacity, .. }, Some(file)) = answer else {
             return Err(EmuError::Confused);
         };
@@ -209,7 +208,7 @@ impl Control {
     /// # Errors
     /// As [`Control::stop`].
     pub fn usage(&mut self, queue: QueueId) -> Result<UsageInfo, EmuError> {
-        match self.talk.ask(&Request::Usage(queue), self.timeout)? {
+        match self.connection.ask(&Request::Usage(queue), self.timeout)? {
             (Reply::Usage(usage), _) => Ok(usage),
             _ => Err(EmuError::Confused),
         }
@@ -222,7 +221,7 @@ impl Control {
     /// # Errors
     /// The emulator is gone, or does not listen.
     pub fn begin(&mut self, request: &Request) -> Result<u64, EmuError> {
-        self.talk.send(request, stopwatch() + self.timeout)
+        self.connection.send(request, deadline(self.timeout))
     }
 
     /// The next event, if one came. Does not wait. After a call that waited there may be some
@@ -232,9 +231,9 @@ impl Control {
     /// The emulator is gone.
     pub fn poll_event(&mut self) -> Result<Option<ControlEvent>, EmuError> {
         loop {
-            let message = match self.talk.pending.pop_front() {
+            let message = match self.connection.pending.pop_front() {
                 Some(message) => Some(message),
-                None => self.talk.receive()?,
+                None => self.connection.receive()?,
             };
             let Some((request, reply, _)) = message else { return Ok(None) };
             let completed = |result| ControlEvent::Completed { request, result };
@@ -261,6 +260,6 @@ impl Control {
 impl AsFd for Control {
     /// The socket: readable when there are events.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.talk.socket().as_fd()
+        self.connection.socket().as_fd()
     }
 }

@@ -1,0 +1,178 @@
+//! Packets and file descriptors on Unix sockets: what every protocol of ours is carried by.
+//!
+//! The sockets are of type `SOCK_SEQPACKET`, so one packet is sent and received as a whole.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    recvmsg, sendmsg, socket_with,
+};
+
+/// A socket that is not connected.
+///
+/// # Errors
+/// If the process has no descriptors left.
+pub fn new_socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// A socket that is connected to the listener at `path`.
+///
+/// # Errors
+/// If no program listens there.
+pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = new_socket()?;
+    let address = SocketAddrUnix::new(path)?;
+    retry(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
+}
+
+/// Sends a packet with up to two files if there is room.
+///
+/// # Errors
+/// `AGAIN` if there is no room.
+pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    send_with(socket, packet, files, SendFlags::DONTWAIT)
+}
+
+/// Sends a packet with up to two files, and waits for room.
+///
+/// # Errors
+/// If the other side is gone.
+pub fn send_blocking(
+    socket: impl AsFd,
+    packet: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    send_with(socket, packet, files, SendFlags::empty())
+}
+
+fn send_with(
+    socket: impl AsFd,
+    packet: &[u8],
+    files: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::NOBUFS);
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    retry(|| sendmsg(&socket, &[IoSlice::new(packet)], &mut control, flags)).map(|_| ())
+}
+
+/// A packet that was received.
+#[derive(Debug)]
+pub struct Received {
+    /// How much of the buffer it has. None is the end of the connection.
+    pub bytes: usize,
+    /// The files that came with it.
+    pub files: Vec<OwnedFd>,
+    /// Whether the packet was longer than the buffer, or had more than two files.
+    pub is_cut: bool,
+}
+
+/// Receives a packet if there is one, with up to two files.
+///
+/// # Errors
+/// `AGAIN` if there is none.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, flags))?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received);
+        }
+    }
+    let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received { bytes: received.bytes, files, is_cut })
+}
+
+/// Receives a packet if there is one; the kernel closes files that come with it. Returns the length
+/// of the packet, which may be longer than the buffer. 0 is the end of the connection.
+///
+/// # Errors
+/// `AGAIN` if there is none.
+pub fn receive_bytes(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    retry(|| rustix::net::recv(&socket, &mut *buffer, flags)).map(|(_, bytes)| bytes)
+}
+
+/// Waits until the socket can be read or written, at most until the deadline. False: it cannot.
+pub(crate) fn wait(
+    socket: impl AsFd,
+    flags: PollFlags,
+    deadline: Option<Instant>,
+) -> Result<bool, Errno> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A wait that is too long for the kernel is one without end.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(&socket, flags)], left.as_ref()) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether the other side has closed the connection.
+pub(crate) fn has_ended(socket: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    retry(|| poll(&mut polled, Some(&now))).is_ok() && polled[0].revents().intersects(ends)
+}
+
+/// Calls again when a signal interrupted the call.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_borders_and_carry_files() {
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (one, other) = pair;
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send(&one, b"abc", &[null.as_fd(), one.as_fd()]).unwrap();
+        send_blocking(&one, b"de", &[]).unwrap();
+        send(&one, b"too long", &[]).unwrap();
+        let mut buffer = [0; 4];
+        let Received { bytes, files, is_cut } = receive(&other, &mut buffer).unwrap();
+        assert_eq!((&buffer[..bytes], files.len(), is_cut), (&b"abc"[..], 2, false));
+        drop(files);
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(2));
+        assert!(receive(&other, &mut buffer).unwrap().is_cut);
+        assert_eq!(receive_bytes(&other, &mut buffer), Err(Errno::AGAIN));
+        assert_eq!(wait(&other, PollFlags::IN, Some(Instant::now())), Ok(false));
+        assert!(!has_ended(&other));
+        send(&one, b"too long", &[]).unwrap();
+        drop(one);
+        assert!(has_ended(&other));
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(8));
+        assert_eq!(receive_bytes(&other, &mut buffer), Ok(0));
+    }
+}
