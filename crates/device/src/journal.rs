@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
-use crate::process::ProcessKey;
+use crate::process::{ProcessInfo, ProcessKey};
 pub use entry::{Act, Entry};
 
 /// Where sessions are, for this user.
@@ -34,7 +34,7 @@ pub struct Session {
 #[derive(Debug)]
 pub struct HeldSession {
     session: Session,
-    _lock: File,
+    lock: File,
 }
 
 /// Which of the texts that were written about a process one is.
@@ -125,7 +125,13 @@ impl Journal {
         for number in 0..1000 {
             let folder = self.root.join(format!("session-{pid}-{number}"));
             match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Session { folder }),
+                Ok(()) => {
+                    // Made now: a keeper must be able to take it when the disk is full.
+                    lock_file(&folder).inspect_err(|_| {
+                        let _ = fs::remove_dir(&folder);
+                    })?;
+                    return Ok(Session { folder });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -170,15 +176,27 @@ impl Session {
         &self.folder
     }
 
+    /// The process that began it: its number is part of the name.
+    pub fn owner(&self) -> Option<u32> {
+        let name = self.folder.file_name()?.to_str()?;
+        name.strip_prefix("session-")?.split('-').next()?.parse().ok()
+    }
+
+    /// The keeper that signed the lock last, if one did.
+    pub fn keeper(&self) -> Option<ProcessKey> {
+        let text = fs::read_to_string(self.folder.join("lock")).ok()?;
+        let (pid, start_ticks) = text.trim().split_once(' ')?;
+        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+    }
+
     /// Takes the lock, unless somebody has it.
     ///
     /// # Errors
     /// If the lock cannot be made.
     pub fn hold(self) -> io::Result<Option<HeldSession>> {
-        let path = self.folder.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let lock = lock_file(&self.folder)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(HeldSession { session: self, _lock: lock })),
+            Ok(()) => Ok(Some(HeldSession { session: self, lock })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -308,6 +326,17 @@ impl HeldSession {
         &self.session
     }
 
+    /// Writes into the lock which process holds it.
+    ///
+    /// # Errors
+    /// If it cannot be written. Then only [`Session::keeper`] does not know.
+    pub fn sign(&self) -> io::Result<()> {
+        let key = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
+        let mut lock = &self.lock;
+        lock.set_len(0)?;
+        lock.write_all(format!("{} {}\n", key.pid, key.start_ticks).as_bytes())
+    }
+
     /// Ends a session in which nothing is left to undo.
     ///
     /// # Errors
@@ -326,6 +355,11 @@ impl HeldSession {
         // Whatever else is in it was not made by us, and then it stays.
         fs::remove_dir(&self.session.folder)
     }
+}
+
+/// The lock of the session in a folder.
+fn lock_file(folder: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))
 }
 
 /// No entry is longer.

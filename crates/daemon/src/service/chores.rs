@@ -23,20 +23,18 @@ impl Service {
         if asked.child { self.look_after_keeper() } else { Ok(()) }
     }
 
-    /// A keeper that is gone is replaced, or nothing may be changed any more.
+    /// A keeper that is gone or hangs is replaced, or nothing may be changed any more.
     fn look_after_keeper(&mut self) -> Result<(), String> {
         if self.guard.has_given_up() {
             return self.begin_again();
         }
         match self.guard.look_after_keeper() {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.problem("the keeper was killed; there is a new one");
+            Ok(None) => Ok(()),
+            Ok(Some(loss)) => {
+                self.problem(&format!("{loss}; there is a new one"));
                 Ok(())
             }
-            Err(error) => Err(format!(
-                "the keeper was killed and there is no new one ({error}), so nothing may be changed"
-            )),
+            Err(error) => Err(error.to_string()),
         }
     }
 

@@ -90,6 +90,13 @@ impl Daemon {
         daemon
     }
 
+    /// Starts the daemon that is that file, and waits until it is ready.
+    pub(crate) fn start_program(program: &Path, folder: &Folder, more: &[&str]) -> Self {
+        let daemon = Self::spawn(Command::new(program), folder, more);
+        daemon.until_logged("ready at");
+        daemon
+    }
+
     /// Starts one.
     pub(crate) fn try_start(folder: &Folder, more: &[&str]) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_gpreemptd")), folder, more)
@@ -202,7 +209,7 @@ impl Daemon {
         found.unwrap()
     }
 
-    fn children(&self) -> Vec<u32> {
+    pub(crate) fn children(&self) -> Vec<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
         let children = fs::read_to_string(children).unwrap_or_default();
         let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());

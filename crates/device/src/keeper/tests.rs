@@ -1,7 +1,8 @@
 //! What cannot be undone at once, and what hangs.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 
 use super::*;
@@ -60,7 +61,7 @@ fn a_call_that_hangs_keeps_nobody_else_waiting() {
             counted.fetch_add(1, Ordering::SeqCst);
             let _ = waits.lock().unwrap().recv();
         }
-        Ok(())
+        Ok::<(), String>(())
     };
     assert!(clean_up(&journal, undo).is_err(), "one is left");
     assert_eq!(first.entries().unwrap(), [entry(hanging)]);

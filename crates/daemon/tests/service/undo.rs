@@ -1,0 +1,162 @@
+//! Every stop is undone, whichever of daemon and keeper dies, hangs or cannot write.
+
+use std::time::{Duration, Instant};
+
+use gpreempt_wire::state::TaskState;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::daemon::{Daemon, Folder, until};
+use super::scene::{Emulator, Load};
+
+/// An emulator with two loads, the higher priority preempting the lower one, and a daemon.
+struct Contention {
+    low: Load,
+    high: Load,
+    daemon: Daemon,
+    emulator: Emulator,
+    folder: Folder,
+}
+
+impl Contention {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let emulator = Emulator::start(&folder, "cwsr");
+        let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
+        let high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
+        let daemon = start(&folder);
+        Self { low, high, daemon, emulator, folder }
+    }
+
+    fn until_low_is_preempted(&self) {
+        until("the low-priority load is preempted", || {
+            self.daemon.task(self.low.pid()).is_some_and(|task| task.state == TaskState::Preempted)
+                && self.emulator.is_stopped(self.low.pid())
+        });
+    }
+
+    fn until_low_runs(&self) {
+        until("the low-priority load runs", || !self.emulator.is_stopped(self.low.pid()));
+    }
+}
+
+fn start(folder: &Folder) -> Daemon {
+    Daemon::start(folder, &["--emulated", folder.path("gpu").to_str().unwrap()])
+}
+
+fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// How often the daemon is killed while its second keeper starts.
+const KILLS: u32 = 25;
+
+#[test]
+fn a_daemon_that_dies_while_its_second_keeper_starts_leaves_no_process_stopped() {
+    let mut scene = Contention::new();
+    let begin = Instant::now();
+    for kill in 0..KILLS {
+        scene.until_low_is_preempted();
+        let first = scene.daemon.keeper();
+        send(first, Signal::KILL);
+        // Killed as soon as there is a second one, which has not opened anything yet.
+        until("a second keeper", || scene.daemon.children().iter().any(|pid| *pid != first));
+        std::thread::sleep(Duration::from_micros(u64::from(kill) * 200));
+        scene.daemon.kill();
+        scene.until_low_runs();
+        scene.daemon = start(&scene.folder);
+    }
+    println!("{KILLS} kills in {:?}", begin.elapsed());
+    scene.high.finish();
+    scene.low.finish();
+}
+
+#[test]
+fn a_keeper_that_hangs_is_replaced() {
+    let mut scene = Contention::new();
+    scene.until_low_is_preempted();
+    let hung = scene.daemon.keeper();
+    send(hung, Signal::STOP);
+    until("a second keeper", || {
+        let keepers = scene.daemon.children();
+        !keepers.is_empty() && !keepers.contains(&hung)
+    });
+    scene.daemon.until_logged("the keeper did not answer and was killed; there is a new one");
+    scene.until_low_is_preempted();
+    scene.daemon.kill();
+    scene.until_low_runs();
+    scene.daemon = start(&scene.folder);
+    scene.until_low_is_preempted();
+    scene.high.finish();
+    scene.low.finish();
+}
+
+#[test]
+fn a_daemon_that_was_stopped_blames_no_keeper() {
+    let scene = Contention::new();
+    scene.until_low_is_preempted();
+    let keeper = scene.daemon.keeper();
+    // Longer than a keeper may be silent, shorter than a daemon may be.
+    scene.daemon.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(3_500));
+    scene.daemon.signal(Signal::CONT);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(scene.daemon.children(), [keeper], "{:#?}", scene.daemon.log());
+    // Longer than a daemon may be: the keeper undoes everything, and a new session begins.
+    scene.daemon.signal(Signal::STOP);
+    scene.until_low_runs();
+    scene.daemon.signal(Signal::CONT);
+    scene.daemon.until_logged("a new session");
+    scene.until_low_is_preempted();
+    let log = scene.daemon.log();
+    assert!(!log.iter().any(|line| line.contains("did not answer")), "{log:#?}");
+}
+
+#[test]
+fn a_daemon_without_a_living_keeper_undoes_everything_and_ends() {
+    let folder = Folder::new();
+    let emulator = Emulator::start(&folder, "cwsr");
+    // A copy of the daemon beside a keeper that is exchanged while it runs.
+    let program = folder.path("gpreemptd");
+    std::fs::copy(env!("CARGO_BIN_EXE_gpreemptd"), &program).unwrap();
+    let script = "#!/bin/sh\nexec \"$(dirname \"$0\")/gpreemptd\" keeper \"$@\"\n";
+    let keeper = folder.path("gpreempt-keeper");
+    write_program(&keeper, script);
+    let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
+    let _high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
+    let socket = folder.path("gpu");
+    let mut daemon =
+        Daemon::start_program(&program, &folder, &["--emulated", socket.to_str().unwrap()]);
+    until("the low-priority load is preempted", || emulator.is_stopped(low.pid()));
+    // From here on no keeper gets ready.
+    write_program(&keeper, "#!/bin/sh\nexec sleep 60\n");
+    let first = daemon.keeper();
+    send(first, Signal::STOP);
+    assert!(!daemon.wait().success());
+    daemon.until_logged("the keeper did not answer and was killed and there is no new one");
+    assert!(!emulator.is_stopped(low.pid()), "{:#?}", daemon.log());
+}
+
+/// Writes a program whole, as a file of its own: the one before may be running.
+fn write_program(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let fresh = path.with_extension("fresh");
+    std::fs::write(&fresh, text).unwrap();
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::rename(fresh, path).unwrap();
+}
+
+#[test]
+fn a_hung_keeper_of_a_dead_daemon_keeps_no_process_stopped() {
+    let mut scene = Contention::new();
+    scene.until_low_is_preempted();
+    send(scene.daemon.keeper(), Signal::STOP);
+    scene.daemon.kill();
+    assert!(scene.emulator.is_stopped(scene.low.pid()), "no process undoes it yet");
+    scene.daemon = start(&scene.folder);
+    // The daemon controls it again, so what the first session did was undone.
+    scene.until_low_is_preempted();
+    scene.high.finish();
+    scene.until_low_runs();
+    scene.low.finish();
+}
