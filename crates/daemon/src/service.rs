@@ -24,6 +24,7 @@ mod member;
 mod memory;
 mod notify;
 mod orders;
+mod pending_answers;
 mod permission;
 mod policy;
 mod poller;
@@ -65,6 +66,7 @@ use history::History;
 use log::Log;
 use notify::Notifier;
 use orders::Orders;
+use pending_answers::PendingSuspension;
 use poller::{Poller, Source};
 use problems::Problems;
 use punctuality::{Punctuality, processor_time};
@@ -126,6 +128,8 @@ struct Service {
     orders: Orders,
     sessions: Sessions,
     queue_suspensions: QueueSuspensions,
+    /// Suspensions whose clients wait for an answer.
+    pending_suspensions: Vec<PendingSuspension>,
     /// Processes that have to be looked into.
     backlog: Backlog,
     /// What this turn may still take on.
@@ -250,6 +254,7 @@ impl Service {
             }
         }
         self.end_looks();
+        self.settle_pending();
         self.publish(now_ns);
         self.do_chores(now_ns)?;
         self.set_alarm(now_ns, wait);
@@ -262,6 +267,9 @@ impl Service {
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
         at_ns = at_ns.min(self.roster.next_lease_ns().unwrap_or(u64::MAX));
         at_ns = at_ns.min(self.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
+        if !self.pending_suspensions.is_empty() {
+            at_ns = at_ns.min(now_ns.saturating_add(pending_answers::JUDGE_NS));
+        }
         if self.is_changed || !self.backlog.is_empty() {
             at_ns = now_ns;
         } else if self.sessions.has_restless_page() {

@@ -45,6 +45,32 @@ pub struct Revision {
     written: (i64, i64),
 }
 
+/// Why something could not be written down.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}{}", path.display(), advice(source))]
+pub struct WriteError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        Self::new(error.source.kind(), error)
+    }
+}
+
+/// What to do about it, where that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space there",
+        io::ErrorKind::ReadOnlyFilesystem => "; make it writable",
+        _ => "",
+    }
+}
+
+/// How much is written to see whether something can be: more than most entries have.
+const PROBE_BYTES: usize = 1024;
+
 /// How a text is called while somebody looks whether it may go.
 const TAKEN: &str = "undone";
 
@@ -206,8 +232,24 @@ impl Session {
     ///
     /// # Errors
     /// If it cannot be written; then the old text stands.
-    pub fn write(&self, entry: &Entry) -> io::Result<()> {
+    pub fn write(&self, entry: &Entry) -> Result<(), WriteError> {
         let path = self.path_of(entry.process);
+        self.replace(&path, entry).map_err(|source| WriteError { path, source })
+    }
+
+    /// Whether something could be written down now: for a request that is refused rather than
+    /// carried out in part.
+    ///
+    /// # Errors
+    /// If it could not.
+    pub fn probe(&self) -> Result<(), WriteError> {
+        let path = self.folder.join("probe.new");
+        let written = fs::write(&path, [b' '; PROBE_BYTES]);
+        let _ = fs::remove_file(&path);
+        written.map_err(|source| WriteError { path, source })
+    }
+
+    fn replace(&self, path: &Path, entry: &Entry) -> io::Result<()> {
         let fresh = path.with_extension("new");
         let create = || OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh);
         let mut file = match create() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::{TaskSnapshot, TaskState};
+use gpreempt_wire::state::TaskSnapshot;
 
 use super::{CHECK, say_resumed, say_stopped};
 use crate::args::SuspendArgs;
@@ -122,6 +122,5 @@ fn task_of(client: &mut Client, process: Process) -> Result<Option<TaskSnapshot>
 
 /// How much is left of a suspension, if there is one.
 fn lease_of(task: &TaskSnapshot) -> Option<Duration> {
-    let is_suspended = task.state == TaskState::Suspended;
-    is_suspended.then(|| Duration::from_millis(task.lease_ms.unwrap_or_default()))
+    task.lease_ms.map(Duration::from_millis)
 }

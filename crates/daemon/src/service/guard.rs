@@ -29,6 +29,7 @@ const STARTS_MAX: u32 = 10;
 pub(super) struct Guard {
     journal: Journal,
     folder: PathBuf,
+    ledger: Ledger,
     keeper: Keeper,
     holds: Option<Arc<HoldPages>>,
     /// Held as long as we live: two daemons with one journal would undo each other's acts.
@@ -107,7 +108,7 @@ impl Guard {
         let folder = session.folder().to_owned();
         let keeper = start_keeper(&session, holds.as_deref())?;
         let ledger = Ledger::new(session).with_holds(holds.clone());
-        let guard = Self { journal, folder, keeper, holds, _lock: lock };
+        let guard = Self { journal, folder, ledger: ledger.clone(), keeper, holds, _lock: lock };
         Ok((guard, ledger, found))
     }
 
@@ -172,7 +173,13 @@ impl Guard {
         let session = self.journal.begin()?;
         self.keeper = start_keeper(&session, self.holds.as_deref())?;
         self.folder = session.folder().to_owned();
-        Ok(Ledger::new(session).with_holds(self.holds.clone()))
+        self.ledger = Ledger::new(session).with_holds(self.holds.clone());
+        Ok(self.ledger.clone())
+    }
+
+    /// What is in force in which process.
+    pub(super) const fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// Where the journal is.

@@ -21,6 +21,7 @@ use gpreempt_wire::server::{Offence, SnapshotError};
 
 use super::allowance::Work;
 use super::hints::Page;
+use super::pending_answers::Asked;
 use super::permission::Caller;
 use super::refused::Refused;
 use super::sessions::{AT_ONCE_MAX, Follower};
@@ -122,7 +123,8 @@ impl Service {
             Request::Register { process, change } => self.register(asker, process, change)?,
             Request::Set { process, change } => self.set(asker, process, change)?,
             Request::Suspend { process, lease_ms } => {
-                self.suspend(asker, process, lease_ms.get(), now_ns)?;
+                let asked = Asked { session: asker.session, request };
+                return self.suspend(asker, asked, process, lease_ms.get(), now_ns);
             }
             Request::Resume { process } => self.resume(asker, process, now_ns)?,
             Request::ResumeAll => self.resume_everything(caller, now_ns),

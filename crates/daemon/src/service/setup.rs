@@ -117,6 +117,7 @@ impl Service {
             orders,
             sessions,
             queue_suspensions: Default::default(),
+            pending_suspensions: Vec::new(),
             backlog: Default::default(),
             allowance: Default::default(),
             guard,

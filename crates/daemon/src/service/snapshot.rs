@@ -14,6 +14,7 @@ use gpreempt_wire::state::{
 use super::Service;
 use super::history::{Recent, Seat, Total};
 use super::member::Member;
+use super::pending_answers::is_off;
 
 /// What each task had on each device, as far as anybody has looked.
 pub(super) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, Total> {
@@ -184,11 +185,12 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
         let on = |view: &&QueueView| (view.standing == Standing::On) == on;
         queues.iter().filter(|view| view.active).any(|view| on(&view))
     };
+    // Asked for is not done: a queue that runs is not suspended.
+    let is_suspended =
+        member.is_suspended() || !queues.is_empty() && queues.iter().all(|view| view.suspended);
     if member.in_force.is_none() {
         TaskState::Untouched
-    } else if member.is_suspended()
-        || !queues.is_empty() && queues.iter().all(|view| view.suspended)
-    {
+    } else if is_suspended && queues.iter().all(is_off) {
         TaskState::Suspended
     } else if works(true) {
         TaskState::Running

@@ -1,7 +1,13 @@
 //! Every stop is undone, whichever of daemon and keeper dies, hangs or cannot write.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use gpreempt_device::process::ProcessInfo;
+use gpreempt_wire::client::ClientError;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::request::Request;
 use gpreempt_wire::state::TaskState;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -159,4 +165,80 @@ fn a_hung_keeper_of_a_dead_daemon_keeps_no_process_stopped() {
     scene.high.finish();
     scene.until_low_runs();
     scene.low.finish();
+}
+
+fn suspend(load: &Load, lease_ms: u32) -> Request {
+    let process = Process::new(load.pid(), 0).unwrap();
+    Request::Suspend { process, lease_ms: NonZeroU32::new(lease_ms).unwrap() }
+}
+
+/// The sentence of a refusal with that code.
+fn refusal(answer: Result<(), ClientError>, code: RefusalCode) -> String {
+    match answer {
+        Err(ClientError::Refused(refusal)) if refusal.code == code => {
+            refusal.sentence.as_str().to_owned()
+        }
+        other => panic!("{other:?} is not a refusal with {code:?}"),
+    }
+}
+
+#[test]
+fn a_suspension_that_cannot_be_written_down_is_refused_and_not_shown() {
+    let folder = Folder::new();
+    let emulator = Emulator::start(&folder, "cwsr");
+    let mut load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
+    let socket = folder.path("gpu");
+    let emulated = ["--emulated", socket.to_str().unwrap()];
+    let Some(daemon) = Daemon::start_on_small_disk(&folder, &emulated) else { return };
+    let state = || daemon.task(load.pid()).map(|task| task.state);
+    until("the load runs", || state() == Some(TaskState::Running));
+    let filler = daemon.own_path(&folder.path("state/filler"));
+    std::fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
+    let answer = daemon.connect().expect_ok(&suspend(&load, 60_000));
+    let sentence = refusal(answer, RefusalCode::Failed);
+    assert!(sentence.contains("was not suspended: the journal cannot be written"), "{sentence}");
+    assert!(sentence.contains("No space left on device"), "{sentence}");
+    let task = daemon.task(load.pid()).unwrap();
+    assert_eq!((task.state, task.lease_ms), (TaskState::Running, None), "{task:?}");
+    assert!(!emulator.is_stopped(load.pid()));
+    // With space again it works, and what was written can be undone on a full disk.
+    std::fs::remove_file(&filler).unwrap();
+    daemon.connect().expect_ok(&suspend(&load, 60_000)).unwrap();
+    assert!(emulator.is_stopped(load.pid()), "it is answered when the process is off");
+    assert_eq!(state(), Some(TaskState::Suspended));
+    std::fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
+    // A renewal changes nothing on the device, so it needs no space.
+    daemon.connect().expect_ok(&suspend(&load, 70_000)).unwrap();
+    let process = Process::new(load.pid(), 0).unwrap();
+    daemon.connect().expect_ok(&Request::Resume { process }).unwrap();
+    until("the load runs again", || {
+        !emulator.is_stopped(load.pid()) && state() == Some(TaskState::Running)
+    });
+    load.finish();
+}
+
+#[test]
+fn a_stop_that_fails_after_the_request_was_accepted_is_told_in_the_answer() {
+    let folder = Folder::new();
+    let emulator = Emulator::start(&folder, "cwsr");
+    let load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
+    let daemon = start(&folder);
+    let state = || daemon.task(load.pid()).map(|task| task.state);
+    until("the load runs", || state() == Some(TaskState::Running));
+    // Nothing can be written of this very process: its file's place is taken.
+    let key = ProcessInfo::read(load.pid()).unwrap().key;
+    let sessions = std::fs::read_dir(folder.path("state")).unwrap();
+    let mut sessions = sessions.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let session = sessions.next().unwrap();
+    let place = session.join(format!("{}-{}.new", key.pid, key.start_ticks));
+    std::fs::create_dir(&place).unwrap();
+    let answer = daemon.connect().expect_ok(&suspend(&load, 60_000));
+    let sentence = refusal(answer, RefusalCode::Failed);
+    assert!(sentence.contains("the journal cannot be written"), "{sentence}");
+    assert_eq!(daemon.task(load.pid()).unwrap().lease_ms, None);
+    assert!(!emulator.is_stopped(load.pid()));
+    std::fs::remove_dir(&place).unwrap();
+    daemon.connect().expect_ok(&suspend(&load, 60_000)).unwrap();
+    assert!(emulator.is_stopped(load.pid()));
+    assert_eq!(state(), Some(TaskState::Suspended));
 }

@@ -2,15 +2,16 @@
 
 use gpreempt_device::nvidia::node::{self, Node};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::Reply;
 use gpreempt_wire::traits::TraitsChange;
 
-use super::Asker;
+use super::{Answer, Asker};
 use crate::rule::Wish;
 use crate::service::Service;
 use crate::service::member::{Member, Order};
+use crate::service::pending_answers::{Asked, PendingSuspension};
 use crate::service::permission::Caller;
 use crate::service::refused::Refused;
 use crate::service::registrations::Registration;
@@ -106,13 +107,16 @@ impl Service {
         Ok(member)
     }
 
+    /// Suspends a process. The answer comes when it is off its devices
+    /// ([`crate::service::pending_answers`]), at once if it is.
     pub(super) fn suspend(
         &mut self,
         asker: Asker,
+        asked: Asked,
         process: Process,
         lease_ms: u32,
         now_ns: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<Answer, Refused> {
         let key = self.resolve(asker, process)?.key;
         if lease_ms > LEASE_MS_MAX {
             let sentence = format!("a lease of {lease_ms} ms is too long; a day is the longest");
@@ -123,7 +127,11 @@ impl Service {
             let sentence = format!("process {key} drives a display; the screen would freeze");
             return Err(Refused::new(RefusalCode::NotPermitted, sentence));
         }
-        let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
+        let is_off = self.is_off_its_devices(key);
+        if !is_off {
+            self.check_journal(&format!("process {key}"))?;
+        }
+        let Some(member) = self.roster.get_mut(key) else { return Ok(Answer::Nothing) };
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
         let until_ns = now_ns.saturating_add(lease_ns);
         let before_ns = member.suspended_until_ns.replace(until_ns);
@@ -137,14 +145,31 @@ impl Service {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
         let line = format!("process {key} is suspended for {lease_ms} ms{instead}");
-        // Whoever renews a lease in time says nothing new.
-        if before_ns.is_some_and(|before| before <= until_ns) {
-            self.log.debug(line);
-        } else {
-            self.log.info(line);
-            self.tell_of(key, EventKind::Suspended, lease_ns);
+        let since = std::time::Instant::now();
+        let pending = PendingSuspension { asked, key, since, line, lease_ns };
+        // A client that renews its lease in time says nothing new.
+        let is_renewal = before_ns.is_some_and(|before| before <= until_ns);
+        match (is_off, is_renewal) {
+            (true, true) => {
+                self.log.debug(&pending.line);
+                Ok(Reply::Ok.into())
+            }
+            (true, false) => {
+                self.announce_suspension(&pending);
+                Ok(Reply::Ok.into())
+            }
+            (false, _) => {
+                self.pending_suspensions.push(pending);
+                Ok(Answer::Nothing)
+            }
         }
-        Ok(())
+    }
+
+    /// Refuses a suspension that could not be written down, and so would not be carried out.
+    pub(super) fn check_journal(&self, what: &str) -> Result<(), Refused> {
+        self.guard.ledger().probe().map_err(|error| {
+            Refused::new(RefusalCode::Failed, format!("{what} was not suspended: {error}"))
+        })
     }
 
     /// Refuses to suspend a process that is known to be beyond our reach.

@@ -18,6 +18,7 @@ use gpreempt_wire::text::Text;
 use super::change::{LEASE_MS_MAX, drives_display};
 use super::{Answer, Asker};
 use crate::service::member::Member;
+use crate::service::pending_answers::is_off;
 use crate::service::permission::Caller;
 use crate::service::queue_suspensions::{Condition, QueueSuspension};
 use crate::service::refused::Refused;
@@ -123,6 +124,10 @@ impl Service {
         // All of them or none: first everything that may be said against it.
         for &id in asked.queues.as_slice() {
             self.check_suspension(asker.caller, id, asked.depth)?;
+        }
+        let is_on = |id: &&u64| self.find_queue(**id).is_ok_and(|(view, _)| !is_off(&view));
+        if let Some(id) = asked.queues.as_slice().iter().find(is_on) {
+            self.check_journal(&format!("queue {id}"))?;
         }
         let begins_ns = now_ns.saturating_add(u64::from(grace_us).saturating_mul(1_000));
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
