@@ -17,6 +17,7 @@ mod failure;
 mod fake;
 mod finder;
 mod guard;
+mod hardware_check;
 mod hints;
 mod history;
 mod log;
@@ -62,6 +63,7 @@ use backlog::Backlog;
 use events::Chronicle;
 pub use failure::Failure;
 use guard::Guard;
+use hardware_check::HardwareCheck;
 use history::History;
 use log::Log;
 use notify::Notifier;
@@ -136,6 +138,7 @@ struct Service {
     allowance: Allowance,
     scrape: Option<Scrape>,
     guard: Guard,
+    hardware: HardwareCheck,
     chronicle: Chronicle,
     /// What happened to processes since followers were last told.
     untold: Vec<WireEvent>,
@@ -255,6 +258,7 @@ impl Service {
         }
         self.end_looks();
         self.settle_pending();
+        self.settle_resumes();
         self.publish(now_ns);
         self.do_chores(now_ns)?;
         self.set_alarm(now_ns, wait);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::act::{self, ActError};
+use crate::hardware::{self, Reading, Righted};
 use crate::hold_pages::HoldPages;
 use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
@@ -117,6 +118,31 @@ impl Ledger {
             }
         }
         result
+    }
+
+    /// Resumes what devices have stopped of a process although this ledger does not say so. Waits
+    /// for the thread that acts on the process, if one does.
+    ///
+    /// # Errors
+    /// If a device refuses.
+    pub fn set_right(
+        &self,
+        process: ProcessKey,
+        read: impl Fn() -> Reading,
+    ) -> Result<Righted, ActError> {
+        let turn = self.turn_of(process);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.inner().acts_of(process);
+        hardware::set_right(process, &own, read)
+    }
+
+    /// Whether a device has something of a process stopped that this ledger does not say. False
+    /// while a thread acts on the process: then what was read may be outdated.
+    pub fn is_stray(&self, process: ProcessKey, read: impl FnOnce() -> Vec<Act>) -> bool {
+        let turn = self.turn_of(process);
+        let Ok(_turn) = turn.try_lock() else { return false };
+        let own = self.inner().acts_of(process);
+        read().iter().any(|stopped| hardware::is_stray(stopped, &own))
     }
 
     /// Why the last act on a process that was not done was not, if it is not long ago.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskSnapshot;
+use gpreempt_wire::state::{TaskSnapshot, TaskState};
 
 use super::{CHECK, say_resumed, say_stopped};
 use crate::args::SuspendArgs;
@@ -122,5 +122,7 @@ fn task_of(client: &mut Client, process: Process) -> Result<Option<TaskSnapshot>
 
 /// How much is left of a suspension, if there is one.
 fn lease_of(task: &TaskSnapshot) -> Option<Duration> {
-    task.lease_ms.map(Duration::from_millis)
+    // Until its last queue is off it has a lease and is not yet suspended.
+    let is_asked_for = task.state == TaskState::Suspended || task.lease_ms.is_some();
+    is_asked_for.then(|| Duration::from_millis(task.lease_ms.unwrap_or_default()))
 }

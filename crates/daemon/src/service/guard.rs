@@ -182,6 +182,11 @@ impl Guard {
         &self.ledger
     }
 
+    /// Every session's changes.
+    pub(super) const fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     /// Where the journal is.
     pub(super) fn root(&self) -> &Path {
         self.journal.root()

@@ -7,6 +7,7 @@
 use gpreempt_core::driver::Driver;
 
 use super::Service;
+use super::hardware_check::{HardwareCheck, places};
 use super::setup::controllers;
 
 impl Service {
@@ -36,6 +37,10 @@ impl Service {
         self.backends =
             controllers(&self.options, &self.config, &ledger, &self.waker, &mut self.log)
                 .map_err(|error| failed(&error))?;
+        let asked = places(&self.options, &self.backends.kinds());
+        let journal = self.guard.journal().clone();
+        self.hardware = HardwareCheck::start(asked, journal, ledger, self.waker.clone())
+            .map_err(|error| failed(&error))?;
         self.queue_suspensions = Default::default();
         self.chronicle = Default::default();
         self.history = Default::default();

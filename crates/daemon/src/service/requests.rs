@@ -126,7 +126,10 @@ impl Service {
                 let asked = Asked { session: asker.session, request };
                 return self.suspend(asker, asked, process, lease_ms.get(), now_ns);
             }
-            Request::Resume { process } => self.resume(asker, process, now_ns)?,
+            Request::Resume { process } => {
+                let asked = Asked { session: asker.session, request };
+                return self.resume(asker, asked, process, now_ns);
+            }
             Request::ResumeAll => self.resume_everything(caller, now_ns),
             Request::Detach { process } => self.detach(asker, process)?,
             Request::PolicyRead => {

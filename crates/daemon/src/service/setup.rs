@@ -18,6 +18,7 @@ use super::alarm::Alarm;
 use super::amd;
 use super::backends::Backends;
 use super::guard::{Found, Guard};
+use super::hardware_check::{HardwareCheck, places};
 use super::log::Log;
 use super::notify::Notifier;
 use super::orders::Orders;
@@ -92,6 +93,9 @@ impl Service {
         poller.watch(&waker, Source::Devices).map_err(text)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
+        let asked = places(&options, &backends.kinds());
+        let hardware = HardwareCheck::start(asked, guard.journal().clone(), ledger, waker.clone())
+            .map_err(text)?;
         let (orders, registrations, problem) = Orders::load(guard.root());
         problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
@@ -121,6 +125,7 @@ impl Service {
             backlog: Default::default(),
             allowance: Default::default(),
             guard,
+            hardware,
             chronicle: Default::default(),
             untold: Vec::new(),
             history: Default::default(),

@@ -34,12 +34,17 @@ impl Service {
         for view in scheduler.queues() {
             queues.entry(view.task).or_default().push(view);
         }
+        let strays = self.hardware.strays();
         let lately = self.history.recent_of_all(self.driver.now(), &totals(scheduler.queues()));
         let task = |member: &Member| {
             let task = member.in_force.map(|in_force| in_force.task);
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            if strays.contains(&member.key) && snapshot.state != TaskState::Suspended {
+                snapshot.state = TaskState::Stopped;
+                snapshot.why.push_str("; its GPU has it stopped, but not gpreemptd: resume it");
+            }
             if let Some(limit) = task.and_then(|task| self.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
             }

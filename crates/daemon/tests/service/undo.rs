@@ -242,3 +242,77 @@ fn a_stop_that_fails_after_the_request_was_accepted_is_told_in_the_answer() {
     assert!(emulator.is_stopped(load.pid()));
     assert_eq!(state(), Some(TaskState::Suspended));
 }
+
+/// One load without contention, under a daemon, and stopped by another program.
+fn stray() -> (Load, Daemon, Emulator, Folder) {
+    let folder = Folder::new();
+    // Without a line for each client, of which there are too many for everything to be logged.
+    std::fs::write(folder.path("config.toml"), "[daemon]\nlog = \"info\"\n").unwrap();
+    let emulator = Emulator::start(&folder, "cwsr");
+    let load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
+    let daemon = start(&folder);
+    until("the load runs", || {
+        daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Running)
+    });
+    emulator.stop_all(load.pid());
+    assert!(emulator.is_stopped(load.pid()));
+    (load, daemon, emulator, folder)
+}
+
+#[test]
+fn a_process_that_its_gpu_has_stopped_is_shown_as_stopped_and_can_be_resumed() {
+    let (mut load, daemon, emulator, _folder) = stray();
+    until("it is shown as stopped", || {
+        daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Stopped)
+    });
+    let task = daemon.task(load.pid()).unwrap();
+    assert!(task.why.contains("its GPU has it stopped"), "{task:?}");
+    let process = Process::new(load.pid(), 0).unwrap();
+    daemon.connect().expect_ok(&Request::Resume { process }).unwrap();
+    assert!(!emulator.is_stopped(load.pid()), "it is answered when the process runs");
+    daemon.until_logged("was stopped although gpreemptd had not stopped it");
+    until("it is shown as running", || {
+        daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Running)
+    });
+    let answer = daemon.connect().expect_ok(&Request::Resume { process });
+    let sentence = refusal(answer, RefusalCode::NotControlled);
+    assert!(sentence.ends_with("is not suspended"), "{sentence}");
+    load.finish();
+}
+
+#[test]
+fn resuming_a_preempted_process_leaves_it_preempted() {
+    let mut scene = Contention::new();
+    scene.until_low_is_preempted();
+    let process = Process::new(scene.low.pid(), 0).unwrap();
+    let answer = scene.daemon.connect().expect_ok(&Request::Resume { process });
+    let sentence = refusal(answer, RefusalCode::NotControlled);
+    assert!(sentence.ends_with("is not suspended"), "{sentence}");
+    assert!(scene.emulator.is_stopped(scene.low.pid()));
+    // For longer than the devices are left unasked.
+    std::thread::sleep(Duration::from_millis(2_500));
+    let task = scene.daemon.task(scene.low.pid()).unwrap();
+    assert_ne!(task.state, TaskState::Stopped, "{task:?}");
+    scene.high.finish();
+    scene.until_low_runs();
+    scene.low.finish();
+}
+
+#[test]
+fn what_a_dead_session_left_in_a_process_is_undone_by_resume() {
+    let (mut load, daemon, emulator, folder) = stray();
+    // As if a session of a dead owner had stopped it, whose keeper runs and does nothing.
+    let dead = folder.path("state/session-4294967295-0");
+    std::fs::create_dir(&dead).unwrap();
+    let session = gpreempt_device::journal::Session::at(dead.clone());
+    let key = ProcessInfo::read(load.pid()).unwrap().key;
+    let acts = emulator.stops(load.pid());
+    let entry = gpreempt_device::journal::Entry { process: key, acts, until_ns: None };
+    session.write(&entry).unwrap();
+    let _keeper = gpreempt_device::journal::Session::at(dead).hold().unwrap().unwrap();
+    let process = Process::new(load.pid(), 0).unwrap();
+    daemon.connect().expect_ok(&Request::Resume { process }).unwrap();
+    assert!(!emulator.is_stopped(load.pid()));
+    assert_eq!(session.entries().unwrap(), []);
+    load.finish();
+}

@@ -185,12 +185,15 @@ impl Service {
         }
     }
 
+    /// Ends the suspensions of a process. If there is none, its devices are asked whether it is
+    /// stopped all the same ([`crate::service::hardware_check`]), and the answer comes later.
     pub(super) fn resume(
         &mut self,
         asker: Asker,
+        asked: Asked,
         process: Process,
         now_ns: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<Answer, Refused> {
         let key = self.resolve(asker, process)?.key;
         // Each of them, not only the first that there is.
         let ended = [
@@ -199,10 +202,10 @@ impl Service {
             self.end_suspensions_of_queues(key, now_ns),
         ];
         if ended.contains(&true) {
-            return Ok(());
+            return Ok(Reply::Ok.into());
         }
-        let sentence = format!("process {key} is not suspended");
-        Err(Refused::new(RefusalCode::NotControlled, sentence))
+        self.set_right(asked, key)?;
+        Ok(Answer::Nothing)
     }
 
     /// Ends every suspension of processes that the caller may touch.
