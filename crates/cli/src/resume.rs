@@ -1,9 +1,10 @@
 //! `gpreempt resume`: everything as it was.
 
 use gpreempt_device::act;
+use gpreempt_device::hardware::{self, DevicePlaces, Righted};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper;
-use gpreempt_device::process::ProcessKey;
+use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::request::Request as Wish;
 use gpreempt_wire::state::TaskState;
@@ -44,7 +45,9 @@ fn by_daemon(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure>
 
 fn suspended(client: &mut Client) -> Result<Vec<u32>, Failure> {
     let tasks = daemon::snapshot(client)?.tasks.into_iter();
-    let suspended = tasks.filter(|task| task.state == TaskState::Suspended);
+    // Until its last queue is off, a process has a lease and is not yet suspended.
+    let suspended =
+        tasks.filter(|task| task.state == TaskState::Suspended || task.lease_ms.is_some());
     Ok(suspended.map(|task| task.pid).collect())
 }
 
@@ -78,8 +81,25 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     let _lock = journal.lock().map_err(Failure::run)?;
     keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
     if let (true, Some(pid)) = (resumed.is_empty(), args.pid) {
-        let problem = format_args!("process {pid} is neither suspended nor attached by gpreempt");
-        return Err(Failure::input(problem));
+        resumed.push(by_hardware(pid)?);
     }
     Ok(resumed.into_iter().map(|process| process.pid).collect())
+}
+
+/// Resumes a process that no journal names, if its GPU says that it is stopped.
+fn by_hardware(pid: u32) -> Result<ProcessKey, Failure> {
+    let unknown = format!("process {pid} is neither suspended nor attached by gpreempt");
+    let Ok(info) = ProcessInfo::read(pid) else { return Err(Failure::input(unknown)) };
+    let (places, key) = (DevicePlaces::from_environment(), info.key);
+    match hardware::set_right(key, &[], || places.read(key)).map_err(Failure::run)? {
+        Righted::Resumed => Ok(key),
+        Righted::Running => Err(Failure::input(unknown)),
+        Righted::Unknown => Err(Failure::input(format_args!(
+            "{unknown}; its GPU does not tell whether it is stopped, so it was told to run"
+        ))),
+        Righted::StillStopped => Err(Failure::run(format_args!(
+            "{unknown}, but its GPU says that it is stopped; a debugger or another program may \
+             hold it"
+        ))),
+    }
 }

@@ -28,6 +28,7 @@ use gpreempt_device::registry::Selection;
 use gpreempt_wire::state::Snapshot;
 
 use clients::Clients;
+use clients::pending_answers::JUDGE_NS;
 use devices::Devices;
 pub use failure::Failure;
 use failure::LoopError;
@@ -39,6 +40,7 @@ use signals::Signals;
 use telemetry::Telemetry;
 use telemetry::loop_latency::processor_time;
 use undo::guard::Guard;
+use undo::hardware_check::HardwareCheck;
 use work_budget::{Allowance, Work};
 
 /// What a daemon is started with.
@@ -76,6 +78,7 @@ struct Service {
     notifier: Notifier,
     /// What this turn may still take on.
     allowance: Allowance,
+    hardware: HardwareCheck,
     chores_at_ns: u64,
     watchdog_at_ns: u64,
     is_stopping: bool,
@@ -182,6 +185,8 @@ impl Service {
         if self.processes.end_looks(&mut self.telemetry.log) {
             self.end_reload();
         }
+        self.settle_pending();
+        self.settle_resumes();
         let Self { clients, processes, devices, telemetry, poller, .. } = self;
         telemetry.publish(now_ns, devices, &processes.roster, &mut clients.sessions, poller);
         self.do_chores(now_ns)?;
@@ -220,6 +225,9 @@ impl Service {
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
         at_ns = at_ns.min(self.processes.roster.next_lease_ns().unwrap_or(u64::MAX));
         at_ns = at_ns.min(self.devices.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
+        if !self.clients.pending.is_empty() {
+            at_ns = at_ns.min(now_ns.saturating_add(JUDGE_NS));
+        }
         if self.devices.is_changed || !self.processes.backlog.is_empty() {
             at_ns = now_ns;
         } else if self.clients.sessions.has_restless_page() {
@@ -237,7 +245,8 @@ impl Service {
     /// Everything at this moment.
     fn snapshot(&self, now_ns: u64) -> Snapshot {
         let sessions = self.clients.sessions.len();
-        self.telemetry.snapshot(now_ns, &self.devices, &self.processes.roster, sessions)
+        let known = (&self.processes.roster, &self.hardware.strays());
+        self.telemetry.snapshot(now_ns, &self.devices, known, sessions)
     }
 
     /// Ends in good order: everything is put back as it was.

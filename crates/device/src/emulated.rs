@@ -8,9 +8,11 @@ mod backend;
 mod connection;
 mod name;
 mod report;
+mod stopped;
 mod target;
 mod view;
 mod watcher;
 mod worker;
 
 pub use backend::EmulatedBackend;
+pub(crate) use stopped::stopped;

@@ -63,7 +63,11 @@ impl HoldPages {
         Ok(Arc::new(Self::map(file)?))
     }
 
-    /// The memory of a holder, for its keeper.
+    /// Where a keeper finds the memory that its owner passed as the descriptor of errors. It is the
+    /// keeper's own descriptor, so it is there after the owner's death.
+    pub const INHERITED: &str = "/proc/self/fd/2";
+
+    /// The memory of a holder, for its keeper: [`Self::INHERITED`], or the holder's [`Self::path`].
     ///
     /// # Errors
     /// If it is not such memory, or the holder is gone.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
-use crate::process::ProcessKey;
+use crate::process::{ProcessInfo, ProcessKey};
 pub use entry::{Act, Entry};
 
 /// Where sessions are, for this user.
@@ -34,7 +34,7 @@ pub struct Session {
 #[derive(Debug)]
 pub struct HeldSession {
     session: Session,
-    _lock: File,
+    lock: File,
 }
 
 /// Which of the texts that were written about a process one is.
@@ -44,6 +44,32 @@ pub struct Revision {
     /// Inodes are given again.
     written: (i64, i64),
 }
+
+/// Why something could not be written down.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}{}", path.display(), advice(source))]
+pub struct WriteError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        Self::new(error.source.kind(), error)
+    }
+}
+
+/// What to do about it, where that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space there",
+        io::ErrorKind::ReadOnlyFilesystem => "; make it writable",
+        _ => "",
+    }
+}
+
+/// How much is written to see whether something can be: more than most entries have.
+const PROBE_BYTES: usize = 1024;
 
 /// How a text is called while somebody looks whether it may go.
 const TAKEN: &str = "undone";
@@ -125,7 +151,13 @@ impl Journal {
         for number in 0..1000 {
             let folder = self.root.join(format!("session-{pid}-{number}"));
             match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Session { folder }),
+                Ok(()) => {
+                    // Made now: a keeper must be able to take it when the disk is full.
+                    lock_file(&folder).inspect_err(|_| {
+                        let _ = fs::remove_dir(&folder);
+                    })?;
+                    return Ok(Session { folder });
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -170,15 +202,27 @@ impl Session {
         &self.folder
     }
 
+    /// The process that began it: its number is part of the name.
+    pub fn owner(&self) -> Option<u32> {
+        let name = self.folder.file_name()?.to_str()?;
+        name.strip_prefix("session-")?.split('-').next()?.parse().ok()
+    }
+
+    /// The keeper that signed the lock last, if one did.
+    pub fn keeper(&self) -> Option<ProcessKey> {
+        let text = fs::read_to_string(self.folder.join("lock")).ok()?;
+        let (pid, start_ticks) = text.trim().split_once(' ')?;
+        Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+    }
+
     /// Takes the lock, unless somebody has it.
     ///
     /// # Errors
     /// If the lock cannot be made.
     pub fn hold(self) -> io::Result<Option<HeldSession>> {
-        let path = self.folder.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let lock = lock_file(&self.folder)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(HeldSession { session: self, _lock: lock })),
+            Ok(()) => Ok(Some(HeldSession { session: self, lock })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -188,8 +232,24 @@ impl Session {
     ///
     /// # Errors
     /// If it cannot be written; then the old text stands.
-    pub fn write(&self, entry: &Entry) -> io::Result<()> {
+    pub fn write(&self, entry: &Entry) -> Result<(), WriteError> {
         let path = self.path_of(entry.process);
+        self.replace(&path, entry).map_err(|source| WriteError { path, source })
+    }
+
+    /// Whether something could be written down now: for a request that is refused rather than
+    /// carried out in part.
+    ///
+    /// # Errors
+    /// If it could not.
+    pub fn probe(&self) -> Result<(), WriteError> {
+        let path = self.folder.join("probe.new");
+        let written = fs::write(&path, [b' '; PROBE_BYTES]);
+        let _ = fs::remove_file(&path);
+        written.map_err(|source| WriteError { path, source })
+    }
+
+    fn replace(&self, path: &Path, entry: &Entry) -> io::Result<()> {
         let fresh = path.with_extension("new");
         let create = || OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh);
         let mut file = match create() {
@@ -308,6 +368,17 @@ impl HeldSession {
         &self.session
     }
 
+    /// Writes into the lock which process holds it.
+    ///
+    /// # Errors
+    /// If it cannot be written. Then only [`Session::keeper`] does not know.
+    pub fn sign(&self) -> io::Result<()> {
+        let key = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
+        let mut lock = &self.lock;
+        lock.set_len(0)?;
+        lock.write_all(format!("{} {}\n", key.pid, key.start_ticks).as_bytes())
+    }
+
     /// Ends a session in which nothing is left to undo.
     ///
     /// # Errors
@@ -326,6 +397,11 @@ impl HeldSession {
         // Whatever else is in it was not made by us, and then it stays.
         fs::remove_dir(&self.session.folder)
     }
+}
+
+/// The lock of the session in a folder.
+fn lock_file(folder: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))
 }
 
 /// No entry is longer.

@@ -1,9 +1,11 @@
 //! Acts with their journal: written down before they are done, forgotten when they are undone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::act::{self, ActError, UndoError};
+use crate::hardware::{self, Reading, Righted};
 use crate::hold_pages::HoldPages;
 use crate::journal::{Act, Entry, Session};
 use crate::process::ProcessKey;
@@ -25,15 +27,32 @@ struct Inner {
     entries: Vec<Entry>,
     /// Processes of which something is written down even while nothing is done to them.
     claimed: Vec<ProcessKey>,
-    /// Held by whoever acts on a process.
+    /// Held by the thread that acts on a process.
     turns: BTreeMap<ProcessKey, Arc<Mutex<()>>>,
+    /// What was not done lately, the latest last.
+    refusals: VecDeque<(ProcessKey, ActRefusal)>,
 }
+
+/// Why an act was not done, and when that was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActRefusal {
+    /// When.
+    pub at: Instant,
+    /// Whether it could not be written down, so that nothing was tried.
+    pub is_unwritten: bool,
+    /// Why, in a sentence.
+    pub sentence: String,
+}
+
+/// How many refusals are remembered, of all processes together.
+const REFUSALS_MAX: usize = 64;
 
 impl Ledger {
     /// A ledger that writes into a session.
     pub fn new(session: Session) -> Self {
         let (entries, claimed, turns) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let inner = Inner { session, entries, claimed, turns };
+        let refusals = VecDeque::new();
+        let inner = Inner { session, entries, claimed, turns, refusals };
         Self { inner: Arc::new(Mutex::new(inner)), holds: None }
     }
 
@@ -65,25 +84,80 @@ impl Ledger {
     pub fn perform(&self, process: ProcessKey, act: &Act, undo: bool) -> Result<(), ActError> {
         let turn = self.turn_of(process);
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if undo {
-            // What is written down is what was done, and it may be more.
-            let recorded = self.inner().recorded(process, act).unwrap_or_else(|| act.clone());
-            return match recorded.on_device().perform(process, true) {
-                Err(error) if !error.is_gone() => Err(error),
-                // What is not there any more needs nothing; whoever asked is told that.
-                result => self.inner().cross_out(process, act).and(result),
-            };
+        let result = if undo { self.take_back(process, act) } else { self.carry_out(process, act) };
+        if let Err(error) = &result
+            && !error.is_gone()
+        {
+            self.inner().remember(process, error);
         }
+        result
+    }
+
+    fn take_back(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
+        // What is written down is what was done, and it may be more.
+        let recorded = self.inner().recorded(process, act).unwrap_or_else(|| act.clone());
+        let result = recorded.on_device().perform(process, true);
+        if result.as_ref().map_or_else(ActError::is_gone, |()| true) {
+            // The device has done it, and that counts. A text that cannot be replaced says too
+            // much: undoing that once more changes nothing.
+            let _ = self.inner().cross_out(process, act);
+        }
+        result
+    }
+
+    fn carry_out(&self, process: ProcessKey, act: &Act) -> Result<(), ActError> {
         let replaced = self.inner().write_down(process, act)?;
         let result = act.on_device().perform(process, false);
         // What was in force before still is, and undoing what is written down undoes both.
         if result.is_err() && !replaced {
             match act.on_device().perform(process, true) {
                 Err(error) if !error.is_gone() => {}
-                Ok(()) | Err(_) => self.inner().cross_out(process, act)?,
+                Ok(()) | Err(_) => {
+                    let _ = self.inner().cross_out(process, act);
+                }
             }
         }
         result
+    }
+
+    /// Resumes what devices have stopped of a process although this ledger does not say so. Waits
+    /// for the thread that acts on the process, if one does.
+    ///
+    /// # Errors
+    /// If a device refuses.
+    pub fn set_right(
+        &self,
+        process: ProcessKey,
+        read: impl Fn() -> Reading,
+    ) -> Result<Righted, ActError> {
+        let turn = self.turn_of(process);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.inner().acts_of(process);
+        hardware::set_right(process, &own, read)
+    }
+
+    /// Whether a device has something of a process stopped that this ledger does not say. False
+    /// while a thread acts on the process: then what was read may be outdated.
+    pub fn is_stray(&self, process: ProcessKey, read: impl FnOnce() -> Vec<Act>) -> bool {
+        let turn = self.turn_of(process);
+        let Ok(_turn) = turn.try_lock() else { return false };
+        let own = self.inner().acts_of(process);
+        read().iter().any(|stopped| hardware::is_stray(stopped, &own))
+    }
+
+    /// Why the last act on a process that was not done was not, if it is not long ago.
+    pub fn refusal_of(&self, process: ProcessKey) -> Option<ActRefusal> {
+        let inner = self.inner();
+        let found = inner.refusals.iter().rev().find(|(key, _)| *key == process);
+        found.map(|(_, refusal)| refusal.clone())
+    }
+
+    /// Whether something could be written down now.
+    ///
+    /// # Errors
+    /// If it could not; then nothing can be done either.
+    pub fn probe(&self) -> Result<(), ActError> {
+        self.inner().session.probe().map_err(|error| ActError::Journal(error.into()))
     }
 
     /// Does an act again with more in it, if it is in force.
@@ -111,7 +185,7 @@ impl Ledger {
         if !claimed.contains(&process) {
             claimed.push(process);
         }
-        session.write(&entries[at]).map_err(ActError::Journal)
+        session.write(&entries[at]).map_err(|error| ActError::Journal(error.into()))
     }
 
     /// Puts one process back as it was. If nothing was done to it, that waits for nobody.
@@ -152,7 +226,8 @@ impl Ledger {
         act::undo(&Entry { process, acts: acts.clone(), until_ns: None })?;
         let mut inner = self.inner();
         for act in &acts {
-            inner.cross_out(process, act)?;
+            // As in `take_back`: what is left in the journal says too much at the worst.
+            let _ = inner.cross_out(process, act);
         }
         Ok(inner.forget_untouched(process)?)
     }
@@ -193,6 +268,15 @@ impl Inner {
         self.session.forget(process).map_err(ActError::Journal)
     }
 
+    fn remember(&mut self, process: ProcessKey, error: &ActError) {
+        if self.refusals.len() >= REFUSALS_MAX {
+            self.refusals.pop_front();
+        }
+        let is_unwritten = matches!(error, ActError::Journal(_));
+        let refusal = ActRefusal { at: Instant::now(), is_unwritten, sentence: error.to_string() };
+        self.refusals.push_back((process, refusal));
+    }
+
     fn recorded(&self, process: ProcessKey, act: &Act) -> Option<Act> {
         let entry = self.entries.iter().find(|entry| entry.process == process)?;
         entry.acts.iter().find(|known| known.concerns_the_same(act)).cloned()
@@ -212,7 +296,7 @@ impl Inner {
                 // Nothing was done, so nothing is different.
                 entry.acts.pop();
                 entry.acts.extend(before);
-                Err(ActError::Journal(error))
+                Err(ActError::Journal(error.into()))
             }
         }
     }
@@ -226,7 +310,7 @@ impl Inner {
         let written = if entry.acts.is_empty() && !self.claimed.contains(&process) {
             self.session.forget(process)
         } else {
-            self.session.write(entry)
+            self.session.write(entry).map_err(Into::into)
         };
         written.map_err(ActError::Journal)
     }
@@ -256,6 +340,41 @@ mod tests {
         assert!(ledger.perform(process, &act, false).is_err());
         assert_eq!(Session::at(folder).entries().unwrap(), []);
         assert!(ledger.undo_all(|_| true).is_ok());
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_the_device_undid_is_undone_whether_or_not_that_can_be_written() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-full", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let session = Journal::at(root.clone()).unwrap().begin().unwrap();
+        let folder = session.folder().to_owned();
+        let ledger = Ledger::new(session);
+        let kfd = FakeKfd::new();
+        fakes::put(&root, &kfd, true);
+        let paused = Paused::new(&kfd);
+        let key = paused.key;
+        let pause = Act::Amd(AmdAct::Pause { site: SiteName::emulated(&root) });
+        let blocked = folder.join(format!("{}-{}.new", key.pid, key.start_ticks));
+        let slice =
+            Act::Nvidia(NvidiaAct::Slice { client: 1, group: 2, original_us: 2048, set_us: 1 });
+        ledger.write(key, &slice).unwrap();
+        // Nothing more can be written of this process.
+        std::fs::create_dir(&blocked).unwrap();
+        let refused = ledger.perform(key, &pause, false);
+        assert!(matches!(refused, Err(ActError::Journal(_))), "{refused:?}");
+        assert_eq!(kfd.is_running(key.pid, 0), Some(true), "nothing was done");
+        let refusal = ledger.refusal_of(key).unwrap();
+        assert!(refusal.is_unwritten, "{refusal:?}");
+        assert!(refusal.sentence.contains("so nothing was changed"), "{refusal:?}");
+        std::fs::remove_dir(&blocked).unwrap();
+        ledger.perform(key, &pause, false).unwrap();
+        std::fs::create_dir(&blocked).unwrap();
+        ledger.perform(key, &pause, true).unwrap();
+        assert_eq!(kfd.is_running(key.pid, 0), Some(true));
+        assert!(!ledger.has(key, &pause));
+        let left = Session::at(folder).entries().unwrap();
+        assert!(left[0].acts.contains(&pause), "the old text stands, and can be undone again");
         std::fs::remove_dir_all(root).unwrap();
     }
 
@@ -295,7 +414,7 @@ mod tests {
         kfd.hang(hung.key.pid, true);
         let (own, hung_key, hung_act) = (ledger.clone(), hung.key, act.clone());
         let pausing = std::thread::spawn(move || own.perform(hung_key, &hung_act, false));
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         while !ledger.has(hung.key, &act) {
             assert!(since.elapsed().as_secs() < 20, "it is never written down");
             std::thread::yield_now();

@@ -10,6 +10,7 @@ pub mod amd;
 pub mod controller;
 mod device_file;
 pub mod emulated;
+pub mod hardware;
 pub mod hold_pages;
 mod ioctl;
 pub mod journal;

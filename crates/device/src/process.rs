@@ -100,6 +100,15 @@ impl ProcessKey {
         }
         if info.zombie { Err(ProcessError::Gone(self.pid)) } else { Ok(()) }
     }
+
+    /// Whether it is stopped, by a signal or by a debugger.
+    pub fn is_stopped(self) -> bool {
+        let stat = fs::read(folder(self.pid).join("stat")).unwrap_or_default();
+        let stat = parse_stat(&String::from_utf8_lossy(&stat));
+        stat.is_some_and(|(_, state, ticks)| {
+            matches!(state, 'T' | 't') && ticks == self.start_ticks
+        })
+    }
 }
 
 /// A process whose number something is done to. If it lives afterwards, the number was its own all

@@ -145,7 +145,7 @@ fn judge_driver(driver: Driver, allow_untested: bool) -> Result<String, Finding>
 }
 
 /// The KFDs to use.
-fn sites(selection: &Selection) -> Vec<SiteName> {
+pub fn sites(selection: &Selection) -> Vec<SiteName> {
     let kernel = selection.amd.then_some(SiteName::Kernel);
     let emulated = selection.emulated_kfd.iter().map(|folder| SiteName::emulated(folder));
     kernel.into_iter().chain(emulated).collect()

@@ -1,8 +1,8 @@
 //! The keeper with real processes and kill -9, without a GPU.
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,139 @@ fn ends(child: &mut Child) -> bool {
     }
     let _ = child.kill();
     false
+}
+
+/// A keeper in whose start something goes wrong, as the shell does it.
+fn keeper_by_shell(session: &Session, script: &str) -> Child {
+    Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_gpreempt-keeper")])
+        .arg(session.folder())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn nothing_that_fails_at_its_start_keeps_it_from_undoing() {
+    let place = Place::new("start");
+    let failures = [
+        // The owner whose hold pages these were is dead; a file that is something else.
+        "exec \"$0\" \"$1\" /proc/4294967295/fd/3",
+        "exec \"$0\" \"$1\" /proc/self/fd/2 2>/dev/null",
+        // Closed descriptors, and an answer that cannot be written.
+        "exec \"$0\" \"$1\" <&- >&- 2>&-",
+        "exec \"$0\" \"$1\" >/dev/full",
+        "\"$0\" \"$1\" | true; test ${PIPESTATUS[0]} = 0",
+        // No thread for the holds nor for the undo.
+        "ulimit -u 1; exec \"$0\" \"$1\" /proc/4294967295/fd/3",
+        // No more descriptors than it needs for the lock and one file.
+        "ulimit -n 6; exec \"$0\" \"$1\"",
+        // A full disk: nothing can be written.
+        "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$1\"",
+    ];
+    for script in failures {
+        let session = place.journal.begin().unwrap();
+        session.write(&entry()).unwrap();
+        let mut keeper = keeper_by_shell(&session, script);
+        assert!(ends(&mut keeper), "{script}");
+        assert!(!session.folder().exists(), "{script}");
+    }
+}
+
+#[test]
+fn a_keeper_without_hold_pages_says_so_and_undoes_when_its_owner_is_gone() {
+    let place = Place::new("unfit");
+    let session = place.journal.begin().unwrap();
+    session.write(&entry()).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
+        .arg(session.folder())
+        .arg("/proc/4294967295/fd/3")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("it has no hold pages"), "{line}");
+    assert!(child.try_wait().unwrap().is_none(), "its owner lives");
+    drop(child.stdin.take());
+    assert!(ends(&mut child));
+    assert!(!session.folder().exists());
+}
+
+#[test]
+fn hold_pages_are_inherited_and_outlive_the_owner() {
+    let place = Place::new("inherited");
+    let session = place.journal.begin().unwrap();
+    let pages = HoldPages::new().unwrap();
+    let slot = pages.take().unwrap();
+    slot.begin(5, monotonic_ns() + 60_000_000_000);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
+        .arg(session.folder())
+        .arg(HoldPages::INHERITED)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(std::os::fd::AsFd::as_fd(&*pages).try_clone_to_owned().unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let stderr = std::fs::read_link(format!("/proc/{}/fd/2", child.id())).unwrap();
+    assert_eq!(stderr, Path::new("/dev/null"), "a message would be written into the pages");
+    drop(child.stdin.take());
+    assert!(is_ended(&slot, 5));
+    assert!(ends(&mut child));
+}
+
+#[test]
+fn it_answers_every_beat() {
+    let place = Place::new("answers");
+    let session = place.journal.begin().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
+        .arg(session.folder())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = child.stdout.take().unwrap();
+    let mut ready = [0; 6];
+    answers.read_exact(&mut ready).unwrap();
+    assert_eq!(&ready, b"ready\n");
+    let mut beats = child.stdin.take().unwrap();
+    for _ in 0..3 {
+        beats.write_all(&[1]).unwrap();
+        answers.read_exact(&mut [0]).unwrap();
+    }
+    // An owner that reads nothing does not block it: it still notices that the owner is gone.
+    for _ in 0..2_000 {
+        beats.write_all(&[1; 60]).unwrap();
+    }
+    drop(beats);
+    assert!(ends(&mut child));
+}
+
+#[test]
+fn a_stopped_keeper_without_an_owner_is_replaced() {
+    let place = Place::new("stopped");
+    // Begun by a process that is dead.
+    let folder = place.root.join("session-4294967295-0");
+    std::fs::create_dir(&folder).unwrap();
+    let session = Session::at(folder);
+    session.write(&entry()).unwrap();
+    let mut child = keeper(&session);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let key = session.keeper().unwrap();
+    assert_eq!(key.pid, child.id());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !key.is_stopped() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, |_: &Entry| Ok(()));
+    assert_eq!(cleaned.unwrap(), 1);
+    assert!(!session.folder().exists());
+    assert!(!ends(&mut child), "it was killed");
 }
 
 #[test]

@@ -145,6 +145,9 @@ pub enum TaskState {
     Preempted,
     /// Somebody suspended it.
     Suspended,
+    /// Its device says that it is stopped, although the daemon neither preempted nor suspended it.
+    /// `resume` puts that right.
+    Stopped,
 }
 
 /// One queue.

@@ -14,7 +14,10 @@ use crate::{daemon, output, text_table};
 pub(super) fn main(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
     let mut snapshot = daemon::snapshot(&mut client)?;
     let known = snapshot.tasks.len();
-    snapshot.tasks.retain(|task| args.all || !task.queues.is_empty());
+    let is_shown = |task: &TaskSnapshot| {
+        args.all || !task.queues.is_empty() || task.state == TaskState::Stopped
+    };
+    snapshot.tasks.retain(is_shown);
     if args.json {
         return output::print_json(&snapshot.tasks);
     }
@@ -40,6 +43,7 @@ pub(crate) const fn state_name(state: TaskState) -> &'static str {
         TaskState::Running => "running",
         TaskState::Preempted => "preempted",
         TaskState::Suspended => "suspended",
+        TaskState::Stopped => "stopped",
     }
 }
 

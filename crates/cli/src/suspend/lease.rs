@@ -122,6 +122,7 @@ fn task_of(client: &mut Client, process: Process) -> Result<Option<TaskSnapshot>
 
 /// How much is left of a suspension, if there is one.
 fn lease_of(task: &TaskSnapshot) -> Option<Duration> {
-    let is_suspended = task.state == TaskState::Suspended;
-    is_suspended.then(|| Duration::from_millis(task.lease_ms.unwrap_or_default()))
+    // Until its last queue is off it has a lease and is not yet suspended.
+    let is_asked_for = task.state == TaskState::Suspended || task.lease_ms.is_some();
+    is_asked_for.then(|| Duration::from_millis(task.lease_ms.unwrap_or_default()))
 }

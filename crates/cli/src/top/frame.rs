@@ -136,7 +136,7 @@ fn task_row(task: &TaskSnapshot, panel: &Panel) -> Row {
         waiting(task),
     ];
     let style = match task.state {
-        TaskState::Suspended => Style::new().fg(Color::Red),
+        TaskState::Suspended | TaskState::Stopped => Style::new().fg(Color::Red),
         TaskState::Preempted => Style::new().fg(Color::Yellow),
         TaskState::Untouched | TaskState::Idle | TaskState::Running => class_style(task),
     };

@@ -111,6 +111,7 @@ const fn state_name(state: TaskState) -> &'static str {
         TaskState::Running => "running",
         TaskState::Preempted => "preempted",
         TaskState::Suspended => "suspended",
+        TaskState::Stopped => "stopped",
     }
 }
 

@@ -5,6 +5,7 @@
 //! change.
 
 pub(crate) mod hint_page;
+pub(crate) mod pending_answers;
 pub(crate) mod permission;
 pub(crate) mod request_error;
 pub(crate) mod requests;
@@ -18,6 +19,7 @@ use gpreempt_core::time::Instant;
 use super::poller::Poller;
 use crate::accounts::Accounts;
 use hint_page::Page;
+use pending_answers::PendingSuspension;
 use permission::Caller;
 use request_error::RequestError;
 use requests::Asker;
@@ -27,6 +29,8 @@ use sessions::{Follower, ListenError, Sessions};
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(crate) sessions: Sessions,
+    /// Suspensions whose clients wait for an answer.
+    pub(crate) pending: Vec<PendingSuspension>,
     socket: PathBuf,
     own_uid: u32,
 }
@@ -35,7 +39,8 @@ impl Clients {
     /// Listens. Refuses if another daemon does.
     pub(crate) fn listen(socket: PathBuf, poller: &Poller) -> Result<Self, ListenError> {
         let sessions = Sessions::listen(&socket, poller)?;
-        Ok(Self { sessions, socket, own_uid: rustix::process::geteuid().as_raw() })
+        let own_uid = rustix::process::geteuid().as_raw();
+        Ok(Self { sessions, pending: Vec::new(), socket, own_uid })
     }
 
     pub(crate) fn socket(&self) -> &Path {

@@ -9,6 +9,7 @@ use gpreempt_device::registry::RegistryError;
 use super::clients::sessions::ListenError;
 use super::setup::SocketPathError;
 use super::telemetry::metrics_server::MetricsError;
+use super::undo::guard::KeeperError;
 use crate::config::LoadError;
 
 /// Why a daemon could not start or could not go on; one sentence.
@@ -47,8 +48,8 @@ pub(crate) enum StartError {
 pub(crate) enum LoopError {
     #[error(transparent)]
     Wait(io::Error),
-    #[error("the keeper was killed and there is no new one ({0}), so nothing may be changed")]
-    NoKeeper(io::Error),
+    #[error(transparent)]
+    NoKeeper(#[from] KeeperError),
     #[error(
         "the keeper undid everything and there is no new session ({0}), so nothing may be changed"
     )]

@@ -20,13 +20,13 @@ impl Service {
         if asked.child { self.look_after_keeper() } else { Ok(()) }
     }
 
-    /// A keeper that is gone is replaced, or nothing may be changed any more.
+    /// A keeper that is gone or hangs is replaced, or nothing may be changed any more.
     fn look_after_keeper(&mut self) -> Result<(), LoopError> {
         if self.guard.has_given_up() {
             return self.begin_again();
         }
-        if self.guard.look_after_keeper().map_err(LoopError::NoKeeper)? {
-            self.telemetry.problem("the keeper was killed; there is a new one");
+        if let Some(loss) = self.guard.look_after_keeper()? {
+            self.telemetry.problem(&format!("{loss}; there is a new one"));
         }
         Ok(())
     }

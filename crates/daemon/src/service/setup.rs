@@ -25,6 +25,7 @@ use super::telemetry::Telemetry;
 use super::telemetry::log::Log;
 use super::telemetry::metrics_server::Scrape;
 use super::undo::guard::{Found, Guard};
+use super::undo::hardware_check::{HardwareCheck, places};
 use super::{Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, SchedulerConfig, ServiceConfig};
@@ -99,6 +100,9 @@ impl Service {
         poller.watch(&waker, Source::Devices)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
+        let asked = places(&options.devices, &backends.kinds());
+        let journal = guard.journal().clone();
+        let hardware = HardwareCheck::start(asked, journal, ledger, waker.clone())?;
         let (orders, registrations, problem) = Orders::load(guard.root());
         problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = Driver::new(config.scheduler.core)?;
@@ -112,6 +116,7 @@ impl Service {
             poller,
             alarm: Alarm::new(),
             signals,
+            hardware,
             notifier: Notifier::from_environment(),
             allowance: Default::default(),
             chores_at_ns: 0,

@@ -1,4 +1,5 @@
 //! Undo: the journal, the keeper, and the restart after the keeper reverted everything.
 
 pub(crate) mod guard;
+pub(crate) mod hardware_check;
 pub(crate) mod renewal;

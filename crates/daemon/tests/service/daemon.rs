@@ -90,6 +90,41 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one whose journal is on a disk of 64 KiB of its own, and waits until it is ready.
+    /// None, and the reason on stderr, if this user may not mount one.
+    pub(crate) fn start_on_small_disk(folder: &Folder, more: &[&str]) -> Option<Self> {
+        let state = folder.path("state");
+        fs::create_dir(&state).unwrap();
+        let mount = "mount -t tmpfs -o size=64k,mode=755 tmpfs \"$1\"";
+        let unshare = |script: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_gpreemptd")]);
+            command.arg(&state);
+            command
+        };
+        if !unshare(mount).status().is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED: a small disk cannot be mounted; this needs root and unshare(1)");
+            return None;
+        }
+        let program = unshare(&format!("{mount} && shift && exec \"$0\" \"$@\""));
+        let daemon = Self::spawn(program, folder, more);
+        daemon.until_logged("ready at");
+        Some(daemon)
+    }
+
+    /// A file of the daemon's own view of the file system.
+    pub(crate) fn own_path(&self, path: &Path) -> PathBuf {
+        let path = path.strip_prefix("/").unwrap();
+        Path::new(&format!("/proc/{}/root", self.pid())).join(path)
+    }
+
+    /// Starts the daemon that is that file, and waits until it is ready.
+    pub(crate) fn start_program(program: &Path, folder: &Folder, more: &[&str]) -> Self {
+        let daemon = Self::spawn(Command::new(program), folder, more);
+        daemon.until_logged("ready at");
+        daemon
+    }
+
     /// Starts one.
     pub(crate) fn try_start(folder: &Folder, more: &[&str]) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_gpreemptd")), folder, more)
@@ -202,7 +237,7 @@ impl Daemon {
         found.unwrap()
     }
 
-    fn children(&self) -> Vec<u32> {
+    pub(crate) fn children(&self) -> Vec<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
         let children = fs::read_to_string(children).unwrap_or_default();
         let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());

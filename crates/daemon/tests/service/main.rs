@@ -13,4 +13,5 @@ mod requests;
 mod scene;
 mod systemd;
 mod turns;
+mod undo;
 mod untouched;

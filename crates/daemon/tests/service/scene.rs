@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gpreempt_core::id::DeviceId;
+use gpreempt_device::act::Act;
+use gpreempt_device::emulated::act::EmulatedAct;
 use gpreempt_emu::kfd::Rules;
 use gpreempt_emu::load::{BestEffort, Load as LoadOptions, Output, Stop};
 use gpreempt_emu::server::{KfdOptions, Options, Server};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use gpreempt_wire::emulated_kfd::GPU_SOCKET;
+use gpreempt_wire::emulator::QueueInfo;
 use gpreempt_wire::emulator::control::{Control, Options as ControlOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -62,13 +65,39 @@ impl Emulator {
         self.queues(pid).into_iter().any(|is_stopped| is_stopped)
     }
 
+    /// Stops every queue of a process, as a program would that knows no daemon.
+    pub(crate) fn stop_all(&self, pid: u32) {
+        let mut control = Control::connect(&self.socket, ControlOptions::default()).unwrap();
+        for queue in self.infos(&mut control, pid) {
+            control.stop(queue.queue).unwrap();
+        }
+    }
+
+    /// What a session's journal says if it has stopped every queue of a process.
+    pub(crate) fn stops(&self, pid: u32) -> Vec<Act> {
+        let mut control = Control::connect(&self.socket, ControlOptions::default()).unwrap();
+        let instance = control.instance();
+        let socket = &self.socket;
+        let stop = |info: QueueInfo| {
+            Act::Emulated(EmulatedAct::Stop {
+                socket: socket.clone(),
+                instance,
+                queue: info.queue.0,
+            })
+        };
+        self.infos(&mut control, pid).into_iter().map(stop).collect()
+    }
+
     fn queues(&self, pid: u32) -> Vec<bool> {
         let mut control = Control::connect(&self.socket, ControlOptions::default()).unwrap();
+        self.infos(&mut control, pid).iter().map(|queue| queue.is_stopped).collect()
+    }
+
+    fn infos(&self, control: &mut Control, pid: u32) -> Vec<QueueInfo> {
         let listing = control.list().unwrap();
         let own: Vec<_> = listing.tasks.iter().filter(|task| task.pid == pid).collect();
         let is_own = |task| own.iter().any(|own| own.task == task);
-        let queues = listing.queues.iter().filter(|queue| is_own(queue.task));
-        queues.map(|queue| queue.is_stopped).collect()
+        listing.queues.into_iter().filter(|queue| is_own(queue.task)).collect()
     }
 }
 

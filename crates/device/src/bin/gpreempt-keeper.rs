@@ -11,17 +11,20 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
     let (folder, holds) = (arguments.next(), arguments.next());
     let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
-        // Whoever starts it by hand should know what it is.
-        let _ = writeln!(
-            std::io::stderr(),
-            "gpreempt-keeper FOLDER [HOLDS]: undoes what a session of gpreempt did when its owner \
-             dies; started by gpreempt and gpreemptd, not by hand"
-        );
+        // For a user who starts it by hand. With hold pages, an owner started it and the descriptor
+        // of errors is those pages.
+        if holds.is_none() {
+            let _ = writeln!(
+                std::io::stderr(),
+                "gpreempt-keeper FOLDER [HOLDS]: undoes what a session of gpreempt did when its \
+                 owner dies; started by gpreempt and gpreemptd, not by hand"
+            );
+        }
         return ExitCode::from(2);
     };
     match keeper::main(&folder, holds.as_deref(), act::undo) {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody reads what a keeper says; the journal tells the next program what is left.
+        // A keeper's messages are not read; the journal tells the next program what is left.
         Err(_) => ExitCode::FAILURE,
     }
 }

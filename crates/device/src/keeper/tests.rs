@@ -1,7 +1,8 @@
 //! What cannot be undone at once, and what hangs.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 
 use super::*;

@@ -12,8 +12,8 @@ use crate::process::ProcessKey;
 /// How long a process is waited for that has nothing wrong with it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Puts one process back as it was, or says what kept it from that.
-type Undo = dyn Fn(&Entry) -> Result<(), UndoError> + Send + Sync;
+/// Puts one process back as it was. True if that worked.
+type Undo = dyn Fn(&Entry) -> bool + Send + Sync;
 
 /// The threads that are at it.
 pub(super) struct Undoing {
@@ -54,6 +54,7 @@ impl Undoing {
         undo: impl Fn(&Entry) -> Result<(), UndoError> + Send + Sync + 'static,
     ) -> Self {
         let (says, done) = channel();
+        let undo = move |entry: &Entry| undo(entry).is_ok();
         Self { undo: Arc::new(undo), running: Vec::new(), done, says }
     }
 
@@ -73,7 +74,7 @@ impl Undoing {
                     says: says.clone(),
                     done: Done { process, revision, is_undone: false },
                 };
-                answer.done.is_undone = undo(&entry).is_ok();
+                answer.done.is_undone = undo(&entry);
             });
             let thread = std::thread::Builder::new().name("gpreempt-undo".to_owned());
             let in_thread = Arc::clone(&work);

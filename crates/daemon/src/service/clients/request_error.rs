@@ -2,13 +2,16 @@
 
 use gpreempt_core::event::EventError;
 use gpreempt_core::priority::Priority;
+use gpreempt_device::act::ActError;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::mapping::MappingError;
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 
+use super::pending_answers::SuspendError;
 use crate::accounts::RAISING_GROUP;
 use crate::rule::Wish;
 use crate::service::devices::policy_settings::PolicyError;
+use crate::service::undo::hardware_check::ResumeError;
 
 /// Why a request is refused. Its text is the sentence that the client receives.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +43,6 @@ pub(crate) enum RequestError {
     NotOnGpu(ProcessKey),
     #[error("process {key} is {why}; change the rule")]
     IgnoredByRule { key: ProcessKey, why: String },
-    #[error("process {0} is not suspended")]
-    NotSuspended(ProcessKey),
     #[error("process {0} is not scheduled, so its hints mean nothing")]
     NotScheduled(ProcessKey),
 
@@ -73,6 +74,14 @@ pub(crate) enum RequestError {
     #[error("{0}")]
     BeyondControl(String),
 
+    /// A suspension cannot be recorded, so it would not be carried out.
+    #[error("{what} was not suspended: {error}")]
+    Unrecorded { what: String, error: ActError },
+    #[error(transparent)]
+    Suspend(#[from] SuspendError),
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+
     #[error("there is no queue {0}; it is gone, or never was")]
     NoSuchQueue(u64),
     #[error(transparent)]
@@ -94,10 +103,9 @@ impl RequestError {
             Self::SenderEnded | Self::UnreadableProcess(_) | Self::ReplacedProcess(_) => {
                 RefusalCode::NoSuchProcess
             }
-            Self::NotOnGpu(_)
-            | Self::IgnoredByRule { .. }
-            | Self::NotSuspended(_)
-            | Self::NotScheduled(_) => RefusalCode::NotControlled,
+            Self::NotOnGpu(_) | Self::IgnoredByRule { .. } | Self::NotScheduled(_) => {
+                RefusalCode::NotControlled
+            }
             Self::LeaseTooLong(_)
             | Self::GraceTooLong(_)
             | Self::WeightTooHigh
@@ -105,7 +113,11 @@ impl RequestError {
             | Self::Policy(_) => RefusalCode::BadSetting,
             Self::TooManyRegistrations | Self::NoHintPage(_) => RefusalCode::Limit,
             Self::FollowsAlready | Self::HasHintPage => RefusalCode::Busy,
-            Self::NotAdopted(_) | Self::BeyondControl(_) => RefusalCode::Failed,
+            Self::NotAdopted(_) | Self::BeyondControl(_) | Self::Unrecorded { .. } => {
+                RefusalCode::Failed
+            }
+            Self::Suspend(error) => error.code(),
+            Self::Resume(error) => error.code(),
             Self::NoSuchQueue(_) | Self::QueueRefused(_) => RefusalCode::NoSuchQueue,
             Self::NoSuchLevel(_) => RefusalCode::Unsupported,
             Self::NotSuspendedHere(_) => RefusalCode::WrongState,

@@ -19,6 +19,7 @@ use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::SnapshotError;
 
+use super::pending_answers::Asked;
 use super::permission::Caller;
 use super::request_error::RequestError;
 use super::sessions::{AT_ONCE_MAX, Follower};
@@ -128,13 +129,23 @@ impl Service {
                 processes.set(asker, process, change, &mut context)?;
             }
             Request::Suspend { process, lease_ms } => {
-                processes.suspend(asker, process, lease_ms.get(), now_ns, &mut context)?;
+                let asked = Asked { session: asker.session, request };
+                let lease = (lease_ms.get(), now_ns);
+                let pending = processes.suspend(asker, asked, process, lease, &mut context)?;
+                if let Some(pending) = pending {
+                    self.clients.pending.push(pending);
+                    return Ok(Answer::Nothing);
+                }
             }
             Request::Resume { process } => {
                 let key = processes.resolve(asker, process, &mut context)?.key;
-                let resumed = processes.resume(key, &mut context);
+                let was_suspended = processes.resume(key, &mut context);
                 self.settle_queue_suspensions(now_ns);
-                resumed?;
+                if !was_suspended {
+                    // Its devices may have it stopped all the same; the answer comes later.
+                    self.hardware.begin(Asked { session: asker.session, request }, key)?;
+                    return Ok(Answer::Nothing);
+                }
             }
             Request::ResumeAll => {
                 processes.resume_all(asker.caller, &mut context);
@@ -194,7 +205,7 @@ impl Service {
             }
             Request::SuspendQueues(QueueStop { queues, grace_us, lease_ms, depth }) => {
                 let asked = Suspension { queues, grace_us, lease_ms, depth };
-                devices.suspend_queues(table, asker, &asked, now_ns)?;
+                devices.suspend_queues((table, &self.guard), asker, &asked, now_ns)?;
                 let (count, uid) = (asked.queues.as_slice().len(), asker.caller.uid());
                 let log = &mut self.telemetry.log;
                 log.debug(format_args!("uid {uid} suspends {count} queues for {lease_ms} ms"));

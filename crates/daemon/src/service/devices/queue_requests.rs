@@ -14,12 +14,14 @@ use gpreempt_wire::text::Text;
 
 use super::Devices;
 use super::queue_suspensions::QueueSuspension;
+use crate::service::clients::pending_answers::is_off;
 use crate::service::clients::permission::Caller;
 use crate::service::clients::request_error::RequestError;
 use crate::service::clients::requests::Asker;
 use crate::service::processes::changes::{LEASE_MS_MAX, drives_display};
 use crate::service::processes::process_table::Roster;
 use crate::service::processes::tracked_process::Member;
+use crate::service::undo::guard::Guard;
 
 /// The longest grace: a minute.
 const GRACE_US_MAX: u32 = 60_000_000;
@@ -94,7 +96,7 @@ impl Devices {
     /// suspensions are settled.
     pub(crate) fn suspend_queues(
         &mut self,
-        table: &Roster,
+        (table, guard): (&Roster, &Guard),
         asker: Asker,
         asked: &Suspension,
         now_ns: u64,
@@ -108,6 +110,10 @@ impl Devices {
         }
         for &id in asked.queues.as_slice() {
             self.check_suspension(table, asker.caller, id, asked.depth)?;
+        }
+        let is_on = |id: &&u64| self.find_queue(table, **id).is_ok_and(|(view, _)| !is_off(&view));
+        if let Some(id) = asked.queues.as_slice().iter().find(is_on) {
+            guard.check_journal(|| format!("queue {id}"))?;
         }
         let begins_ns = now_ns.saturating_add(u64::from(grace_us).saturating_mul(1_000));
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);

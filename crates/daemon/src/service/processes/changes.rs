@@ -2,7 +2,6 @@
 
 use gpreempt_device::nvidia::node::{self, Node};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::traits::TraitsChange;
 
@@ -10,6 +9,7 @@ use super::registrations::Registration;
 use super::tracked_process::{Member, Order};
 use super::{Context, Processes};
 use crate::rule::Wish;
+use crate::service::clients::pending_answers::{Asked, PendingSuspension};
 use crate::service::clients::permission::Caller;
 use crate::service::clients::request_error::RequestError;
 use crate::service::clients::requests::Asker;
@@ -128,14 +128,16 @@ impl Processes {
         Ok(member)
     }
 
+    /// Suspends a process. None if it is off its devices already; otherwise the client is answered
+    /// when it is ([`crate::service::clients::pending_answers`]).
     pub(crate) fn suspend(
         &mut self,
         asker: Asker,
+        asked: Asked,
         process: Process,
-        lease_ms: u32,
-        now_ns: u64,
+        (lease_ms, now_ns): (u32, u64),
         context: &mut Context<'_>,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Option<PendingSuspension>, RequestError> {
         let key = self.resolve(asker, process, context)?.key;
         if lease_ms > LEASE_MS_MAX {
             return Err(RequestError::LeaseTooLong(lease_ms));
@@ -144,7 +146,11 @@ impl Processes {
         if drives_display(key.pid) {
             return Err(RequestError::DrivesDisplay(key));
         }
-        let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
+        let is_off = self.is_off_its_devices(key, context.devices);
+        if !is_off {
+            context.guard.check_journal(|| format!("process {key}"))?;
+        }
+        let Some(member) = self.roster.get_mut(key) else { return Ok(None) };
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
         let until_ns = now_ns.saturating_add(lease_ns);
         let before_ns = member.suspended_until_ns.replace(until_ns);
@@ -158,14 +164,16 @@ impl Processes {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
         let line = format!("process {key} is suspended for {lease_ms} ms{instead}");
-        // A lease that is renewed in time is no news.
-        if before_ns.is_some_and(|before| before <= until_ns) {
-            context.telemetry.log.debug(line);
-        } else {
-            context.telemetry.log.info(line);
-            self.tell_of(key, EventKind::Suspended, lease_ns, context.telemetry);
+        let since = std::time::Instant::now();
+        let pending = PendingSuspension { asked, key, since, line, lease_ns };
+        // A client that renews its lease in time says nothing new.
+        let is_renewal = before_ns.is_some_and(|before| before <= until_ns);
+        match (is_off, is_renewal) {
+            (true, true) => context.telemetry.log.debug(&pending.line),
+            (true, false) => self.announce_suspension(&pending, context.telemetry),
+            (false, _) => return Ok(Some(pending)),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Refuses to suspend a process that the controllers are known not to reach.
@@ -186,18 +194,15 @@ impl Processes {
     }
 
     /// Ends every suspension of a process, those of its queues included. The caller settles those.
-    pub(crate) fn resume(
-        &mut self,
-        key: ProcessKey,
-        context: &mut Context<'_>,
-    ) -> Result<(), RequestError> {
+    /// False if there was none.
+    pub(crate) fn resume(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
         // Each of them, not only the first that there is.
         let ended = [
             self.end_suspension(key, context),
             self.orders.end_suspensions(|unmet| unmet == key),
             context.devices.end_suspensions_of(&self.roster, key),
         ];
-        if ended.contains(&true) { Ok(()) } else { Err(RequestError::NotSuspended(key)) }
+        ended.contains(&true)
     }
 
     /// Ends every suspension of processes, and of their queues, that the caller may change. The

@@ -289,7 +289,7 @@ impl Processes {
     }
 
     /// Ends a suspension. True if there was one.
-    pub(super) fn end_suspension(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
+    pub(crate) fn end_suspension(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
         let Some(member) = self.roster.get_mut(key) else { return false };
         if member.suspended_until_ns.take().is_none() {
             return false;

@@ -1,18 +1,20 @@
 //! Everything at one moment, for `ps`, `top` and metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_core::time::Duration;
 use gpreempt_device::controller::{DeviceName, HoldStatus};
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::state::{
     DaemonSnapshot, DeviceSnapshot, HoldSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 
 use super::Telemetry;
 use super::history::{Recent, Seat, Total};
+use crate::service::clients::pending_answers::is_off;
 use crate::service::devices::Devices;
 use crate::service::instant;
 use crate::service::processes::process_table::Roster;
@@ -29,12 +31,13 @@ pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, T
 }
 
 impl Telemetry {
-    /// Everything at this moment, while so many sessions are open.
+    /// Everything at this moment, while so many sessions are open. A device has stopped the
+    /// processes in `strays` although the daemon did not ask for that.
     pub(crate) fn snapshot(
         &self,
         now_ns: u64,
         devices: &Devices,
-        table: &Roster,
+        (table, strays): (&Roster, &BTreeSet<ProcessKey>),
         sessions: usize,
     ) -> Snapshot {
         let scheduler = devices.scheduler();
@@ -48,6 +51,10 @@ impl Telemetry {
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            if strays.contains(&member.key) && snapshot.state != TaskState::Suspended {
+                snapshot.state = TaskState::Stopped;
+                snapshot.why.push_str("; its GPU has it stopped, but not gpreemptd: resume it");
+            }
             if let Some(limit) = task.and_then(|task| devices.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
             }
@@ -185,11 +192,12 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
         let on = |view: &&QueueView| (view.standing == Standing::On) == on;
         queues.iter().filter(|view| view.active).any(|view| on(&view))
     };
+    // Asked for is not done: a queue that runs is not suspended.
+    let is_suspended =
+        member.is_suspended() || !queues.is_empty() && queues.iter().all(|view| view.suspended);
     if member.in_force.is_none() {
         TaskState::Untouched
-    } else if member.is_suspended()
-        || !queues.is_empty() && queues.iter().all(|view| view.suspended)
-    {
+    } else if is_suspended && queues.iter().all(is_off) {
         TaskState::Suspended
     } else if works(true) {
         TaskState::Running
@@ -321,7 +329,7 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
-        let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, &table, 2);
+        let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, (&table, &BTreeSet::new()), 2);
         assert_eq!(snapshot.daemon.pid, std::process::id());
         assert_eq!(snapshot.daemon.version, env!("CARGO_PKG_VERSION"));
         snapshot.daemon.pid = 1;

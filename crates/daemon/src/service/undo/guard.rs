@@ -1,5 +1,6 @@
 //! Whatever happens to us, everything is put back: the journal, our session in it, its keeper.
 
+use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,10 +11,12 @@ use std::time::{Duration, Instant};
 use gpreempt_device::act;
 use gpreempt_device::hold_pages::HoldPages;
 use gpreempt_device::journal::{Journal, Session};
-use gpreempt_device::keeper::{self, Keeper};
+use gpreempt_device::keeper::{self, Keeper, StartError};
 use gpreempt_device::ledger::Ledger;
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::process::ProcessKey;
 use rustix::fs::{FlockOperation, flock};
+
+use crate::service::clients::request_error::RequestError;
 
 /// How long it is waited for keepers of the dead to finish.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -28,10 +31,40 @@ const STARTS_MAX: u32 = 10;
 pub(crate) struct Guard {
     journal: Journal,
     folder: PathBuf,
+    ledger: Ledger,
     keeper: Keeper,
     holds: Option<Arc<HoldPages>>,
     /// Held as long as we live: two daemons with one journal would undo each other's acts.
     _lock: Lock,
+}
+
+/// How a keeper was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeeperLoss {
+    Killed,
+    /// It did not answer, so the daemon killed it.
+    Hung,
+}
+
+impl fmt::Display for KeeperLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Killed => "the keeper was killed",
+            Self::Hung => "the keeper did not answer and was killed",
+        })
+    }
+}
+
+/// Why the session has no keeper any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeeperError {
+    #[error("{0} and there is no new one ({1}), so nothing may be changed")]
+    NotReplaced(KeeperLoss, StartError),
+    #[error(
+        "the keeper (process {0}) does not answer and does not die, so there is no new one and \
+         nothing may be changed"
+    )]
+    Unkillable(u32),
 }
 
 /// A file that is locked, and that is removed when it need not be any more.
@@ -77,7 +110,7 @@ impl Guard {
         let folder = session.folder().to_owned();
         let keeper = start_keeper(&session, holds.as_deref())?;
         let ledger = Ledger::new(session).with_holds(holds.clone());
-        let guard = Self { journal, folder, keeper, holds, _lock: lock };
+        let guard = Self { journal, folder, ledger: ledger.clone(), keeper, holds, _lock: lock };
         Ok((guard, ledger, found))
     }
 
@@ -97,16 +130,29 @@ impl Guard {
         self.keeper.has_given_up()
     }
 
-    /// Starts another keeper if ours is gone. True if it was.
+    /// Starts another keeper if this session's is gone or does not answer. Says which it was.
     ///
     /// # Errors
-    /// If there is no new one. Then nobody would undo what we do, so it must not be done.
-    pub(crate) fn look_after_keeper(&mut self) -> io::Result<bool> {
-        if !self.keeper.has_died() {
-            return Ok(false);
+    /// If there is no new one. Then no process would undo what the daemon does, so it must not do
+    /// anything.
+    pub(crate) fn look_after_keeper(&mut self) -> Result<Option<KeeperLoss>, KeeperError> {
+        let loss = if self.keeper.has_died() {
+            KeeperLoss::Killed
+        } else if self.keeper.is_hung() {
+            // It holds the session's lock, so it has to go before another one can have that.
+            if !self.keeper.end() {
+                return Err(KeeperError::Unkillable(self.keeper.pid()));
+            }
+            KeeperLoss::Hung
+        } else {
+            return Ok(None);
+        };
+        let session = Session::at(self.folder.clone());
+        match start_keeper(&session, self.holds.as_deref()) {
+            Ok(keeper) => self.keeper = keeper,
+            Err(error) => return Err(KeeperError::NotReplaced(loss, error)),
         }
-        self.keeper = start_keeper(&Session::at(self.folder.clone()), self.holds.as_deref())?;
-        Ok(true)
+        Ok(Some(loss))
     }
 
     /// Begins another session after the keeper ended the last one. Nothing may be in force.
@@ -115,9 +161,13 @@ impl Guard {
     /// If there is no new session, or nobody to keep it. Then nothing must be done.
     pub(crate) fn begin_again(&mut self) -> io::Result<Ledger> {
         let until = Instant::now() + WAIT_MAX;
-        // It may still be busy; whatever it undoes later would be ours by then.
+        // It may still be busy; what it undoes later would belong to the new session by then.
         while !self.keeper.has_died() && Instant::now() < until {
             std::thread::sleep(WAIT);
+        }
+        // One that hangs undoes nothing; what it leaves behind is undone below.
+        if !self.keeper.has_died() {
+            self.keeper.end();
         }
         let _cleaning = self.journal.lock()?;
         // What cannot be undone has a keeper, and is no reason to do nothing.
@@ -125,7 +175,24 @@ impl Guard {
         let session = self.journal.begin()?;
         self.keeper = start_keeper(&session, self.holds.as_deref())?;
         self.folder = session.folder().to_owned();
-        Ok(Ledger::new(session).with_holds(self.holds.clone()))
+        self.ledger = Ledger::new(session).with_holds(self.holds.clone());
+        Ok(self.ledger.clone())
+    }
+
+    /// What is in force in which process.
+    pub(crate) const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Refuses a suspension that could not be recorded, and so would not be carried out.
+    pub(crate) fn check_journal(&self, what: impl FnOnce() -> String) -> Result<(), RequestError> {
+        let probed = self.ledger.probe();
+        probed.map_err(|error| RequestError::Unrecorded { what: what(), error })
+    }
+
+    /// Every session's changes.
+    pub(crate) const fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Where the journal is.
@@ -157,11 +224,12 @@ fn clean_up(journal: &Journal) -> Found {
     }
 }
 
-/// Whoever kills keepers may kill the next one before it is ready, so it is tried a few times.
-fn start_keeper(session: &Session, holds: Option<&HoldPages>) -> io::Result<Keeper> {
+/// A program that kills keepers may kill the next one before it is ready, so several are tried.
+fn start_keeper(session: &Session, holds: Option<&HoldPages>) -> Result<Keeper, StartError> {
+    let until = Instant::now() + WAIT_MAX;
     let mut started = Keeper::start_with(session, holds);
     for _ in 1..STARTS_MAX {
-        if started.is_ok() {
+        if started.is_ok() || Instant::now() >= until {
             break;
         }
         std::thread::sleep(WAIT);
@@ -201,7 +269,9 @@ fn wait_for_the_dead(journal: &Journal) -> io::Result<()> {
     let until = Instant::now() + WAIT_MAX;
     while Instant::now() < until {
         let sessions = journal.sessions()?;
-        let is_undone = |session: &Session| owner_lives(session.folder()) || !is_held(session);
+        // A stopped keeper undoes nothing, so it is not waited for.
+        sessions.iter().for_each(keeper::end_stopped_keeper);
+        let is_undone = |session: &Session| owner_lives(session) || !is_held(session);
         if sessions.iter().all(is_undone) {
             return Ok(());
         }
@@ -214,15 +284,9 @@ fn is_held(session: &Session) -> bool {
     matches!(Session::at(session.folder().to_owned()).hold(), Ok(None))
 }
 
-/// Whether the process lives that began a session: its pid is part of the name.
-fn owner_lives(folder: &Path) -> bool {
-    let owner = owner_of(folder).and_then(|pid| ProcessInfo::read(pid).ok());
-    owner.is_some_and(|owner| !owner.zombie)
-}
-
-fn owner_of(folder: &Path) -> Option<u32> {
-    let name = folder.file_name()?.to_str()?;
-    name.strip_prefix("session-")?.split('-').next()?.parse().ok()
+/// Whether the process lives that began a session.
+fn owner_lives(session: &Session) -> bool {
+    session.owner().is_some_and(keeper::is_alive)
 }
 
 #[cfg(test)]
@@ -231,11 +295,11 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_session_is_in_its_name() {
-        assert_eq!(owner_of(Path::new("/run/gpreempt/session-42-0")), Some(42));
-        assert_eq!(owner_of(Path::new("/run/gpreempt/sockets")), None);
-        let own = format!("/run/gpreempt/session-{}-0", std::process::id());
-        assert!(owner_lives(Path::new(&own)));
-        assert!(!owner_lives(Path::new("/run/gpreempt/session-4294967295-0")));
+        let session = |name: &str| Session::at(Path::new("/run/gpreempt").join(name));
+        assert_eq!(session("session-42-0").owner(), Some(42));
+        assert_eq!(session("sockets").owner(), None);
+        assert!(owner_lives(&session(&format!("session-{}-0", std::process::id()))));
+        assert!(!owner_lives(&session("session-4294967295-0")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use gpreempt_core::driver::Driver;
 use crate::service::Service;
 use crate::service::failure::{LoopError, RenewalError};
 use crate::service::setup::controllers;
+use crate::service::undo::hardware_check::{HardwareCheck, places};
 
 impl Service {
     /// Begins anew if the keeper has ended the session, or is about to.
@@ -35,6 +36,9 @@ impl Service {
         let (rules, log) = (&self.processes.rules, &mut self.telemetry.log);
         self.devices.backends =
             controllers(&self.options, &rules.config, &ledger, &self.devices.waker, log)?;
+        let asked = places(&self.options.devices, &self.devices.backends.kinds());
+        let (journal, waker) = (self.guard.journal().clone(), self.devices.waker.clone());
+        self.hardware = HardwareCheck::start(asked, journal, ledger, waker)?;
         self.devices.queue_suspensions = Default::default();
         self.telemetry.chronicle = Default::default();
         self.telemetry.history = Default::default();
