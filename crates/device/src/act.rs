@@ -203,7 +203,7 @@ pub fn undo(entry: &Entry) -> Result<(), UndoError> {
         match act.on_device().perform(entry.process, true) {
             Ok(()) => {}
             Err(error) if error.is_gone() => {}
-            Err(error) => problem = problem.and(Err(error.into())),
+            Err(error) => problem = problem.and_then(|()| Err(error.into())),
         }
     }
     problem

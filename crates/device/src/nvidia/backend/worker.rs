@@ -174,7 +174,7 @@ impl Hands {
     fn take(&mut self, job: Job, reports: &Reporter<Report>) -> Result<(), Alone> {
         let report = match job {
             Job::Act { process, act, undo, awaited } => {
-                let result = self.perform(process, &act, undo, reports)?;
+                let result = Self::judge(self.ledger.perform(process, &act, undo), reports)?;
                 match awaited {
                     Some(awaited) => Report::Event(awaited.event(result)),
                     None => return Ok(()),
@@ -182,7 +182,7 @@ impl Hands {
             }
             Job::Stop { process, act, context, baseline } => {
                 let before = baseline.or_else(|| context.counts(process));
-                let result = self.perform(process, &act, false, reports)?;
+                let result = Self::judge(self.ledger.perform(process, &act, false), reports)?;
                 let counts = before.zip(context.counts(process));
                 let counts = counts.filter(|_| result.is_ok());
                 reports.send(Report::Stopped(context.queue, counts))?;
@@ -241,15 +241,11 @@ impl Hands {
         result
     }
 
-    /// Does something and tells about problems; whether it was done is for the scheduler.
-    fn perform(
-        &self,
-        process: ProcessKey,
-        act: &Act,
-        undo: bool,
+    /// What the scheduler is told of an act. That something is gone is no problem.
+    fn judge(
+        result: Result<(), ActError>,
         reports: &Reporter<Report>,
     ) -> Result<Result<(), Fault>, Alone> {
-        let result = self.ledger.perform(process, act, undo);
         if let Err(error) = &result
             && !error.is_gone()
         {
