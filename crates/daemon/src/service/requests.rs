@@ -6,11 +6,9 @@ mod queues;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use gpreempt_core::event::Event;
 use gpreempt_core::time::Duration;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use gpreempt_wire::event::EventKind;
 use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::process::Process;
@@ -154,16 +152,6 @@ impl Service {
                     Some(Duration::from_millis(1_000).times(u64::from(seconds.get()))),
                 )?;
             }
-            Request::HintBegin { process, deadline_us } => {
-                let task = self.hint(asker, process, EventKind::HintBegin, deadline_us)?;
-                let deadline = Some(Duration::from_micros(deadline_us));
-                let deadline = deadline.filter(|deadline| !deadline.is_zero());
-                self.backends.say(Event::HintBegin { task, deadline });
-            }
-            Request::HintEnd { process } => {
-                let task = self.hint(asker, process, EventKind::HintEnd, 0)?;
-                self.backends.say(Event::HintEnd { task });
-            }
             Request::OpenPage => return self.open_page(asker, now_ns),
             Request::Wake => {
                 if let Some(session) = self.sessions.get_mut(asker.session)
@@ -215,23 +203,6 @@ impl Service {
         Ok(())
     }
 
-    fn hint(
-        &mut self,
-        asker: Asker,
-        process: Process,
-        kind: EventKind,
-        deadline_us: u64,
-    ) -> Result<gpreempt_core::id::TaskId, Refused> {
-        let key = self.resolve(asker, process)?.key;
-        let in_force = self.roster.get(key).and_then(|member| member.in_force);
-        let Some(in_force) = in_force else {
-            let sentence = format!("process {key} is not scheduled, so its hints mean nothing");
-            return Err(Refused::new(RefusalCode::NotControlled, sentence));
-        };
-        self.tell_of(key, kind, deadline_us.saturating_mul(1_000));
-        Ok(in_force.task)
-    }
-
     fn open_page(&mut self, asker: Asker, now_ns: u64) -> Result<Answer, Refused> {
         let Some(session) = self.sessions.get_mut(asker.session) else {
             return Ok(Answer::Nothing);
@@ -253,8 +224,6 @@ const fn work_of(request: &Request) -> Work {
         Request::Ping | Request::Wake => Work::Word,
         Request::Hello { .. }
         | Request::PolicyRead
-        | Request::HintBegin { .. }
-        | Request::HintEnd { .. }
         | Request::OpenPage
         | Request::ReadQueue { .. } => Work::Answer,
         Request::Register { .. }
