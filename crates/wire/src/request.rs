@@ -12,6 +12,7 @@ use crate::role::Role;
 use crate::text::Text;
 use crate::traits::TraitsChange;
 
+// 14 and 15 are reserved: earlier releases sent hints with them instead of the hint page.
 messages! {
     /// What a client asks for.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +73,6 @@ messages! {
         13 = Trace {
             /// For how long.
             seconds: NonZeroU16; 6 zeros,
-        },
-        /// A request is coming. Answered with `Ok`.
-        14 = HintBegin {
-            /// The process.
-            process: Process,
-            /// When it should be done, in microseconds from now; 0 if that does not matter.
-            deadline_us: u64,
-        },
-        /// The request is done. Answered with `Ok`.
-        15 = HintEnd {
-            /// The process.
-            process: Process,
         },
         /// A page to give hints with. Answered with `Page` and a descriptor.
         16 = OpenPage,

@@ -5,6 +5,7 @@ use std::fs;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use gpreempt_core::priority::Priority;
+use gpreempt_wire::decode_error::DecodeError;
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::policy::PolicySettings;
@@ -112,8 +113,6 @@ fn every_message_is_in_the_tables() {
         Request::Snapshot,
         Request::Follow,
         Request::Trace { seconds: NonZeroU16::MIN },
-        Request::HintBegin { process, deadline_us: 0 },
-        Request::HintEnd { process },
         Request::OpenPage,
         Request::Wake,
         Request::ListQueues { after: 0 },
@@ -132,6 +131,11 @@ fn every_message_is_in_the_tables() {
     }
     let kinds: Vec<_> = requests.iter().map(|request| (request.kind(), request.name())).collect();
     assert_eq!(kinds, Request::KINDS);
+    for reserved in [14, 15] {
+        let error = Request::from_bytes(reserved, &[]);
+        assert_eq!(error, Err(DecodeError::Kind(reserved)));
+        assert!(document.contains(&format!("{reserved:#06x}")), "the number stays reserved");
+    }
     let replies = [
         Reply::Ok,
         Reply::Refused(Refusal::new(RefusalCode::Busy, "")),

@@ -101,11 +101,8 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(process, lease_ms)| Request::Suspend { process, lease_ms }),
         process().prop_map(|process| Request::Resume { process }),
         process().prop_map(|process| Request::Detach { process }),
-        process().prop_map(|process| Request::HintEnd { process }),
         settings().prop_map(Request::PolicySet),
         any::<NonZeroU16>().prop_map(|seconds| Request::Trace { seconds }),
-        (process(), any::<u64>())
-            .prop_map(|(process, deadline_us)| Request::HintBegin { process, deadline_us }),
         any::<u64>().prop_map(|after| Request::ListQueues { after }),
         any::<u64>().prop_map(|queue| Request::ReadQueue { queue }),
         (ids(), any::<u32>(), any::<NonZeroU32>(), select(&StopDepth::ALL[..])).prop_map(

@@ -287,11 +287,21 @@ fn a_hint_makes_room_before_there_is_work() {
     until("the low one made room again", || emulator.is_stopped(low.pid()));
     drop(page);
     until("a hint ends with its session", || !emulator.is_stopped(low.pid()));
-    let begin = Request::HintBegin { process: Process::SENDER, deadline_us: 500 };
-    messages.expect_ok(&begin).unwrap();
-    until("a message does the same", || emulator.is_stopped(low.pid()));
-    messages.expect_ok(&Request::HintEnd { process: Process::SENDER }).unwrap();
-    until("it is back", || !emulator.is_stopped(low.pid()));
+    let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
+    let mut next_hint = |kind| {
+        let found = follow.find_map(|event| event.ok().filter(|event| event.kind == kind));
+        let event = found.unwrap();
+        assert_eq!(event.process.map(Process::pid), Some(std::process::id()));
+        event.duration_ns
+    };
+    let page = daemon.connect().open_page().unwrap();
+    let slot = page.claim().unwrap();
+    page.begin(slot, 500);
+    until("a hint with a deadline does the same", || emulator.is_stopped(low.pid()));
+    assert_eq!(next_hint(EventKind::HintBegin), 500_000);
+    page.end(slot);
+    until("the low one runs again", || !emulator.is_stopped(low.pid()));
+    assert_eq!(next_hint(EventKind::HintEnd), 0);
 }
 
 #[test]

@@ -62,8 +62,6 @@ fn processes_without_a_gpu_can_be_registered_and_not_set() {
     assert_eq!(code(client.expect_ok(&suspend)), Some(RefusalCode::NotControlled));
     let resume = Request::Resume { process: own };
     assert_eq!(code(client.expect_ok(&resume)), Some(RefusalCode::NotControlled));
-    let hint = Request::HintBegin { process: own, deadline_us: 0 };
-    assert_eq!(code(client.expect_ok(&hint)), Some(RefusalCode::NotControlled));
     let gone = Request::Register { process: process(i32::MAX.unsigned_abs()), change: change(1) };
     assert_eq!(code(client.expect_ok(&gone)), Some(RefusalCode::NoSuchProcess));
     let replaced = Process::new(std::process::id(), 1).unwrap();
@@ -74,6 +72,23 @@ fn processes_without_a_gpu_can_be_registered_and_not_set() {
     let heavy = Request::Register { process: own, change: heavy };
     assert_eq!(code(client.expect_ok(&heavy)), Some(RefusalCode::BadSetting));
     client.expect_ok(&Request::ResumeAll).unwrap();
+}
+
+#[test]
+fn hints_of_processes_without_a_gpu_mean_nothing() {
+    let folder = Folder::new();
+    let daemon = Daemon::start(&folder, &[]);
+    let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
+    let page = daemon.connect().open_page().unwrap();
+    let slot = page.claim().unwrap();
+    page.begin(slot, 500);
+    page.end(slot);
+    page.begin(slot, 0);
+    daemon.connect().expect_ok(&Request::Ping).unwrap();
+    assert_eq!(follow.next_within(Duration::from_millis(200)).unwrap(), None);
+    drop(page);
+    assert_eq!(follow.next_within(Duration::from_millis(200)).unwrap(), None);
+    daemon.connect().expect_ok(&Request::Ping).unwrap();
 }
 
 #[test]

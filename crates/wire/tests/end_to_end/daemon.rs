@@ -165,8 +165,6 @@ fn step(connection: &mut Connection, now: Instant) -> Result<(), Offence> {
             | Request::Detach { .. }
             | Request::PolicyRead
             | Request::Follow
-            | Request::HintBegin { .. }
-            | Request::HintEnd { .. }
             | Request::OpenPage
             | Request::SuspendQueues(_)
             | Request::ResumeQueues { .. }

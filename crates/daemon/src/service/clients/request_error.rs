@@ -43,8 +43,6 @@ pub(crate) enum RequestError {
     NotOnGpu(ProcessKey),
     #[error("process {key} is {why}; change the rule")]
     IgnoredByRule { key: ProcessKey, why: String },
-    #[error("process {0} is not scheduled, so its hints mean nothing")]
-    NotScheduled(ProcessKey),
 
     #[error("a lease of {0} ms is too long; a day is the longest")]
     LeaseTooLong(u32),
@@ -103,9 +101,7 @@ impl RequestError {
             Self::SenderEnded | Self::UnreadableProcess(_) | Self::ReplacedProcess(_) => {
                 RefusalCode::NoSuchProcess
             }
-            Self::NotOnGpu(_) | Self::IgnoredByRule { .. } | Self::NotScheduled(_) => {
-                RefusalCode::NotControlled
-            }
+            Self::NotOnGpu(_) | Self::IgnoredByRule { .. } => RefusalCode::NotControlled,
             Self::LeaseTooLong(_)
             | Self::GraceTooLong(_)
             | Self::WeightTooHigh

@@ -3,16 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use gpreempt_core::event::Event;
-use gpreempt_core::id::TaskId;
 use gpreempt_core::time::Duration;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::event::EventKind;
 use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
-use gpreempt_wire::process::Process;
 use gpreempt_wire::queue::QueueStop;
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
@@ -165,16 +161,6 @@ impl Service {
                 let time = Duration::from_millis(1_000).times(u64::from(seconds.get()));
                 self.follow(asker, request, Some(time))?;
             }
-            Request::HintBegin { process, deadline_us } => {
-                let task = self.hint(asker, process, EventKind::HintBegin, deadline_us)?;
-                let deadline = Some(Duration::from_micros(deadline_us));
-                let deadline = deadline.filter(|deadline| !deadline.is_zero());
-                self.devices.backends.say(Event::HintBegin { task, deadline });
-            }
-            Request::HintEnd { process } => {
-                let task = self.hint(asker, process, EventKind::HintEnd, 0)?;
-                self.devices.backends.say(Event::HintEnd { task });
-            }
             Request::OpenPage => {
                 let page = self.clients.open_page(asker.session, instant(now_ns))?;
                 return Ok(page.map_or(Answer::Nothing, Answer::Page));
@@ -254,21 +240,6 @@ impl Service {
         drop(self.telemetry.chronicle.look(self.devices.scheduler().queues()));
         Ok(())
     }
-
-    fn hint(
-        &mut self,
-        asker: Asker,
-        process: Process,
-        kind: EventKind,
-        deadline_us: u64,
-    ) -> Result<TaskId, RequestError> {
-        let (processes, mut context) = self.processes_and_context();
-        let key = processes.resolve(asker, process, &mut context)?.key;
-        let in_force = processes.roster.get(key).and_then(|member| member.in_force);
-        let in_force = in_force.ok_or(RequestError::NotScheduled(key))?;
-        processes.tell_of(key, kind, deadline_us.saturating_mul(1_000), context.telemetry);
-        Ok(in_force.task)
-    }
 }
 
 /// How much a request makes us do.
@@ -277,8 +248,6 @@ const fn work_of(request: &Request) -> Work {
         Request::Ping | Request::Wake => Work::Word,
         Request::Hello { .. }
         | Request::PolicyRead
-        | Request::HintBegin { .. }
-        | Request::HintEnd { .. }
         | Request::OpenPage
         | Request::ReadQueue { .. } => Work::Answer,
         Request::Register { .. }
