@@ -189,6 +189,18 @@ impl Emulator {
         queues.iter().any(|(_, queue)| queue.is_stopped)
     }
 
+    /// Asserts that it runs and answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[track_caller]
+    #[expect(clippy::expect_used, reason = "a test whose emulator is gone has failed")]
+    pub fn assert_alive(&mut self) {
+        let ended = self.process.end().expect("the state of a process");
+        assert!(ended.is_none(), "the emulator ended: {ended:?}");
+        self.control().and_then(|mut control| Ok(control.list()?)).expect("a list of queues");
+    }
+
     /// Starts a load and waits until it is ready. `arguments` begin with the kind of the load.
     ///
     /// # Errors

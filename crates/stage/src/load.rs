@@ -48,6 +48,14 @@ impl Load {
         self.process.signal(Signal::TERM);
     }
 
+    /// Sends it SIGKILL and waits for its end.
+    ///
+    /// # Errors
+    /// If it had ended already.
+    pub fn kill(&mut self) -> Result<(), StageError> {
+        self.process.kill_and_wait()
+    }
+
     /// Whether it has ended.
     ///
     /// # Errors
@@ -62,9 +70,7 @@ impl Load {
     /// If it does not end in time, or if the line is not JSON.
     pub fn finish(&mut self) -> Result<(Value, Ended), StageError> {
         self.ask_to_end();
-        let ended = self.process.wait(LIMIT)?;
-        let line = ended.out.lines().last().unwrap_or("null");
-        Ok((serde_json::from_str(line)?, ended))
+        self.wait()
     }
 
     /// Asks it to end and waits. Returns how many kernels, or requests, it ran.
@@ -72,7 +78,26 @@ impl Load {
     /// # Errors
     /// If it does not end in time, or does not prove that every kernel ran exactly once.
     pub fn finish_exact(&mut self) -> Result<u64, StageError> {
-        let (line, ended) = self.finish()?;
+        self.ask_to_end();
+        self.wait_exact()
+    }
+
+    /// Waits for its end: the last line that it printed, and how it ended.
+    ///
+    /// # Errors
+    /// If it does not end in time, or if the line is not JSON.
+    pub fn wait(&mut self) -> Result<(Value, Ended), StageError> {
+        let ended = self.process.wait(LIMIT)?;
+        let line = ended.out.lines().last().unwrap_or("null");
+        Ok((serde_json::from_str(line)?, ended))
+    }
+
+    /// Waits for its end. Returns how many kernels, or requests, it ran.
+    ///
+    /// # Errors
+    /// If it does not end in time, or does not prove that every kernel ran exactly once.
+    pub fn wait_exact(&mut self) -> Result<u64, StageError> {
+        let (line, ended) = self.wait()?;
         let is_exact = line["line"] == "final" && line["exactness"]["result"] == "pass";
         let count = line["total"].as_u64().or_else(|| line["n"].as_u64());
         match count {
