@@ -1,6 +1,7 @@
 //! The daemon as a process, with its configuration, socket, state and keeper.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
@@ -152,11 +153,17 @@ impl Daemon {
         &mut self.process
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.process.stage().socket()
+    }
+
     /// How a client finds it.
     #[must_use]
     pub fn options(&self) -> ClientOptions {
         ClientOptions {
-            paths: vec![self.process.stage().socket()],
+            paths: vec![self.socket()],
             timeout: LIMIT,
             ..ClientOptions::new(Role::Command, "stage")
         }
