@@ -8,21 +8,41 @@ use serde_json::Value;
 use crate::stage::Stage;
 
 impl Stage {
+    /// Writes a file of the folder. Returns its name, for a command that runs there.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    #[track_caller]
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        self.write(name, text).expect("a file that can be written");
+        name.to_owned()
+    }
+
+    /// `gpreempt` with those arguments.
+    ///
+    /// # Panics
+    /// If the program is not there and cannot be built.
+    #[must_use]
+    #[track_caller]
+    pub fn gpreempt(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command("gpreempt").expect("the program gpreempt");
+        command.args(arguments);
+        command
+    }
+
     /// Runs `gpreempt` to its end.
     ///
     /// # Panics
     /// If it cannot be started.
-    #[must_use]
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> Output {
-        run_to_end(self.gpreempt(arguments).expect("the program gpreempt"))
+        self.gpreempt(arguments).output().expect("a program that can be started")
     }
 
     /// What `gpreempt` prints when it succeeds.
     ///
     /// # Panics
     /// If it fails.
-    #[must_use]
     #[track_caller]
     pub fn stdout(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -35,7 +55,6 @@ impl Stage {
     ///
     /// # Panics
     /// If it fails, or prints something else.
-    #[must_use]
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.stdout(arguments)).expect("JSON")
@@ -54,9 +73,4 @@ impl Stage {
         assert!(output.stdout.is_empty(), "{arguments:?} printed something");
         (output.status.code().expect("an exit code"), text.trim_end().to_owned())
     }
-}
-
-#[track_caller]
-fn run_to_end(mut command: Command) -> Output {
-    command.output().expect("a program that can be started")
 }

@@ -167,14 +167,4 @@ impl Stage {
     pub fn daemon(&self) -> DaemonSpec {
         DaemonSpec::new(self)
     }
-
-    /// `gpreempt` with those arguments.
-    ///
-    /// # Errors
-    /// If the program is not there and cannot be built.
-    pub fn gpreempt(&self, arguments: &[&str]) -> Result<Command, StageError> {
-        let mut command = self.command("gpreempt")?;
-        command.args(arguments);
-        Ok(command)
-    }
 }
