@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::time::Duration;
 
 use gpreempt_device::journal::Journal;
@@ -153,9 +152,9 @@ fn it_does_not_start_with_a_bad_configuration_and_check_says_why() {
     daemon.until_logged("config.toml:2: scheduler.policy");
     let check = |text: &str, more: &[&str]| {
         fs::write(folder.path("config.toml"), text).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpreemptd"));
+        let mut command = folder.command("gpreemptd").unwrap();
         command.arg("--check").arg("--config").arg(folder.path("config.toml")).args(more);
-        command.current_dir(folder.path("")).env("GPREEMPT_SOCKET", "/tmp/elsewhere.sock");
+        command.env("GPREEMPT_SOCKET", "/tmp/elsewhere.sock");
         command.output().unwrap()
     };
     let rule = "[[rule]]\nexecutable = \"nothing-is-called-so\"\npriority = 3\n";
@@ -178,7 +177,7 @@ fn it_does_not_start_with_a_bad_configuration_and_check_says_why() {
 #[test]
 fn it_writes_its_manual_page() {
     let folder = Stage::new("daemon").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpreemptd"));
+    let mut command = folder.command("gpreemptd").unwrap();
     let status = command.arg("man").arg(folder.path("")).status().unwrap();
     assert!(status.success());
     let page = fs::read_to_string(folder.path("gpreemptd.8")).unwrap();
