@@ -119,7 +119,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "kill-loop",
         arguments: "[--private] [--kills N] [--seed S] [--json]",
-        about: "10,000 kills of daemons, keepers, loads, commands; nothing may be lost or stay stopped",
+        about: "10,000 kills of daemon, keeper, loads, commands; nothing is lost or stays stopped",
         run: kill_loop::main,
     },
     Command {

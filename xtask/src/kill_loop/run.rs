@@ -320,8 +320,8 @@ impl<'a> KillLoop<'a> {
         let left = all.saturating_sub(done) * seconds / done.max(1);
         let (rate, worst) = (done / seconds, self.watch.worst());
         eprintln!(
-            "{done} of {all} kills, {rate}/s, about {left} s left, stopped by a dead process for {worst:?} \
-             at the most, {} failures",
+            "{done} of {all} kills, {rate}/s, about {left} s left, stopped by a dead process for \
+             {worst:?} at the most, {} failures",
             self.tally.failures.len()
         );
     }

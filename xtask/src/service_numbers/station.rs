@@ -50,7 +50,7 @@ pub(super) struct Station {
 }
 
 impl Station {
-    /// A client that is more important than everybody in the setup.
+    /// A client with a higher priority than all loads of the setup.
     pub(super) fn open(setup: &Setup) -> anyhow::Result<Self> {
         let mut registered = setup.connect()?;
         let change = TraitsChange { priority: Priority::new(12), ..TraitsChange::default() };
