@@ -1,25 +1,26 @@
-//! `cargo xtask kill-loop`: everybody is killed again and again, and nothing may come of it.
+//! `cargo xtask kill-loop`: processes are killed again and again, and nothing may come of it.
 //!
-//! Two emulated GPUs, loads on them, a daemon with its keeper, and commands that ask it for things:
-//! the real programs, in a folder of their own. One after the other is killed without warning,
-//! sometimes two at once, and started again. Meanwhile the emulated GPUs and the journal are asked
-//! for facts: whoever is stopped must be stopped by somebody who lives, no daemon may end by
-//! itself, and whatever a load computed must be exact.
+//! Two emulated GPUs, loads on them, a process that schedules, with its keeper, and commands that
+//! ask it for things: the real programs, in a folder of their own. The process that schedules is
+//! the daemon or, with `--private`, `gpreempt attach` with the daemon's service in its own process.
+//! One process after the other is killed without warning, sometimes two at once, and started again;
+//! private sessions also get the signal of ctrl-C. Meanwhile the emulated GPUs and the journal are
+//! asked for facts: a queue that is stopped must have been stopped by a process that lives, no
+//! daemon may end by itself, and whatever a load computed must be exact.
 
-mod actor;
 mod chance;
 mod client;
 mod commit;
-mod daemon;
 mod end;
 mod finish;
 mod gpu;
 mod load;
 mod orphans;
+mod owner;
 mod proc;
-mod scene;
+mod run;
 mod settle;
-mod stage;
+mod site;
 mod suspicion;
 mod tally;
 mod victim;
@@ -32,12 +33,16 @@ use anyhow::Context;
 use crate::args::Syntax;
 use crate::process::build_release;
 use crate::step::Outcome;
-use scene::Scene;
-use stage::Stage;
+use gpu::KINDS;
+use run::KillLoop;
+use site::{Mode, Site};
 use tally::Tally;
 
-const SYNTAX: Syntax =
-    Syntax { switches: &["--json"], options: &["--kills", "--seed"], positionals: &[] };
+const SYNTAX: Syntax = Syntax {
+    switches: &["--json", "--private"],
+    options: &["--kills", "--seed"],
+    positionals: &[],
+};
 
 /// The programs that take part.
 const PROGRAMS: &[&str] = &[
@@ -51,11 +56,15 @@ const PROGRAMS: &[&str] = &[
     "--bin=gpreempt-emu",
 ];
 
-/// How many kills there are when nobody says.
+/// How many kills there are without `--kills`.
 const KILLS: u64 = 10_000;
 /// How many there are among the tests.
 const KILLS_QUICK: u64 = 200;
-/// How long a queue may stay stopped after whoever stopped it has died.
+/// The same in private sessions.
+const KILLS_QUICK_PRIVATE: u64 = 50;
+/// The most of what a process printed that is shown: the last part.
+const SHOWN_MAX: usize = 4_000;
+/// How long a queue may stay stopped after the process that stopped it has died.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
 /// The same among the tests, where the machine may be busy with something else.
 const STOPPED_MAX_QUICK: Duration = Duration::from_secs(10);
@@ -63,6 +72,7 @@ const STOPPED_MAX_QUICK: Duration = Duration::from_secs(10);
 /// What a loop is like.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
+    mode: Mode,
     kills: u64,
     seed: u64,
     stopped_max: Duration,
@@ -73,31 +83,42 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
     let args = SYNTAX.parse(args)?;
     let kills = args.number_of("--kills")?.unwrap_or(KILLS);
     let seed = args.number_of("--seed")?.unwrap_or(1);
-    let tally = run(Plan { kills, seed, stopped_max: STOPPED_MAX })?;
+    let mode = if args.has("--private") { Mode::Private } else { Mode::Daemon };
+    let tally = run(Plan { mode, kills, seed, stopped_max: STOPPED_MAX })?;
     println!("{}", if args.has("--json") { tally.json() } else { tally.table() });
     Ok(tally.is_good())
 }
 
-/// A short loop, as a step of the tests.
+/// A short loop with the daemon and a shorter one with private sessions, as a step of the tests.
 pub(crate) fn check() -> Outcome {
-    let plan = Plan { kills: KILLS_QUICK, seed: 1, stopped_max: STOPPED_MAX_QUICK };
-    match run(plan) {
-        Ok(tally) => {
-            println!("{}", tally.table());
-            match tally.failures.first() {
-                None => Outcome::Passed,
-                Some(failure) => Outcome::Failed(failure.clone()),
+    for (mode, kills) in [(Mode::Daemon, KILLS_QUICK), (Mode::Private, KILLS_QUICK_PRIVATE)] {
+        match run(Plan { mode, kills, seed: 1, stopped_max: STOPPED_MAX_QUICK }) {
+            Ok(tally) => {
+                println!("{}", tally.table());
+                if let Some(failure) = tally.failures.first() {
+                    return Outcome::Failed(failure.clone());
+                }
             }
+            Err(error) => return Outcome::Failed(format!("{error:#}")),
         }
-        Err(error) => Outcome::Failed(format!("{error:#}")),
     }
+    Outcome::Passed
 }
 
 fn run(plan: Plan) -> anyhow::Result<Tally> {
     let program = build_release(PROGRAMS)?;
     let programs = program.parent().context("cargo built a program in no folder")?;
-    let scene = Scene::new(programs)?;
-    let mut stage = Stage::new(&scene, plan)?;
-    stage.play()?;
-    Ok(stage.into_tally())
+    let site = Site::new(programs, plan.mode, &KINDS)?;
+    let mut kill_loop = KillLoop::new(&site, plan)?;
+    kill_loop.run()?;
+    Ok(kill_loop.into_tally())
+}
+
+/// The last part of what a process printed.
+fn last_part(text: &str) -> &str {
+    let mut from = text.len().saturating_sub(SHOWN_MAX);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    &text[from..]
 }

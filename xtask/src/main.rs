@@ -118,8 +118,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "kill-loop",
-        arguments: "[--kills N] [--seed S] [--json]",
-        about: "10,000 kills of everybody who takes part; nothing may be lost or stay stopped",
+        arguments: "[--private] [--kills N] [--seed S] [--json]",
+        about: "10,000 kills of daemon, keeper, loads, commands; nothing is lost or stays stopped",
         run: kill_loop::main,
     },
     Command {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use gpreempt_stage::WorkFolder;
 
 use crate::args::Syntax;
 use crate::packages::CHROMIUM;
@@ -52,12 +53,12 @@ pub(crate) fn check() -> Outcome {
 }
 
 fn check_pages(pictures: Option<&Path>) -> anyhow::Result<()> {
-    let folder = Folder::new()?;
-    let pages = make(&folder.0)?;
+    let folder = WorkFolder::new("pages")?;
+    let pages = make(folder.root())?;
     if let Some(pictures) = pictures {
         fs::create_dir_all(pictures)?;
     }
-    let mut browser = Browser::start(&folder.0)?;
+    let mut browser = Browser::start(folder.root())?;
     let mut problems = Vec::new();
     for (name, page) in &pages {
         for window in WINDOWS {
@@ -109,22 +110,4 @@ fn make(folder: &Path) -> anyhow::Result<Vec<(&'static str, PathBuf)>> {
         pages.push(("testkit", page("testkit")));
     }
     Ok(pages)
-}
-
-/// A folder that is gone afterwards.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("gpreempt-pages-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // The browser may still be writing there; what is left is the system's to clear.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

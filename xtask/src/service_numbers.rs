@@ -10,7 +10,7 @@ mod kfd;
 mod latency;
 mod sample;
 mod scale;
-mod scene;
+mod setup;
 mod station;
 mod terminal;
 mod usage;

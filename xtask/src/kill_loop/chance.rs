@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gpreempt_sim::prng::Prng;
 
+use super::site::Mode;
 use super::victim::Victim;
 
 /// A stream of decisions. The same seed decides the same things; when they happen, and to whom
@@ -18,17 +19,17 @@ impl Chance {
         Self { prng: Prng::new(seed) }
     }
 
-    /// Who is killed next.
-    pub(super) fn victim(&mut self) -> Victim {
-        let all: u64 = Victim::ALL.iter().map(|victim| victim.weight()).sum();
+    /// What is killed next.
+    pub(super) fn victim(&mut self, mode: Mode) -> Victim {
+        let all: u64 = Victim::ALL.iter().map(|victim| victim.weight(mode)).sum();
         let mut ticket = self.prng.below(all);
         for victim in Victim::ALL {
-            match ticket.checked_sub(victim.weight()) {
+            match ticket.checked_sub(victim.weight(mode)) {
                 Some(left) => ticket = left,
                 None => return victim,
             }
         }
-        Victim::Daemon
+        Victim::Owner
     }
 
     /// How long something waits: not at all, or up to `most`.
@@ -64,14 +65,16 @@ mod tests {
 
     #[test]
     fn a_seed_decides_the_same_things_and_everybody_has_his_turn() {
-        let draw = |seed| {
-            let mut chance = Chance::new(seed);
-            (0..1_000).map(|_| chance.victim()).collect::<Vec<_>>()
-        };
-        assert_eq!(draw(7), draw(7));
-        assert_ne!(draw(7), draw(8));
-        for victim in Victim::ALL {
-            assert!(draw(7).contains(&victim), "{victim:?}");
+        for mode in [Mode::Daemon, Mode::Private] {
+            let draw = |seed| {
+                let mut chance = Chance::new(seed);
+                (0..1_000).map(|_| chance.victim(mode)).collect::<Vec<_>>()
+            };
+            assert_eq!(draw(7), draw(7));
+            assert_ne!(draw(7), draw(8));
+            for victim in Victim::ALL {
+                assert_eq!(draw(7).contains(&victim), victim.weight(mode) > 0, "{victim:?}");
+            }
         }
     }
 

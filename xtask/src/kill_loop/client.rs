@@ -1,13 +1,15 @@
-//! Commands that ask the daemon for something.
+//! Commands that ask the daemon, or the private session, for something.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::actor::{Actor, End};
+use gpreempt_stage::{Ended, Process, StageError};
+
 use super::chance::Chance;
 use super::gpu::Gpu;
+use super::last_part;
 use super::load::{self, Role};
-use super::scene::Scene;
+use super::site::Site;
 
 /// How long a command may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -18,7 +20,7 @@ const LIFE_MAX: Duration = Duration::from_millis(15);
 /// A command that runs.
 #[derive(Debug)]
 pub(super) struct Client {
-    actor: Actor,
+    process: Process,
     /// When it is killed, if it is.
     pub(super) kill_at: Option<Instant>,
 }
@@ -33,37 +35,42 @@ pub(super) struct Target {
 impl Client {
     /// One that is left alone.
     pub(super) fn start(
-        scene: &Scene,
+        site: &Site,
         target: Target,
         chance: &mut Chance,
-    ) -> anyhow::Result<Self> {
-        let command = request(scene, target, chance);
-        Ok(Self { actor: scene.start("client", command)?, kill_at: None })
+    ) -> Result<Self, StageError> {
+        let command = request(site, target, chance)?;
+        Ok(Self { process: site.stage.start("client", command)?, kill_at: None })
     }
 
     /// One that is going to be killed.
     pub(super) fn start_doomed(
-        scene: &Scene,
+        site: &Site,
         target: Target,
         gpu: &Gpu,
         chance: &mut Chance,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, StageError> {
         let command = match chance.between(0, 5) {
-            0 => load::command(scene, gpu, Role::BestEffort, 1, true),
+            0 => load::command(site, gpu, Role::BestEffort, 1, true)?,
             1 => {
-                let mut events = scene.command("gpreempt");
+                let mut events = site.gpreempt()?;
                 events.arg("events");
                 events
             }
-            _ => request(scene, target, chance),
+            _ => request(site, target, chance)?,
         };
         let life = chance.up_to(LIFE_MAX);
-        let actor = scene.start("client", command)?;
-        Ok(Self { actor, kill_at: Some(Instant::now() + life) })
+        let process = site.stage.start("client", command)?;
+        Ok(Self { process, kill_at: Some(Instant::now() + life) })
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.actor.pid()
+        self.process.pid()
+    }
+
+    /// Its pid, unless it was killed.
+    pub(super) fn living(&self) -> Option<u32> {
+        (!self.process.was_killed()).then(|| self.process.pid())
     }
 
     /// Kills it if it is time. True if it was alive.
@@ -72,24 +79,24 @@ impl Client {
             return false;
         }
         self.kill_at = None;
-        self.actor.kill()
+        self.process.kill()
     }
 
-    pub(super) fn end(&mut self) -> anyhow::Result<Option<End>> {
-        self.actor.end()
+    pub(super) fn end(&mut self) -> Result<Option<Ended>, StageError> {
+        self.process.end()
     }
 
-    /// What it last said, if it should have ended long ago.
+    /// What it last printed, if it should have ended long ago.
     pub(super) fn overdue(&self) -> Option<String> {
-        let is_late = self.actor.age() > PATIENCE;
-        is_late.then(|| format!("a command does not end: {}", self.actor.said()))
+        let is_late = self.process.age() > PATIENCE;
+        is_late.then(|| format!("a command does not end: {}", last_part(&self.process.err())))
     }
 }
 
 /// Something to ask about a process.
-fn request(scene: &Scene, target: Target, chance: &mut Chance) -> Command {
+fn request(site: &Site, target: Target, chance: &mut Chance) -> Result<Command, StageError> {
     let pid = target.pid.to_string();
-    let mut command = scene.command("gpreempt");
+    let mut command = site.gpreempt()?;
     match chance.between(0, 7) {
         0..=2 => {
             let time = format!("{}ms", chance.between(20, 800));
@@ -107,5 +114,5 @@ fn request(scene: &Scene, target: Target, chance: &mut Chance) -> Command {
             command.args(["set", &pid, "-p", &priority])
         }
     };
-    command
+    Ok(command)
 }

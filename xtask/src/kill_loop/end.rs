@@ -1,6 +1,8 @@
 //! What the end of a process means.
 
-use super::actor::End;
+use gpreempt_stage::Ended;
+
+use super::site::Mode;
 
 /// What became of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub(super) struct LoadFacts {
 }
 
 /// What the end of a load means, or what is wrong with it.
-pub(super) fn of_load(end: &End, facts: LoadFacts) -> Result<LoadEnd, String> {
+pub(super) fn of_load(end: &Ended, facts: LoadFacts) -> Result<LoadEnd, String> {
     if end.was_killed {
         return Ok(LoadEnd::Killed);
     }
@@ -74,7 +76,7 @@ pub(super) enum ClientEnd {
 }
 
 /// What the end of a command means, or what is wrong with it.
-pub(super) fn of_client(end: &End) -> Result<ClientEnd, String> {
+pub(super) fn of_client(end: &Ended) -> Result<ClientEnd, String> {
     let sentences: Vec<&str> = end.err.lines().collect();
     match end.status.code() {
         _ if end.was_killed => Ok(ClientEnd::Killed),
@@ -91,6 +93,48 @@ pub(super) fn of_client(end: &End) -> Result<ClientEnd, String> {
     }
 }
 
+/// What became of the daemon, or of a private session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnerEnd {
+    /// We killed it.
+    Killed,
+    /// It was asked to end, and ended in good order.
+    Asked,
+    /// A private session whose loads have all ended.
+    Over,
+    /// It did not begin, and said why: a command of the loop schedules, or what it was started
+    /// for is gone.
+    Refused,
+}
+
+/// What the daemon, or a private session, could know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnerFacts {
+    /// It was asked to end.
+    pub(super) was_asked: bool,
+    /// Some of the loads that it was started for still live.
+    pub(super) has_loads: bool,
+}
+
+/// What the end of the daemon or of a private session means, or what is wrong with it.
+/// `names_command` says whether its errors name a command of the loop, which schedules beside it.
+pub(super) fn of_owner(
+    end: &Ended,
+    mode: Mode,
+    facts: OwnerFacts,
+    names_command: bool,
+) -> Result<OwnerEnd, String> {
+    let sentences: Vec<&str> = end.err.lines().collect();
+    match (end.status.code(), mode) {
+        _ if end.was_killed => Ok(OwnerEnd::Killed),
+        (Some(0), _) if facts.was_asked => Ok(OwnerEnd::Asked),
+        (Some(0), Mode::Private) if !facts.has_loads => Ok(OwnerEnd::Over),
+        (Some(1 | 2), _) if names_command => Ok(OwnerEnd::Refused),
+        (Some(1 | 2), Mode::Private) if is_of_command(&sentences) => Ok(OwnerEnd::Refused),
+        _ => Err(format!("the scheduling process ended with {}: {}", end.status, end.err)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,9 +144,9 @@ mod tests {
     const PASS: &str = "{\"line\":\"final\",\"exactness\":{\"result\":\"pass\",\"wrong\":0}}\n";
     const FAIL: &str = "{\"line\":\"final\",\"exactness\":{\"result\":\"fail\",\"wrong\":1}}\n";
 
-    fn end(code: i32, out: &str, err: &str) -> End {
+    fn end(code: i32, out: &str, err: &str) -> Ended {
         let status = ExitStatus::from_raw(code << 8);
-        End { status, was_killed: false, out: out.to_owned(), err: err.to_owned() }
+        Ended { status, was_killed: false, out: out.to_owned(), err: err.to_owned() }
     }
 
     #[test]
@@ -140,5 +184,24 @@ mod tests {
         assert!(of_client(&end(101, "", "thread 'main' panicked\n")).is_err());
         assert!(of_client(&end(1, "", "")).is_err(), "it said nothing");
         assert!(of_client(&end(1, "", "one\ntwo\n")).is_err());
+    }
+
+    #[test]
+    fn a_session_ends_with_its_loads_or_says_why_it_did_not_begin() {
+        let facts = OwnerFacts { was_asked: false, has_loads: true };
+        let of = |end: &Ended, mode, facts| of_owner(end, mode, facts, false);
+        let (good, gone) = (end(0, "", ""), end(2, "", "gpreempt: there is no process 7\n"));
+        assert!(
+            of(&good, Mode::Daemon, facts).is_err() && of(&good, Mode::Private, facts).is_err()
+        );
+        let asked = OwnerFacts { was_asked: true, ..facts };
+        assert_eq!(of(&good, Mode::Daemon, asked), Ok(OwnerEnd::Asked));
+        let alone = OwnerFacts { has_loads: false, ..facts };
+        assert_eq!(of(&good, Mode::Private, alone), Ok(OwnerEnd::Over));
+        assert!(of(&good, Mode::Daemon, alone).is_err(), "a daemon has no end of its own");
+        assert_eq!(of(&gone, Mode::Private, facts), Ok(OwnerEnd::Refused));
+        assert!(of(&gone, Mode::Daemon, facts).is_err());
+        assert_eq!(of_owner(&gone, Mode::Daemon, facts, true), Ok(OwnerEnd::Refused));
+        assert!(of(&end(101, "", "panicked\n"), Mode::Private, asked).is_err());
     }
 }

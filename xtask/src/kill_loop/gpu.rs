@@ -1,14 +1,14 @@
 //! An emulated GPU that can be killed.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::time::Duration as Time;
 use gpreempt_sim::model::DeviceModel;
+use gpreempt_stage::{EmulatorSpec, Ended, Process, StageError};
 use gpreempt_wire::emulator::control::{Control, Listing, Options};
+use rustix::process::Signal;
 
-use super::actor::{Actor, End};
-use super::scene::Scene;
+use super::site::Site;
 
 /// How long an emulator may take to answer.
 const PATIENCE: Time = Time::from_millis(5_000);
@@ -29,9 +29,9 @@ pub(super) const KINDS: [Kind; 2] =
 #[derive(Debug)]
 pub(super) struct Gpu {
     kind: Kind,
-    pub(super) socket: PathBuf,
+    pub(super) spec: EmulatorSpec,
     slice: Time,
-    actor: Option<Actor>,
+    process: Option<Process>,
     control: Option<Control>,
     start_at: Instant,
     /// How often it was started. What used an earlier one has lost it.
@@ -39,12 +39,11 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    pub(super) fn new(scene: &Scene, kind: Kind) -> Self {
-        let socket = scene.gpu(kind.machine);
+    pub(super) fn new(kind: Kind, spec: EmulatorSpec) -> Self {
         let start_at = Instant::now();
         // PANIC: the models are part of the simulator.
         let slice = DeviceModel::built_in(kind.model).expect("a built-in model").tsg.slice;
-        Self { kind, socket, slice, actor: None, control: None, start_at, starts: 0 }
+        Self { kind, spec, slice, process: None, control: None, start_at, starts: 0 }
     }
 
     pub(super) const fn name(&self) -> &'static str {
@@ -52,22 +51,19 @@ impl Gpu {
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.actor.as_ref().map(Actor::pid)
+        self.process.as_ref().map(Process::pid)
     }
 
     /// Starts it if it is time, and connects to it as soon as it listens.
-    pub(super) fn keep_up(&mut self, scene: &Scene) -> anyhow::Result<()> {
-        if self.actor.is_none() && Instant::now() >= self.start_at {
-            let Kind { machine, model } = self.kind;
-            let mut command = scene.command("gpreempt-emu");
-            command.arg("--socket").arg(&self.socket);
-            command.args(["--machine", machine, "--model", model, "--compute-units", "1"]);
-            self.actor = Some(scene.start(machine, command)?);
+    pub(super) fn keep_up(&mut self, site: &Site) -> Result<(), StageError> {
+        if self.process.is_none() && Instant::now() >= self.start_at {
+            let command = self.spec.command(&site.stage)?;
+            self.process = Some(site.stage.start(self.kind.machine, command)?);
             self.starts += 1;
         }
-        if self.actor.is_some() && self.control.is_none() {
+        if self.process.is_some() && self.control.is_none() {
             let options = Options { timeout: PATIENCE, ..Options::default() };
-            self.control = Control::connect(&self.socket, options).ok();
+            self.control = Control::connect(&self.spec.socket(), options).ok();
         }
         Ok(())
     }
@@ -79,7 +75,7 @@ impl Gpu {
 
     /// Kills it; it comes back after a while.
     pub(super) fn kill(&mut self, pause: Duration) -> bool {
-        let is_killed = self.actor.as_mut().is_some_and(Actor::kill);
+        let is_killed = self.process.as_mut().is_some_and(Process::kill);
         if is_killed {
             self.control = None;
             self.start_at = Instant::now() + pause;
@@ -88,17 +84,17 @@ impl Gpu {
     }
 
     pub(super) fn ask_to_end(&self) {
-        if let Some(actor) = &self.actor {
-            actor.ask_to_end();
+        if let Some(process) = &self.process {
+            process.signal(Signal::TERM);
         }
     }
 
     /// How it ended, once it has.
-    pub(super) fn end(&mut self) -> anyhow::Result<Option<End>> {
-        let Some(actor) = &mut self.actor else { return Ok(None) };
-        let end = actor.end()?;
+    pub(super) fn end(&mut self) -> Result<Option<Ended>, StageError> {
+        let Some(process) = &mut self.process else { return Ok(None) };
+        let end = process.end()?;
         if end.is_some() {
-            self.actor = None;
+            self.process = None;
             self.control = None;
         }
         Ok(end)

@@ -7,12 +7,6 @@ use std::path::Path;
 use gpreempt_device::process::{ProcessInfo, all_pids};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The living children of a process.
-pub(super) fn children(pid: u32) -> Vec<u32> {
-    let is_alive = |pid: &u32| ProcessInfo::read(*pid).is_ok_and(|info| !info.zombie);
-    all_children(pid).into_iter().filter(is_alive).collect()
-}
-
 /// The children of a process, also those that have ended and that nobody has looked at.
 pub(super) fn all_children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -53,7 +47,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("gpreempt-proc-{}", std::process::id()));
         let mut sleep = Command::new("sleep").arg("60").env("HERE", &folder).spawn().unwrap();
         let own = std::process::id();
-        assert!(children(own).contains(&sleep.id()));
+        assert!(all_children(own).contains(&sleep.id()));
         // Until it has become what it is, it has our surroundings.
         let found = (0..1_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(2));

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 use gpreempt_wire::state::Snapshot;
 
 use super::load::Load;
-use super::stage::Stage;
+use super::run::KillLoop;
 
 /// How long that may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is asked.
 const ASK: Duration = Duration::from_millis(50);
 
-impl Stage<'_> {
-    /// Kills nobody until the daemon answers, knows every device and every load, and has stopped
-    /// somebody.
+impl KillLoop<'_> {
+    /// Kills nothing until the daemon, or the private session, answers, knows every device and
+    /// every load that it schedules, and has stopped a queue.
     pub(super) fn settle(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + PATIENCE;
-        let mut missing = "nobody was asked".to_owned();
+        let mut missing = "nothing was asked".to_owned();
         let mut asked = Instant::now();
         let mut was_stopped = false;
         while Instant::now() < until {
@@ -27,14 +27,14 @@ impl Stage<'_> {
                 continue;
             }
             asked = Instant::now();
-            let snapshot = self.daemon.snapshot(self.scene);
+            let snapshot = self.owner.snapshot(self.site);
             match self.missing(snapshot.as_ref()) {
                 Some(what) => missing = what,
                 None if was_stopped => {
                     self.tally.settled += 1;
                     return Ok(());
                 }
-                None => missing = "nobody is stopped by anybody".to_owned(),
+                None => missing = "no queue is stopped".to_owned(),
             }
         }
         self.tally.fail(format!("after {PATIENCE:?} without kills {missing}"));
@@ -43,13 +43,15 @@ impl Stage<'_> {
 
     /// What is not as it should be.
     fn missing(&self, snapshot: Option<&Snapshot>) -> Option<String> {
-        let Some(snapshot) = snapshot else { return Some("the daemon does not answer".to_owned()) };
-        if self.daemon.pid() != Some(snapshot.daemon.pid) {
-            return Some("another daemon answers".to_owned());
+        let Some(snapshot) = snapshot else {
+            return Some("no scheduling process answers".to_owned());
+        };
+        if self.owner.pid() != Some(snapshot.daemon.pid) {
+            return Some(format!("process {} answers instead", snapshot.daemon.pid));
         }
         if snapshot.devices.len() != self.gpus.len() {
             let (known, there) = (snapshot.devices.len(), self.gpus.len());
-            return Some(format!("the daemon knows {known} of {there} devices"));
+            return Some(format!("{known} of {there} devices are known"));
         }
         let task_of = |load: &Load| {
             let pid = load.pid()?;
@@ -58,10 +60,13 @@ impl Stage<'_> {
         let is_known = |load: &Load| {
             task_of(load).is_some_and(|task| !task.queues.is_empty() && task.priority.is_some())
         };
-        let unknown = self.loads.iter().find(|load| !is_known(load))?;
+        let is_scheduled = |load: &&Load| self.owner.schedules(self.site.mode, load);
+        let scheduled: Vec<&Load> = self.loads.iter().filter(is_scheduled).collect();
+        if scheduled.is_empty() {
+            return Some("no load is scheduled".to_owned());
+        }
+        let unknown = scheduled.into_iter().find(|load| !is_known(load))?;
         let (pid, task, problems) = (unknown.pid(), task_of(unknown), &snapshot.problems);
-        Some(format!(
-            "load {pid:?} is not scheduled: {task:?}; the daemon's problems: {problems:?}"
-        ))
+        Some(format!("load {pid:?} is not scheduled: {task:?}; reported problems: {problems:?}"))
     }
 }

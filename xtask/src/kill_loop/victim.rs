@@ -1,20 +1,24 @@
-//! Who can be killed.
+//! Which processes can be killed.
 
-/// One choice of whom to kill.
+use super::site::Mode;
+
+/// One choice of what to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Victim {
-    /// The daemon.
-    Daemon,
-    /// The keeper of the daemon.
+    /// The daemon, or the private session.
+    Owner,
+    /// Its keeper.
     Keeper,
-    /// Both at once: nobody is left who could undo anything.
-    DaemonAndKeeper,
+    /// Both at once: no process is left that could undo anything.
+    OwnerAndKeeper,
+    /// The private session, with the signal that a terminal sends for ctrl-C.
+    Interrupt,
     /// A best-effort load.
     BestEffort,
     /// A latency-critical load.
     LatencyCritical,
-    /// The daemon and a load at once.
-    DaemonAndLoad,
+    /// The daemon, or the private session, and a load at once.
+    OwnerAndLoad,
     /// A command in the middle of a request.
     Client,
     /// An emulated GPU.
@@ -22,40 +26,49 @@ pub(super) enum Victim {
 }
 
 impl Victim {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Daemon,
+    pub(super) const ALL: [Self; 9] = [
+        Self::Owner,
         Self::Keeper,
-        Self::DaemonAndKeeper,
+        Self::OwnerAndKeeper,
+        Self::Interrupt,
         Self::BestEffort,
         Self::LatencyCritical,
-        Self::DaemonAndLoad,
+        Self::OwnerAndLoad,
         Self::Client,
         Self::Emulator,
     ];
 
     /// What it is called in results.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Daemon => "daemon",
-            Self::Keeper => "keeper",
-            Self::DaemonAndKeeper => "daemon+keeper",
-            Self::BestEffort => "be",
-            Self::LatencyCritical => "lc",
-            Self::DaemonAndLoad => "daemon+load",
-            Self::Client => "client",
-            Self::Emulator => "emulator",
+    pub(super) const fn name(self, mode: Mode) -> &'static str {
+        match (self, mode) {
+            (Self::Owner, Mode::Daemon) => "daemon",
+            (Self::Owner, Mode::Private) => "session",
+            (Self::Keeper, _) => "keeper",
+            (Self::OwnerAndKeeper, Mode::Daemon) => "daemon+keeper",
+            (Self::OwnerAndKeeper, Mode::Private) => "session+keeper",
+            (Self::Interrupt, _) => "ctrl-c",
+            (Self::BestEffort, _) => "be",
+            (Self::LatencyCritical, _) => "lc",
+            (Self::OwnerAndLoad, Mode::Daemon) => "daemon+load",
+            (Self::OwnerAndLoad, Mode::Private) => "session+load",
+            (Self::Client, _) => "client",
+            (Self::Emulator, _) => "emulator",
         }
     }
 
     /// How often it is chosen, in comparison. With an emulator everything on it ends, so that is
-    /// rare: otherwise there would be nobody to stop.
-    pub(super) const fn weight(self) -> u64 {
+    /// rare: otherwise there would be no queue to stop.
+    pub(super) const fn weight(self, mode: Mode) -> u64 {
         match self {
-            Self::Daemon | Self::Keeper => 18,
-            Self::DaemonAndKeeper => 8,
+            Self::Owner | Self::Keeper => 18,
+            Self::OwnerAndKeeper => 8,
+            Self::Interrupt => match mode {
+                Mode::Daemon => 0,
+                Mode::Private => 12,
+            },
             Self::BestEffort => 16,
             Self::LatencyCritical => 10,
-            Self::DaemonAndLoad | Self::Emulator => 3,
+            Self::OwnerAndLoad | Self::Emulator => 3,
             Self::Client => 24,
         }
     }

@@ -1,8 +1,8 @@
-//! Who is stopped, and whether somebody who lives has a reason for it.
+//! Which queues are stopped, and whether a process that lives has stopped them.
 //!
 //! Every stop and every slice is written into the journal before it is done and crossed out after
-//! it is undone. So whatever an emulated GPU says is stopped has to be in the session of the daemon
-//! that lives; anything else was left behind by somebody who died.
+//! it is undone. So whatever an emulated GPU says is stopped has to be in the session of a process
+//! that lives; anything else was left behind by a process that died.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -74,8 +74,9 @@ impl Watch {
         self.abandoned.worst()
     }
 
-    /// Looks, if it is time. `daemon` is the one that lives. Returns what is wrong.
-    pub(super) fn look(&mut self, gpus: &mut [Gpu], daemon: Option<u32>) -> Vec<String> {
+    /// Looks, if it is time. `owners` are the processes that live and may stop queues. Returns
+    /// what is wrong.
+    pub(super) fn look(&mut self, gpus: &mut [Gpu], owners: &BTreeSet<u32>) -> Vec<String> {
         let now = Instant::now();
         if now - self.looked_at < LOOK {
             return Vec::new();
@@ -91,16 +92,15 @@ impl Watch {
         self.stopped = marks.iter().filter(|mark| mark.change == Change::Stop).count();
         self.looks += 1;
         self.looks_with_stops += u64::from(self.stopped > 0);
-        let owned = self.owned_by(daemon);
+        let owned = self.owned_by(owners);
         let abandoned: BTreeSet<Mark> = marks.difference(&owned).copied().collect();
         let late = self.abandoned.take(Instant::now(), &abandoned, self.limit);
         let say = |(mark, time): (Mark, Duration)| {
             let Mark { queue, change, .. } = mark;
-            let who = match daemon {
-                None => "no daemon lives".to_owned(),
-                Some(pid) => format!("daemon {pid}, which lives, did not write it down"),
-            };
-            format!("queue {queue} has kept its {change:?} for {time:?} although {who}")
+            format!(
+                "queue {queue} has kept its {change:?} for {time:?}, and the journal of no living \
+                 process has it; these live: {owners:?}"
+            )
         };
         let mut problems: Vec<String> = late.into_iter().map(say).collect();
         if now - self.work_looked_at >= LOOK_AT_WORK {
@@ -126,11 +126,14 @@ impl Watch {
             .collect()
     }
 
-    /// What the session of a daemon says is done.
-    fn owned_by(&self, daemon: Option<u32>) -> BTreeSet<Mark> {
-        let Some(daemon) = daemon else { return BTreeSet::new() };
+    /// What the sessions of those processes say is done.
+    fn owned_by(&self, owners: &BTreeSet<u32>) -> BTreeSet<Mark> {
+        if owners.is_empty() {
+            return BTreeSet::new();
+        }
         let sessions = self.journal.sessions().unwrap_or_default();
-        let own = sessions.iter().filter(|session| is_of(session, daemon));
+        let own =
+            sessions.iter().filter(|session| owners.iter().any(|owner| is_of(session, *owner)));
         let entries = own.flat_map(|session| session.entries().unwrap_or_default());
         entries.flat_map(|entry| entry.acts).filter_map(|act| mark_of(&act)).collect()
     }

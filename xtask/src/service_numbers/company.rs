@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::sample::Sample;
-use super::scene::connect;
+use super::setup::connect;
 
 /// How many ask the daemon for everything it knows.
 const ASKERS: usize = 4;

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use gpreempt_stage::EmulatorKind;
 use serde_json::{Value, json};
 
-use super::scene::Scene;
+use super::setup::Setup;
 use super::terminal::Terminal;
 use super::usage::{Meter, resident_kib};
 
@@ -31,27 +32,28 @@ impl Cost {
     /// Measures a mixed load: two processes that never have enough, two that are more important
     /// and want something every half second, and four with seven queues each that do a little.
     pub(super) fn measure(programs: &Path) -> anyhow::Result<Self> {
-        let mut scene = Scene::start(programs, "cost", "--model mi300x --compute-units 4")?;
-        scene.loads(2, 2, "be --kernel-us 4000 --depth 2 --report-ms 60000")?;
-        scene.loads(2, 7, "lc --kernels 4 --every-us 500000")?;
-        scene.loads(4, 2, "light --queues 7 --every-ms 100 --kernel-us 200")?;
+        let mut setup =
+            Setup::start(EmulatorKind::Gpu, programs, "cost", "--model mi300x --compute-units 4")?;
+        setup.loads(2, 2, "be --kernel-us 4000 --depth 2 --report-ms 60000")?;
+        setup.loads(2, 7, "lc --kernels 4 --every-us 500000")?;
+        setup.loads(4, 2, "light --queues 7 --every-ms 100 --kernel-us 200")?;
         let queues = 32;
-        scene.until_queues(queues)?;
+        setup.until_queues(queues)?;
         std::thread::sleep(WARM_UP);
-        let before = scene.snapshot()?;
-        let meters = [Meter::start(scene.daemon())?, Meter::start(scene.emulator())?];
+        let before = setup.snapshot()?;
+        let meters = [Meter::start(setup.daemon())?, Meter::start(setup.emulator())?];
         std::thread::sleep(WATCH);
         let [daemon_percent, emulator_percent] = meters.map(|meter| meter.percent());
         let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
-        let after = scene.snapshot()?;
-        let daemon_kib = resident_kib(scene.daemon())?;
+        let after = setup.snapshot()?;
+        let daemon_kib = resident_kib(setup.daemon())?;
         let preempts = |snapshot: &gpreempt_wire::state::Snapshot| {
             snapshot.devices.iter().map(|device| device.preempts).sum::<u64>()
         };
         let preempts = preempts(&after).saturating_sub(preempts(&before));
         let preempts = u32::try_from(preempts).map_or(f64::MAX, f64::from);
         let elapsed = Duration::from_nanos(after.now_ns.saturating_sub(before.now_ns));
-        let mut top = scene.command("gpreempt");
+        let mut top = setup.command("gpreempt")?;
         top.arg("top");
         let top = Terminal::open(top)?;
         std::thread::sleep(WARM_UP);
@@ -59,7 +61,7 @@ impl Cost {
         std::thread::sleep(WATCH);
         let (top_percent, top_kib) = (meter.percent()?, resident_kib(top.pid())?);
         drop(top);
-        super::complain(&scene.end()?)?;
+        super::complain(&setup.end()?)?;
         Ok(Self {
             queues,
             interval_us: after.interval_us,

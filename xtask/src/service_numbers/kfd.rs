@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use gpreempt_stage::EmulatorKind;
 use gpreempt_wire::client::Follow;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::request::Request;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::company::Noise;
 use super::sample::Sample;
-use super::scene::{Scene, What};
+use super::setup::Setup;
 
 /// Requests of 20 kernels. They come at all phases of the daemon's interval: 50 ms would be a
 /// multiple of it, and every request would come at the same phase.
@@ -72,18 +73,18 @@ impl Kfd {
     /// Measures it.
     pub(super) fn measure(programs: &Path) -> anyhow::Result<Self> {
         let emulator = "--model mi300x --compute-units 1";
-        let mut scene = Scene::start_with(What::Kfd, programs, "kfd", emulator)?;
-        let interval_us = scene.snapshot()?.interval_us;
+        let mut setup = Setup::start(EmulatorKind::Kfd, programs, "kfd", emulator)?;
+        let interval_us = setup.snapshot()?.interval_us;
         eprintln!("requests alone");
-        let alone = Times::of(&scene.run_load(7, REQUESTS)?)?;
-        scene.loads(1, 2, OTHERS)?;
-        scene.until_queues(1)?;
+        let alone = Times::of(&setup.run_load(7, REQUESTS)?)?;
+        setup.loads(1, 2, OTHERS)?;
+        setup.until_queues(1)?;
         eprintln!("requests beside kernels of 8 ms");
-        let (noise, ear) = (Noise::start(), Ear::start(&scene)?);
-        let beside = Times::of(&scene.run_load(7, REQUESTS)?)?;
+        let (noise, ear) = (Noise::start(), Ear::start(&setup)?);
+        let beside = Times::of(&setup.run_load(7, REQUESTS)?)?;
         let machine = noise.end();
         let (cost, reaction) = ear.end()?;
-        super::complain(&scene.end()?)?;
+        super::complain(&setup.end()?)?;
         Ok(Self { interval_us, alone, beside, cost, reaction, machine })
     }
 
@@ -118,8 +119,8 @@ struct Ear {
 }
 
 impl Ear {
-    fn start(scene: &Scene) -> anyhow::Result<Self> {
-        let mut follow = scene.connect()?.follow(&Request::Follow)?;
+    fn start(setup: &Setup) -> anyhow::Result<Self> {
+        let mut follow = setup.connect()?.follow(&Request::Follow)?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = std::thread::spawn(move || listen(&mut follow, &told));

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gpreempt_stage::EmulatorKind;
 use serde_json::{Value, json};
 
 use super::company::{Company, Noise, Sleeper};
 use super::sample::Sample;
-use super::scene::Scene;
+use super::setup::Setup;
 use super::station::Station;
 
 /// How often each way is measured.
@@ -46,11 +47,16 @@ pub(super) struct Latency {
 impl Latency {
     /// Measures it.
     pub(super) fn measure(programs: &Path) -> anyhow::Result<Self> {
-        let mut scene = Scene::start(programs, "latency", "--model mi300x --compute-units 1")?;
-        scene.loads(OTHERS, 2, "be --kernel-us 4000 --depth 2 --report-ms 60000")?;
-        scene.until_queues(usize::try_from(OTHERS)?)?;
-        let interval_us = scene.snapshot()?.interval_us;
-        let mut station = Station::open(&scene)?;
+        let mut setup = Setup::start(
+            EmulatorKind::Gpu,
+            programs,
+            "latency",
+            "--model mi300x --compute-units 1",
+        )?;
+        setup.loads(OTHERS, 2, "be --kernel-us 4000 --depth 2 --report-ms 60000")?;
+        setup.until_queues(usize::try_from(OTHERS)?)?;
+        let interval_us = setup.snapshot()?.interval_us;
+        let mut station = Station::open(&setup)?;
         let noise = Noise::start();
         eprintln!("{ROUNDS} times work without a hint");
         repeat(&mut station, Station::work)?;
@@ -65,14 +71,14 @@ impl Latency {
         let bare = sleeper.end();
         let hint = station.take_commands();
         eprintln!("{ROUNDS} hints while it is busy");
-        let company = Company::start(&scene.socket());
+        let company = Company::start(&setup.socket());
         repeat(&mut station, Station::hint)?;
         let hint_busy = station.take_commands();
         company.end().context("whoever keeps the daemon busy failed")?;
         let machine = noise.end();
         let (done, lost) = (station.take_done(), station.lost());
         drop(station);
-        super::complain(&scene.end()?)?;
+        super::complain(&setup.end()?)?;
         Ok(Self { interval_us, work, detected, hint, hint_busy, done, bare, machine, lost })
     }
 

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use gpreempt_stage::EmulatorKind;
 use serde_json::{Value, json};
 
 use super::company::{Noise, Toil};
 use super::sample::Sample;
-use super::scene::Scene;
+use super::setup::Setup;
 use super::usage::{Meter, resident_kib};
 
 /// What happens when everybody starts does not count.
@@ -62,21 +63,21 @@ impl Scale {
         {
             bail!("take at least 10 clients, and 1 to 64 times as many queues");
         }
-        let mut scene = Scene::start(programs, "scale", "--model mi300x")?;
+        let mut setup = Setup::start(EmulatorKind::Gpu, programs, "scale", "--model mi300x")?;
         let each = queues / clients;
         let load = format!("light --queues {each} --every-ms 1000 --kernel-us 200");
-        scene.loads(clients - clients / 10, 2, &load)?;
-        scene.loads(clients / 10, 7, &load)?;
-        scene.until_queues(usize::try_from(queues)?)?;
+        setup.loads(clients - clients / 10, 2, &load)?;
+        setup.loads(clients / 10, 7, &load)?;
+        setup.until_queues(usize::try_from(queues)?)?;
         std::thread::sleep(WARM_UP);
-        let before = scene.snapshot()?;
-        let meters = [Meter::start(scene.daemon())?, Meter::start(scene.emulator())?];
+        let before = setup.snapshot()?;
+        let meters = [Meter::start(setup.daemon())?, Meter::start(setup.emulator())?];
         let (noise, toil) = (Noise::start(), Toil::start());
         let begin = Instant::now();
         let mut kib = Vec::new();
         while begin.elapsed() < Duration::from_secs(60 * minutes) {
             std::thread::sleep(LOOK);
-            kib.push(resident_kib(scene.daemon())?);
+            kib.push(resident_kib(setup.daemon())?);
             if kib.len().is_multiple_of(60) {
                 let (minute, kib) = (kib.len() / 60, kib.last().copied().unwrap_or(0));
                 eprintln!("minute {minute} of {minutes}: the daemon has {kib} KiB");
@@ -84,9 +85,9 @@ impl Scale {
         }
         let [daemon_percent, emulator_percent] = meters.map(|meter| meter.percent());
         let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
-        let (after, seconds) = (scene.snapshot()?, begin.elapsed().as_secs());
+        let (after, seconds) = (setup.snapshot()?, begin.elapsed().as_secs());
         let (machine, toil) = (noise.end(), toil.end());
-        super::complain(&scene.end()?)?;
+        super::complain(&setup.end()?)?;
         let since = |part: fn(&gpreempt_wire::state::Snapshot) -> u64| {
             part(&after).saturating_sub(part(&before))
         };

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
+use gpreempt_stage::LIMIT;
 use gpreempt_wire::client::Client;
 use gpreempt_wire::client::{Follow, HintWriter};
 use gpreempt_wire::clock::monotonic;
@@ -17,7 +18,7 @@ use gpreempt_wire::request::Request;
 use gpreempt_wire::traits::TraitsChange;
 
 use super::sample::Sample;
-use super::scene::{PATIENCE, Scene};
+use super::setup::Setup;
 
 /// Longer than any interval, so that the work is still there when it is looked for.
 const KERNEL_NS: u32 = 12_000_000;
@@ -49,22 +50,22 @@ pub(super) struct Station {
 }
 
 impl Station {
-    /// A client that is more important than everybody in the scene.
-    pub(super) fn open(scene: &Scene) -> anyhow::Result<Self> {
-        let mut registered = scene.connect()?;
+    /// A client with a higher priority than all loads of the setup.
+    pub(super) fn open(setup: &Setup) -> anyhow::Result<Self> {
+        let mut registered = setup.connect()?;
         let change = TraitsChange { priority: Priority::new(12), ..TraitsChange::default() };
         let register = Request::Register { process: Process::SENDER, change };
         let why = "a priority above 7 needs root or the group gpreempt";
         registered.expect_ok(&register).context(why)?;
         let (groups, waves) = (4, 1);
         let region_bytes = 32 * groups;
-        let mut emulator = EmuClient::connect(&scene.gpu(), region_bytes)?;
+        let mut emulator = EmuClient::connect(&setup.gpu(), region_bytes)?;
         let queue = emulator.open_queue(DeviceId(0), 64)?;
-        let known = scene.snapshot()?.tasks.iter().map(|task| task.queues.len()).sum::<usize>();
-        scene.until_queues(known.max(4))?;
-        let page = scene.connect()?.open_page()?;
+        let known = setup.snapshot()?.tasks.iter().map(|task| task.queues.len()).sum::<usize>();
+        setup.until_queues(known.max(4))?;
+        let page = setup.connect()?.open_page()?;
         let slot = page.claim().context("the page has no free slot")?;
-        let follow = scene.connect()?.follow(&Request::Follow)?;
+        let follow = setup.connect()?.follow(&Request::Follow)?;
         let (kernel, region, number, work_ns) = (0, 0, 0, KERNEL_NS);
         let launch = Launch { kernel, groups, waves, region, region_bytes, number, work_ns };
         Ok(Self {
@@ -91,7 +92,7 @@ impl Station {
         self.queue.submit(&self.launch)?;
         self.await_command(begin_ns)?;
         let wanted = self.queue.submitted();
-        let patience = Time::from_millis(u64::try_from(PATIENCE.as_millis())?);
+        let patience = Time::from_millis(u64::try_from(LIMIT.as_millis())?);
         if !self.queue.wait(wanted, patience)? {
             bail!("the device never did what was submitted");
         }

@@ -5,12 +5,13 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
+use gpreempt_stage::until_some;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::queue::DeviceKind;
 use gpreempt_wire::request::Request;
 
 use crate::program::{compile, compile_with, sources, succeed, told};
-use crate::scene::{Scene, until};
+use crate::scheduled_load::ScheduledLoad;
 
 #[test]
 fn every_program_is_c_and_those_that_may_are_c_plus_plus() {
@@ -25,7 +26,7 @@ fn every_program_is_c_and_those_that_may_are_c_plus_plus() {
 
 #[test]
 fn the_list_shows_the_load() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let list = succeed(&mut compile("examples/c/list_queues.c").within(&scene));
     let pid = format!(" {} ", scene.load_pid());
     let line = list.lines().find(|line| line.contains(&pid)).expect(&list);
@@ -38,7 +39,7 @@ fn the_list_shows_the_load() {
 #[test]
 fn what_is_suspended_is_off_until_it_is_resumed() {
     for machine in ["cwsr", "tsg"] {
-        let scene = Scene::on(machine);
+        let scene = ScheduledLoad::on(machine);
         let program = compile("examples/c/suspend_resume.c");
         let output = succeed(program.within(&scene).args(["7", "300"]));
         assert_eq!(output, "1 queues are off\n1 queues may run\n");
@@ -49,7 +50,7 @@ fn what_is_suspended_is_off_until_it_is_resumed() {
 
 #[test]
 fn what_a_killed_program_had_suspended_goes_on() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let program = compile("examples/c/suspend_resume.c");
     let mut child =
         program.within(&scene).args(["7", "600000"]).stdout(Stdio::null()).spawn().unwrap();
@@ -61,7 +62,7 @@ fn what_a_killed_program_had_suspended_goes_on() {
 
 #[test]
 fn whoever_resumes_the_process_resumes_its_queues() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let program = compile("examples/c/suspend_resume.c");
     let mut child =
         program.within(&scene).args(["7", "600000"]).stdout(Stdio::null()).spawn().unwrap();
@@ -75,7 +76,7 @@ fn whoever_resumes_the_process_resumes_its_queues() {
 
 #[test]
 fn an_interrupted_queue_is_restored() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let id = scene.load().unwrap().id.to_string();
     let output = succeed(compile("examples/c/interrupt_restore.c").within(&scene).arg(&id));
     let lines: Vec<&str> = output.lines().collect();
@@ -87,7 +88,7 @@ fn an_interrupted_queue_is_restored() {
 
 #[test]
 fn queues_of_amd_devices_are_listed_suspended_and_interrupted() {
-    let scene = Scene::on_kfd();
+    let scene = ScheduledLoad::on_kfd();
     let queue = scene.load().unwrap();
     assert_eq!((queue.kind, queue.priority.level()), (DeviceKind::Amd, 2));
     let list = succeed(&mut compile("examples/c/list_queues.c").within(&scene));
@@ -106,7 +107,7 @@ fn queues_of_amd_devices_are_listed_suspended_and_interrupted() {
 #[test]
 fn a_parked_queue_has_ended_its_kernel_and_begins_no_other() {
     for machine in ["cwsr", "tsg"] {
-        let scene = Scene::on(machine);
+        let scene = ScheduledLoad::on(machine);
         let id = scene.load().unwrap().id.to_string();
         let program = compile("tests/c/park.c");
         let mut park = program.within(&scene);
@@ -121,14 +122,16 @@ fn a_parked_queue_has_ended_its_kernel_and_begins_no_other() {
         drop(child.stdin.take());
         assert_eq!(lines.next().unwrap().unwrap(), "0", "{machine}");
         assert!(child.wait().unwrap().success());
-        until("it goes on", || (scene.device_reading().completed > parked.completed).then_some(()));
+        until_some("it goes on", || {
+            (scene.device_reading().completed > parked.completed).then_some(())
+        });
     }
 }
 
 #[test]
 fn a_parked_queue_goes_on_when_whoever_parked_it_or_the_daemon_dies() {
     for kills_daemon in [false, true] {
-        let mut scene = Scene::new();
+        let mut scene = ScheduledLoad::new();
         let id = scene.load().unwrap().id.to_string();
         let program = compile("tests/c/park.c");
         let mut park = program.within(&scene);
@@ -142,7 +145,9 @@ fn a_parked_queue_goes_on_when_whoever_parked_it_or_the_daemon_dies() {
             child.kill().unwrap();
         }
         scene.until_load(|queue| queue.is_on && !queue.is_suspended);
-        until("it goes on", || (scene.device_reading().completed > parked.completed).then_some(()));
+        until_some("it goes on", || {
+            (scene.device_reading().completed > parked.completed).then_some(())
+        });
         let _ = child.kill();
         child.wait().unwrap();
     }
@@ -150,14 +155,14 @@ fn a_parked_queue_goes_on_when_whoever_parked_it_or_the_daemon_dies() {
 
 #[test]
 fn hints_arrive_and_survive_a_new_daemon() {
-    let mut scene = Scene::new();
+    let mut scene = ScheduledLoad::new();
     let program = compile("examples/c/hints.c");
     let output = succeed(program.within(&scene).arg("2000"));
     assert!(output.starts_with("4000 hints, "), "{output}");
     let mut child = program.within(&scene).arg("200000000").stderr(Stdio::piped()).spawn().unwrap();
     scene.restart_daemon();
     // It notices, and finds the new one: or there was none for a moment, which it says.
-    until("the program has met the new daemon", || {
+    until_some("the program has met the new daemon", || {
         let ended = child.try_wait().unwrap();
         let has_met = scene.load().is_some();
         (ended.is_some() || has_met).then_some(())
@@ -171,7 +176,7 @@ fn hints_arrive_and_survive_a_new_daemon() {
 #[test]
 fn submitting_with_a_priority_is_exact() {
     for machine in ["cwsr", "tsg"] {
-        let scene = Scene::on(machine);
+        let scene = ScheduledLoad::on(machine);
         let output = succeed(&mut compile("examples/c/submit_priority.c").within(&scene));
         assert!(output.contains("in flight\n20 requests: "), "{output}");
         assert!(output.ends_with("memory is exact\n"), "{output}");
@@ -180,7 +185,7 @@ fn submitting_with_a_priority_is_exact() {
 
 #[test]
 fn a_program_hears_that_its_device_is_gone() {
-    let mut scene = Scene::new();
+    let mut scene = ScheduledLoad::new();
     let program = compile("examples/c/submit_priority.c");
     let mut command = program.within(&scene);
     scene.kill_emulator();

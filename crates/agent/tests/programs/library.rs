@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::program::{compile, crate_path, library, succeed};
-use crate::scene::Scene;
+use crate::scheduled_load::ScheduledLoad;
 
 /// Names that the linker adds to every library.
 const LINKER: [&str; 2] = ["_init", "_fini"];
@@ -57,7 +57,7 @@ fn it_needs_nothing_but_the_c_library() {
 }
 
 /// Instructions that a program executes with so many hints, as callgrind counts them.
-fn instructions(scene: &Scene, hints: &str) -> Option<u64> {
+fn instructions(scene: &ScheduledLoad, hints: &str) -> Option<u64> {
     let program = compile("examples/c/hints.c");
     let counts = program.file("counts");
     let tool =
@@ -71,7 +71,7 @@ fn instructions(scene: &Scene, hints: &str) -> Option<u64> {
 
 #[test]
 fn a_hint_takes_a_few_hundred_instructions() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let Some(few) = instructions(&scene, "1000") else { return };
     let Some(many) = instructions(&scene, "11000") else { return };
     // A pair of begin and end; how often gpreemptd is woken in between depends on the machine.

@@ -6,4 +6,4 @@ mod examples;
 mod library;
 mod misuse;
 mod program;
-mod scene;
+mod scheduled_load;

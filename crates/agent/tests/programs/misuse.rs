@@ -1,7 +1,7 @@
 //! Whatever is done wrong is a code and nothing else.
 
 use crate::program::{Program, compile, succeed};
-use crate::scene::Scene;
+use crate::scheduled_load::ScheduledLoad;
 
 const CHECKS: [&str; 4] = [
     "--error-exitcode=99",
@@ -10,7 +10,7 @@ const CHECKS: [&str; 4] = [
     "--track-fds=no",
 ];
 
-fn check_memory(program: &Program, scene: Option<&Scene>, arguments: &[String]) {
+fn check_memory(program: &Program, scene: Option<&ScheduledLoad>, arguments: &[String]) {
     if let Some(mut command) = program.under_valgrind(&CHECKS, scene) {
         succeed(command.args(arguments));
     }
@@ -25,7 +25,7 @@ fn without_a_daemon_everything_says_so() {
 
 #[test]
 fn with_a_daemon_bad_input_changes_nothing() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let program = compile("tests/c/misuse.c");
     let pid = scene.load_pid().to_string();
     assert_eq!(succeed(program.within(&scene).arg(&pid)), "0 failures\n");
@@ -35,7 +35,7 @@ fn with_a_daemon_bad_input_changes_nothing() {
 
 #[test]
 fn a_child_has_a_connection_of_its_own() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let program = compile("tests/c/fork.c");
     let id = scene.load().unwrap().id.to_string();
     assert_eq!(succeed(program.within(&scene).arg(&id)), "replaced\n");
@@ -44,7 +44,7 @@ fn a_child_has_a_connection_of_its_own() {
 
 #[test]
 fn threads_do_not_disturb_each_other() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let program = compile("tests/c/threads.c");
     let id = scene.load().unwrap().id.to_string();
     assert_eq!(succeed(program.within(&scene).arg(&id)), "all threads are through\n");
@@ -52,7 +52,7 @@ fn threads_do_not_disturb_each_other() {
 
 #[test]
 fn the_examples_are_clean() {
-    let scene = Scene::new();
+    let scene = ScheduledLoad::new();
     let id = scene.load().unwrap().id.to_string();
     let runs: [(&str, &[&str]); 5] = [
         ("list_queues", &[]),

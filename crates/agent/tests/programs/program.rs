@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::scene::{Folder, Scene};
+use gpreempt_stage::WorkFolder;
+
+use crate::scheduled_load::ScheduledLoad;
 
 /// What must not be wrong with any program that uses the header.
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
@@ -24,7 +26,7 @@ pub(crate) fn library() -> PathBuf {
 /// A compiled program.
 pub(crate) struct Program {
     path: PathBuf,
-    folder: Folder,
+    folder: WorkFolder,
 }
 
 /// Compiles a file of this crate.
@@ -34,7 +36,7 @@ pub(crate) fn compile(source: &str) -> Program {
 
 /// Compiles a file of this crate as a certain language.
 pub(crate) fn compile_with(compiler: &str, standard: &str, more: &[&str], source: &str) -> Program {
-    let folder = Folder::new();
+    let folder = WorkFolder::new("agent-program").unwrap();
     let path = folder.path("program");
     let library = library();
     let libraries = library.parent().unwrap();
@@ -68,15 +70,19 @@ impl Program {
         command
     }
 
-    /// The program as a command, in a scene.
-    pub(crate) fn within(&self, scene: &Scene) -> Command {
+    /// The program as a command, beside a load that a daemon schedules.
+    pub(crate) fn within(&self, scene: &ScheduledLoad) -> Command {
         let mut command = Command::new(&self.path);
         scene.show_to(&mut command);
         command
     }
 
     /// The same under valgrind. None, and a word about it, if there is no valgrind.
-    pub(crate) fn under_valgrind(&self, tool: &[&str], scene: Option<&Scene>) -> Option<Command> {
+    pub(crate) fn under_valgrind(
+        &self,
+        tool: &[&str],
+        scene: Option<&ScheduledLoad>,
+    ) -> Option<Command> {
         if Command::new("valgrind").arg("--version").output().is_err() {
             println!("SKIPPED: valgrind is missing; to run this: apt-get install valgrind");
             return None;

@@ -1,120 +1,44 @@
-//! Commands without a daemon, with an emulated KFD and a process that uses it. Both are this very
-//! program in another role.
+//! Commands without a daemon, with an emulated KFD and a process that uses it.
 
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use gpreempt_core::id::DeviceId;
-use gpreempt_emu::kfd::Rules;
-use gpreempt_emu::load::{BestEffort, Load, Output as Lines, Stop};
-use gpreempt_emu::server::{KfdOptions, Options, Server};
-use gpreempt_sim::model::{DeviceModel, MachineKind};
-use gpreempt_wire::emulated_kfd::GPU_SOCKET;
-use gpreempt_wire::emulator::control::{Control, Options as ControlOptions};
+use gpreempt_stage::{Emulator, Load, Stage, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Folder;
+/// A load that always has kernels of 4 ms in its ring.
+const ENDLESS: &str = "be --kernel-us 4000 --depth 4 --report-ms 1000 --seconds 3600";
 
-const ROLE: &str = "GPREEMPT_TEST_ROLE";
-const GFX: u32 = 90_402;
-
-/// A process that is killed when the test is over.
-struct Player(Child);
-
-impl Player {
-    fn start(role: &str, folder: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "amd::plays_a_role", "--nocapture"])
-            .env(ROLE, format!("{role} {}", folder.display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Somebody has to read what it says, or it would wait for that.
-        let mut out = child.stdout.take().unwrap();
-        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
-        Self(child)
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-
-    /// Ends it in good order: a load proves that every kernel ran exactly once.
-    fn finish(mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success(), "its work is not exact");
-    }
+/// An emulated KFD, a load on it, and commands for which it is the machine's only GPU.
+struct KfdMachine {
+    load: Load,
+    emulator: Emulator,
+    stage: Stage,
 }
 
-impl Drop for Player {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn plays_a_role() {
-    let Ok(told) = std::env::var(ROLE) else { return };
-    let (role, folder) = told.split_once(' ').unwrap();
-    let folder = PathBuf::from(folder);
-    if role == "load" {
-        let load = Load {
-            socket: folder,
-            device: DeviceId(0),
-            seconds: 3_600,
-            kernel_us: 4_000,
-            groups: 4,
-            wait_file: None,
-            output: Lines { json: true },
+impl KfdMachine {
+    /// With the KFD of that kernel; the name of one with our patches ends with `+patched`.
+    fn new(kernel: &str) -> Self {
+        let stage = Stage::new("cli-kfd").unwrap();
+        let (kernel, patched) = match kernel.strip_suffix("+patched") {
+            Some(kernel) => (kernel, "--patched"),
+            None => (kernel, ""),
         };
-        let load = BestEffort { load, depth: 4, report_ms: 1_000, drain_ms: 60_000 };
-        load.run(&Stop::on_signals().unwrap()).unwrap();
-        return;
+        let emulator = stage.kfd(&format!("--kernel {kernel} --xccs 1 {patched}")).unwrap();
+        let load = emulator.load(ENDLESS).unwrap();
+        let machine = Self { load, emulator, stage };
+        until("a load", || machine.text(&["ps"]).contains(&machine.pid()));
+        machine
     }
-    let model = DeviceModel::built_in("mi300x").unwrap();
-    let (socket, machine) = (folder.join(GPU_SOCKET), MachineKind::Cwsr);
-    let options = Options { socket, model, machine, devices: 1 };
-    let (kernel, own_calls) = match role.strip_suffix("+patched") {
-        Some(kernel) => (kernel, true),
-        None => (role, false),
-    };
-    let rules = Rules { own_calls, ..Rules::of(kernel, GFX).unwrap() };
-    let kfd = KfdOptions { folder, rules, gfx: GFX, xccs: 1, scheduler: false };
-    let mut server = Server::bind_kfd(options, kfd).unwrap();
-    let (stop, _signal) = UnixStream::pair().unwrap();
-    server.run(stop.as_fd()).unwrap();
-}
 
-/// An emulated KFD and a load on it.
-struct Scene {
-    load: Player,
-    _emulator: Player,
-    folder: Folder,
-}
-
-impl Scene {
-    fn new(name: &str, kernel: &str) -> Self {
-        let folder = Folder::new(name);
-        let kfd = folder.0.join("kfd");
-        let emulator = Player::start(kernel, &kfd);
-        until("an emulator", || {
-            Control::connect(&kfd.join(GPU_SOCKET), ControlOptions::default()).is_ok()
-        });
-        let load = Player::start("load", &kfd);
-        let scene = Self { load, _emulator: emulator, folder };
-        until("a load", || scene.text(&["ps"]).contains(&scene.load.pid()));
-        scene
+    /// The pid of the load, as an argument.
+    fn pid(&self) -> String {
+        self.load.pid().to_string()
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.folder.command(arguments);
-        command.env("GPREEMPT_EMULATED_KFD", self.folder.0.join("kfd"));
+        let mut command = self.stage.gpreempt(arguments);
+        command.env("GPREEMPT_EMULATED_KFD", self.emulator.place());
         command
     }
 
@@ -135,17 +59,7 @@ impl Scene {
     }
 
     fn is_stopped(&self) -> bool {
-        let socket = self.folder.0.join("kfd").join(GPU_SOCKET);
-        let mut control = Control::connect(&socket, ControlOptions::default()).unwrap();
-        control.list().unwrap().queues.iter().any(|queue| queue.is_stopped)
-    }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < end, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        self.emulator.is_stopped(self.load.pid())
     }
 }
 
@@ -153,82 +67,82 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_process_is_suspended_and_preempted() {
     // By its queues, and where the kernel cannot do that, as a whole.
     for kernel in ["6.12.103", "6.1"] {
-        let scene = Scene::new(&format!("amd-{kernel}"), kernel);
-        let pid = scene.load.pid();
-        let mut suspend = scene.command(&["suspend", &pid, "--for", "600s"]);
+        let mut machine = KfdMachine::new(kernel);
+        let pid = machine.pid();
+        let mut suspend = machine.command(&["suspend", &pid, "--for", "600s"]);
         let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
-        until("it is off", || scene.is_stopped());
-        assert!(scene.text(&["ps"]).contains("stopped"), "{kernel}");
+        until("it is off", || machine.is_stopped());
+        assert!(machine.text(&["ps"]).contains("stopped"), "{kernel}");
         let (own, signal) = (Pid::from_child(&child), Signal::INT);
         kill_process(own, signal).unwrap();
         assert!(child.wait().unwrap().success(), "{kernel}");
-        assert!(!scene.is_stopped(), "{kernel}");
+        assert!(!machine.is_stopped(), "{kernel}");
 
-        let short = scene.text(&["suspend", &pid, "--for", "100ms"]);
+        let short = machine.text(&["suspend", &pid, "--for", "100ms"]);
         assert!(short.contains("runs again"), "{kernel}: {short}");
         if kernel != "6.1" {
-            let taken = scene.text(&["preempt", &pid]);
+            let taken = machine.text(&["preempt", &pid]);
             assert!(taken.contains("was taken off its GPUs"), "{taken}");
         }
-        let all = scene.text(&["suspend", "--gpu", "0", "--everything", "--for", "100ms"]);
+        let all = machine.text(&["suspend", "--gpu", "0", "--everything", "--for", "100ms"]);
         assert!(all.contains(&format!("{pid} runs again")), "{kernel}: {all}");
-        assert!(!scene.is_stopped(), "{kernel}");
-        scene.load.finish();
+        assert!(!machine.is_stopped(), "{kernel}");
+        machine.load.finish_exact().unwrap();
     }
 }
 
 #[test]
 fn nobody_stays_off_when_a_command_is_killed() {
     for kernel in ["6.12.95", "6.1"] {
-        let scene = Scene::new(&format!("amd-kill-{kernel}"), kernel);
-        let pid = scene.load.pid();
-        let mut suspend = scene.command(&["suspend", &pid, "--for", "600s"]);
+        let mut machine = KfdMachine::new(kernel);
+        let pid = machine.pid();
+        let mut suspend = machine.command(&["suspend", &pid, "--for", "600s"]);
         let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
-        until("it is off", || scene.is_stopped());
+        until("it is off", || machine.is_stopped());
         child.kill().unwrap();
         child.wait().unwrap();
-        until("it is on", || !scene.is_stopped());
-        scene.load.finish();
+        until("it is on", || !machine.is_stopped());
+        machine.load.finish_exact().unwrap();
     }
 }
 
 #[test]
 fn what_cannot_be_done_is_said() {
-    let scene = Scene::new("amd-bad", "6.12.103");
+    let mut machine = KfdMachine::new("6.12.103");
     if !Path::new("/sys/module/nvidia").exists() {
         for command in ["suspend", "preempt"] {
-            let line = scene.complaint(&[command, "999999999"]);
+            let line = machine.complaint(&[command, "999999999"]);
             assert!(line.contains("uses no AMD GPU"), "{line}");
         }
     }
-    let line = scene.complaint(&["suspend", "--gpu", "7", "--everything"]);
+    let line = machine.complaint(&["suspend", "--gpu", "7", "--everything"]);
     assert!(line.contains("there is no AMD GPU 7"), "{line}");
-    let doctor = scene.text(&["doctor"]);
+    let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("KFD 1.17 can suspend single queues"), "{doctor}");
     assert!(doctor.contains("(debug-trap)") && doctor.contains("not patched"), "{doctor}");
-    scene.load.finish();
+    machine.load.finish_exact().unwrap();
 }
 
 #[test]
 fn the_way_in_use_is_said_and_why_it_is_no_better_one() {
-    let scene = Scene::new("amd-way", "6.12.103+patched");
-    let doctor = scene.text(&["doctor"]);
+    let mut machine = KfdMachine::new("6.12.103+patched");
+    let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("ok  way: queues of all processes"), "{doctor}");
-    let way = |scene: &Scene| -> serde_json::Value {
+    let way = |machine: &KfdMachine| -> serde_json::Value {
         let json: serde_json::Value =
-            serde_json::from_str(&scene.text(&["doctor", "--json"])).unwrap();
+            serde_json::from_str(&machine.text(&["doctor", "--json"])).unwrap();
         json["amd_way"].clone()
     };
-    assert_eq!(way(&scene)["way"], "own-calls");
-    assert_eq!(way(&scene)["why_not_better"], serde_json::Value::Null);
-    let enable = scene.folder.0.join("kfd/parameters/kfd_preempt_enable");
+    assert_eq!(way(&machine)["way"], "own-calls");
+    assert_eq!(way(&machine)["why_not_better"], serde_json::Value::Null);
+    let enable = machine.emulator.place().join("parameters/kfd_preempt_enable");
     std::fs::write(enable, "Y").unwrap();
-    assert_eq!(way(&scene)["way"], "kernel-scheduler");
-    let doctor = scene.text(&["doctor"]);
+    assert_eq!(way(&machine)["way"], "kernel-scheduler");
+    let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("the kernel schedules queues itself"), "{doctor}");
     // Without a daemon a process can still be suspended, whoever schedules.
-    let pid = scene.load.pid();
-    let short = scene.text(&["suspend", &pid, "--for", "100ms"]);
+    let pid = machine.pid();
+    let short = machine.text(&["suspend", &pid, "--for", "100ms"]);
     assert!(short.contains("runs again"), "{short}");
-    scene.load.finish();
+    machine.load.finish_exact().unwrap();
 }

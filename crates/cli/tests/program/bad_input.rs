@@ -1,18 +1,18 @@
-use super::{Folder, SCENARIO};
+use super::{SCENARIO, Stage};
 
 /// Runs a broken scenario and returns the one line it fails with.
-fn complaint(folder: &Folder, text: impl AsRef<[u8]>) -> String {
+fn complaint(folder: &Stage, text: impl AsRef<[u8]>) -> String {
     folder.file("bad.toml", text);
-    let before = folder.names();
+    let before = folder.names().unwrap();
     let (code, line) = folder.failure(&["sim", "bad.toml", "--trace", "out.json"]);
     assert_eq!(code, 2, "{line}");
-    assert_eq!(folder.names(), before, "nothing is written");
+    assert_eq!(folder.names().unwrap(), before, "nothing is written");
     line
 }
 
 #[test]
 fn wrong_scenarios_are_refused_with_file_line_and_field() {
-    let folder = Folder::new("bad-scenario");
+    let folder = Stage::new("bad-scenario").unwrap();
     let broken = [
         ("priority = 12", "priority = 16", "bad.toml:24: task[0].priority: "),
         ("priority = 12", "prioritty = 12", "bad.toml:24: task[0].prioritty: "),
@@ -36,7 +36,7 @@ fn wrong_scenarios_are_refused_with_file_line_and_field() {
 
 #[test]
 fn missing_and_huge_files_are_refused() {
-    let folder = Folder::new("bad-file");
+    let folder = Stage::new("bad-file").unwrap();
     let (code, line) = folder.failure(&["sim", "missing.toml"]);
     assert_eq!(code, 2);
     assert!(line.starts_with("gpreempt: missing.toml: cannot be read: "), "{line}");
@@ -51,7 +51,7 @@ fn missing_and_huge_files_are_refused() {
 
 #[test]
 fn a_full_disk_is_one_line_and_leaves_nothing() {
-    let folder = Folder::new("bad-disk");
+    let folder = Stage::new("bad-disk").unwrap();
     folder.file("small.toml", SCENARIO);
     let (code, line) = folder.failure(&["sim", "small.toml", "--trace", "/dev/full"]);
     assert_eq!(code, 2);
@@ -59,12 +59,12 @@ fn a_full_disk_is_one_line_and_leaves_nothing() {
     let (code, line) = folder.failure(&["demo", "--seconds", "1", "--out", "no/such/folder.html"]);
     assert_eq!(code, 2);
     assert!(line.contains("no/such"), "{line}");
-    assert_eq!(folder.names(), ["small.toml"]);
+    assert_eq!(folder.names().unwrap(), ["small.toml"]);
 }
 
 #[test]
 fn a_kernel_that_misbehaves_is_named() {
-    let folder = Folder::new("bad-kernel");
+    let folder = Stage::new("bad-kernel").unwrap();
     let asm = "asm = \"global_store [s15 + 4000000], s0\\nend\"";
     folder.file("bad.toml", SCENARIO.replacen("program = \"reduce\"", asm, 1));
     let (code, line) = folder.failure(&["sim", "bad.toml"]);
@@ -74,12 +74,12 @@ fn a_kernel_that_misbehaves_is_named() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let folder = Folder::new("bad-pipe");
+    let folder = Stage::new("bad-pipe").unwrap();
     let script =
         format!("'{}' compare | head -1; exit ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_gpreempt"));
     let output = std::process::Command::new("bash")
         .args(["-c", &script])
-        .current_dir(&folder.0)
+        .current_dir(folder.root())
         .output()
         .unwrap();
     assert!(output.status.success());

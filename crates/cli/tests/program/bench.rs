@@ -1,4 +1,4 @@
-use super::Folder;
+use super::Stage;
 
 /// A suite that takes a moment.
 const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 2\n\
@@ -10,11 +10,11 @@ const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 2\n\
 
 #[test]
 fn a_suite_is_measured_and_its_results_are_one_file() {
-    let folder = Folder::new("bench");
+    let folder = Stage::new("bench").unwrap();
     let file = folder.file("small.toml", SMALL);
     let modes = "default,hold";
     let printed = folder.json(&["bench", &file, "--modes", modes, "--out", "r", "--json"]);
-    let written = std::fs::read_to_string(folder.0.join("r/result.json")).unwrap();
+    let written = std::fs::read_to_string(folder.path("r/result.json")).unwrap();
     let written: serde_json::Value = serde_json::from_str(&written).unwrap();
     assert_eq!(printed, written);
     assert_eq!(written["measurements"].as_array().unwrap().len(), 6, "alone comes with them");
@@ -31,10 +31,10 @@ fn a_suite_is_measured_and_its_results_are_one_file() {
 
 #[test]
 fn an_interrupted_run_goes_on_with_the_same_command_alone() {
-    let folder = Folder::new("bench-resumed");
+    let folder = Stage::new("bench-resumed").unwrap();
     let file = folder.file("small.toml", SMALL);
     folder.json(&["bench", &file, "--modes", "hold", "--out", "r", "--json"]);
-    let path = folder.0.join("r/result.json");
+    let path = folder.path("r/result.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut half: serde_json::Value = serde_json::from_str(&text).unwrap();
     half["finished"] = serde_json::Value::Null;
@@ -53,7 +53,7 @@ fn an_interrupted_run_goes_on_with_the_same_command_alone() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_before_anything_starts() {
-    let folder = Folder::new("bench-refused");
+    let folder = Stage::new("bench-refused").unwrap();
     for (arguments, expected) in [
         (&["bench", "dance"][..], "neither a file nor one of our suites: micro, disb"),
         (&["bench", "micro", "--modes", "dance"], "there is no mode dance"),
@@ -74,13 +74,13 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
     assert_eq!(code, 2);
     assert!(error.contains("there is no NVIDIA GPU"), "{error}");
     assert!(error.contains("nothing was started"), "{error}");
-    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(folder.root()).unwrap().count(), 0, "nothing is left behind");
 }
 
 /// Every suite in its short form, once, as far as the simulator can.
 #[test]
 fn every_suite_of_ours_runs_on_the_emulated_gpu() {
-    let folder = Folder::new("bench-all");
+    let folder = Stage::new("bench-all").unwrap();
     for suite in ["micro", "disb", "online-offline", "share", "scale"] {
         let arguments = ["bench", suite, "--short", "--repetitions", "1", "--json"];
         let output = folder.run(&arguments);
@@ -97,7 +97,7 @@ fn every_suite_of_ours_runs_on_the_emulated_gpu() {
 
 #[test]
 fn the_list_names_suites_and_modes() {
-    let folder = Folder::new("bench-list");
+    let folder = Stage::new("bench-list").unwrap();
     let text = folder.stdout(&["bench", "list"]);
     for word in ["micro:", "disb:", "torch:", "gap30", "mps-priority", "cwsr"] {
         assert!(text.contains(word), "{word}: {text}");
@@ -110,7 +110,7 @@ fn the_list_names_suites_and_modes() {
 /// Real processes: they are beside the program where the whole workspace was built.
 #[test]
 fn a_short_stability_run_holds() {
-    let folder = Folder::new("bench-long");
+    let folder = Stage::new("bench-long").unwrap();
     let out = ["bench", "online-offline", "--duration", "12s", "--json"];
     let output = folder.run(&out);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -126,18 +126,18 @@ fn a_short_stability_run_holds() {
 
 #[test]
 fn a_page_lies_beside_the_results_and_can_be_made_again() {
-    let folder = Folder::new("bench-page");
+    let folder = Stage::new("bench-page").unwrap();
     let file = folder.file("small.toml", SMALL);
     let text = folder.stdout(&["bench", &file, "--modes", "default,hold", "--out", "r"]);
     assert!(text.contains("the page that shows them is r/report.html"), "{text}");
-    let page = std::fs::read_to_string(folder.0.join("r/report.html")).unwrap();
+    let page = std::fs::read_to_string(folder.path("r/report.html")).unwrap();
     for part in
         ["A small one", "Requests with gaps", "fast enough", "./result.json", "One preemption"]
     {
         assert!(page.contains(part), "{part}");
     }
     folder.stdout(&["bench", "report", "r/result.json", "-o", "again.html"]);
-    assert_eq!(std::fs::read_to_string(folder.0.join("again.html")).unwrap(), page);
+    assert_eq!(std::fs::read_to_string(folder.path("again.html")).unwrap(), page);
     folder.file("broken.json", "{\"schema\": 1}");
     for (arguments, expected) in [
         (&["bench", "report", "nothing.json"][..], "cannot read nothing.json"),
@@ -153,7 +153,7 @@ fn a_page_lies_beside_the_results_and_can_be_made_again() {
 
 #[test]
 fn two_runs_are_compared() {
-    let folder = Folder::new("bench-compare");
+    let folder = Stage::new("bench-compare").unwrap();
     let slow = SMALL.replace("kernels = 20", "kernels = 30");
     for (name, text) in [("before", SMALL), ("after", slow.as_str())] {
         let file = folder.file(&format!("{name}.toml"), text.replace("= 2\n", "= 5\n"));

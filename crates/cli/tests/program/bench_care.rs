@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::Folder;
+use super::Stage;
 
 /// A suite that takes a moment.
 const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 1\n\
@@ -19,11 +19,11 @@ const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 1\n\
 const RUN: [&str; 5] = ["bench", "small.toml", "--modes", "hold", "--out"];
 
 /// A folder with the results of a run that was interrupted, after `change`.
-fn interrupted(name: &str, change: impl FnOnce(&mut Value)) -> Folder {
-    let folder = Folder::new(name);
+fn interrupted(name: &str, change: impl FnOnce(&mut Value)) -> Stage {
+    let folder = Stage::new(name).unwrap();
     folder.file("small.toml", SMALL);
     folder.stdout(&[&RUN[..], &["r"]].concat());
-    let path = folder.0.join("r/result.json");
+    let path = folder.path("r/result.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut results: Value = serde_json::from_str(&text).unwrap();
     results["finished"] = Value::Null;
@@ -35,15 +35,15 @@ fn interrupted(name: &str, change: impl FnOnce(&mut Value)) -> Folder {
 #[test]
 fn a_page_does_not_replace_the_results() {
     let folder = interrupted("care-page", |_| {});
-    std::os::unix::fs::symlink("r/result.json", folder.0.join("soft")).unwrap();
-    std::fs::hard_link(folder.0.join("r/result.json"), folder.0.join("hard")).unwrap();
-    let before = std::fs::read(folder.0.join("r/result.json")).unwrap();
+    std::os::unix::fs::symlink("r/result.json", folder.path("soft")).unwrap();
+    std::fs::hard_link(folder.path("r/result.json"), folder.path("hard")).unwrap();
+    let before = std::fs::read(folder.path("r/result.json")).unwrap();
     for out in ["r/result.json", "r/../r/result.json", "soft", "hard"] {
         let (code, error) = folder.failure(&["bench", "report", "r/result.json", "-o", out]);
         assert_eq!(code, 2, "{error}");
         assert!(error.contains("the page would overwrite"), "{error}");
     }
-    assert_eq!(std::fs::read(folder.0.join("r/result.json")).unwrap(), before);
+    assert_eq!(std::fs::read(folder.path("r/result.json")).unwrap(), before);
     let said = folder.json(&["bench", "report", "r/result.json", "-o", "p.html", "--json"]);
     assert_eq!(said["page"], "p.html");
 }
@@ -79,25 +79,25 @@ fn results_of_two_builds_or_machines_are_not_mixed() {
 
 #[test]
 fn a_folder_is_one_runners_at_a_time() {
-    let folder = Folder::new("care-lock");
+    let folder = Stage::new("care-lock").unwrap();
     folder.file("small.toml", SMALL);
-    std::fs::create_dir(folder.0.join("r")).unwrap();
-    let file = std::fs::File::create(folder.0.join("r/.lock")).unwrap();
+    std::fs::create_dir(folder.path("r")).unwrap();
+    let file = std::fs::File::create(folder.path("r/.lock")).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let (code, error) = folder.failure(&[&RUN[..], &["r"]].concat());
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("another gpreempt bench writes into r"), "{error}");
-    assert!(!folder.0.join("r/result.json").exists());
+    assert!(!folder.path("r/result.json").exists());
     drop(file);
     folder.stdout(&[&RUN[..], &["r"]].concat());
 }
 
 /// A measurement that would take minutes, under way, and both ends of its stderr.
-fn long(folder: &Folder) -> (Child, PipeReader, PipeWriter) {
+fn long(folder: &Stage) -> (Child, PipeReader, PipeWriter) {
     let text = SMALL.replace("virtual_ms = 20", "virtual_ms = 600000").replace("10000", "100");
     folder.file("small.toml", text);
     let (mut said, writer) = std::io::pipe().unwrap();
-    let mut command = folder.command(&[&RUN[..], &["r"]].concat());
+    let mut command = folder.gpreempt(&[&RUN[..], &["r"]].concat());
     let child = command.stderr(writer.try_clone().unwrap()).spawn().unwrap();
     let mut text = Vec::new();
     while !text.ends_with(b" left\n") {
@@ -115,7 +115,7 @@ fn send(child: &Child, signal: Signal) {
 
 #[test]
 fn a_long_simulation_ends_when_it_is_asked_to_even_by_two() {
-    let folder = Folder::new("care-stop");
+    let folder = Stage::new("care-stop").unwrap();
     let (mut child, mut said, writer) = long(&folder);
     drop(writer);
     // It finds both when it goes on.
@@ -126,12 +126,12 @@ fn a_long_simulation_ends_when_it_is_asked_to_even_by_two() {
     said.read_to_string(&mut error).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{error}");
     assert!(error.contains("stopped before the first measurement"), "{error}");
-    assert_eq!(std::fs::read_dir(folder.0.join("r")).unwrap().count(), 1, "the lock's file");
+    assert_eq!(std::fs::read_dir(folder.path("r")).unwrap().count(), 1, "the lock's file");
 }
 
 #[test]
 fn a_second_ctrl_c_ends_the_program_at_once() {
-    let folder = Folder::new("care-second");
+    let folder = Stage::new("care-second").unwrap();
     let (mut child, _said, mut writer) = long(&folder);
     // Nobody reads what it says and there is no more room for it, so it cannot end by itself.
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
@@ -167,7 +167,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn a_plan_is_json_for_those_who_ask() {
-    let folder = Folder::new("care-plan");
+    let folder = Stage::new("care-plan").unwrap();
     let file = folder.file("my suite.toml", SMALL);
     let plan = folder.json(&["bench", &file, "--dry-run", "--modes", "hold", "--json"]);
     assert_eq!(plan["measurements"], 2);
@@ -177,7 +177,7 @@ fn a_plan_is_json_for_those_who_ask() {
 
 #[test]
 fn names_in_a_suite_that_cannot_be_are_named_with_their_place() {
-    let folder = Folder::new("care-names");
+    let folder = Stage::new("care-names").unwrap();
     let check = "[[check]]\nname = 'n'\nmode = 'nope'\nwhat = 'be_kept'\nat_most_percent = 1\n";
     for (text, expected) in [
         (SMALL.replace("'small'", "'../small'"), "s.toml:1: name: is \"../small\""),

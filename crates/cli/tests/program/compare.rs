@@ -1,8 +1,8 @@
-use super::Folder;
+use super::Stage;
 
 #[test]
 fn the_documents_tables_come_out() {
-    let folder = Folder::new("compare");
+    let folder = Stage::new("compare").unwrap();
     let compare = folder.json(&["compare", "--json"]);
     let rows = compare["rows"].as_array().unwrap();
     let row = |mode: &str| rows.iter().find(|row| row["mode"] == mode).unwrap();
@@ -39,7 +39,7 @@ fn the_documents_tables_come_out() {
 
 #[test]
 fn the_interval_decides_how_long_detection_takes() {
-    let folder = Folder::new("compare-interval");
+    let folder = Stage::new("compare-interval").unwrap();
     let compare = folder.json(&["compare", "--interval-us", "1000", "--json"]);
     let rows = compare["rows"].as_array().unwrap();
     let cwsr = rows.iter().find(|row| row["mode"] == "cwsr").unwrap();
@@ -49,7 +49,7 @@ fn the_interval_decides_how_long_detection_takes() {
 
 #[test]
 fn the_time_lines_tell_the_documents_story() {
-    let folder = Folder::new("compare-lines");
+    let folder = Stage::new("compare-lines").unwrap();
     let compare = folder.json(&["compare", "--json", "--report", "page.html"]);
     let rows = compare["rows"].as_array().unwrap();
     let line = |mode: &str| -> Vec<(f64, &str)> {
@@ -81,7 +81,7 @@ fn the_time_lines_tell_the_documents_story() {
     // Without preemption the request's kernel comes last.
     let none = words("none");
     assert!(!none.iter().any(|what| what.contains("waves") || what.contains("again")));
-    let page = std::fs::read_to_string(folder.0.join("page.html")).unwrap();
+    let page = std::fs::read_to_string(folder.path("page.html")).unwrap();
     assert_eq!(page.matches("Time line of mode").count(), rows.len());
     assert!(page.contains("Moment by moment") && page.ends_with("</html>\n"));
     let text = folder.stdout(&["compare"]);
@@ -90,7 +90,7 @@ fn the_time_lines_tell_the_documents_story() {
 
 #[test]
 fn a_page_that_cannot_be_written_is_refused_before_anything_runs() {
-    let folder = Folder::new("compare-page");
+    let folder = Stage::new("compare-page").unwrap();
     let (code, line) = folder.failure(&["compare", "--report", "no/where.html"]);
     assert_eq!(code, 2);
     assert!(line.contains("there is no folder no"), "{line}");

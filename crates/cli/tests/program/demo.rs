@@ -2,7 +2,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Folder;
+use super::Stage;
 
 fn mode<'a>(demo: &'a Value, name: &str) -> &'a Value {
     let modes = demo["modes"].as_array().unwrap();
@@ -16,7 +16,7 @@ fn number(value: &Value) -> f64 {
 #[test]
 fn it_keeps_its_promises_on_every_built_in_device() {
     for device in ["h200", "mi300x"] {
-        let folder = Folder::new(&format!("demo-{device}"));
+        let folder = Stage::new(&format!("demo-{device}")).unwrap();
         let demo = folder.json(&["demo", "--device", device, "--seconds", "2", "--json"]);
         let names: Vec<&str> =
             demo["modes"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap()).collect();
@@ -42,28 +42,28 @@ fn it_keeps_its_promises_on_every_built_in_device() {
             assert!(number(&online["p50_us"]) <= number(&online["p99_us"]));
             assert!(number(&online["p99_us"]) <= number(&online["max_us"]));
         }
-        let page = std::fs::read_to_string(folder.0.join("report.html")).unwrap();
+        let page = std::fs::read_to_string(folder.path("report.html")).unwrap();
         assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{device}");
     }
 }
 
 #[test]
 fn it_prints_a_table_and_where_the_picture_is() {
-    let folder = Folder::new("demo-text");
+    let folder = Stage::new("demo-text").unwrap();
     let text = folder.stdout(&["demo", "--seconds", "1", "--out", "picture.html"]);
     for word in ["alone", "none", "reset", "ours", "p99 vs alone", "picture.html"] {
         assert!(text.contains(word), "{word} in {text}");
     }
-    assert_eq!(folder.names(), ["picture.html"]);
+    assert_eq!(folder.names().unwrap(), ["picture.html"]);
 }
 
 #[test]
 fn two_hundred_megabytes_are_enough() {
-    let folder = Folder::new("demo-memory");
+    let folder = Stage::new("demo-memory").unwrap();
     let program = env!("CARGO_BIN_EXE_gpreempt");
     // A limit on the address space is stricter than one on what is really used.
     let script = format!("ulimit -v 200000 && exec '{program}' demo --seconds 10 --json");
     let output =
-        Command::new("bash").args(["-c", &script]).current_dir(&folder.0).output().unwrap();
+        Command::new("bash").args(["-c", &script]).current_dir(folder.root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -8,7 +8,7 @@ use gpreempt_wire::state::TaskState;
 use gpreempt_wire::text::Text;
 use serde_json::{Value, json};
 
-use super::Folder;
+use super::Stage;
 use super::fake_daemon::{Deed, FakeDaemon};
 use super::with_daemon::snapshot;
 
@@ -43,8 +43,8 @@ fn answer(request: &Request) -> Deed {
 
 #[test]
 fn events_are_lines() {
-    let folder = Folder::new("events");
-    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("events").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), answer);
     let text = folder.stdout(&["events"]);
     assert_eq!(text.lines().count(), 3);
     let wanted = "     5.000120 preempted  train (4242) queue 1 on device 0, 20.0us: \
@@ -58,8 +58,8 @@ fn events_are_lines() {
 
 #[test]
 fn events_are_filtered_and_counted() {
-    let folder = Folder::new("filtered");
-    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("filtered").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), answer);
     let kinds = |arguments: &[&str]| {
         let text = folder.stdout(&[&["events", "--json"], arguments].concat());
         let kind = |line: &str| serde_json::from_str::<Value>(line).unwrap()["kind"].clone();
@@ -79,8 +79,8 @@ fn events_are_filtered_and_counted() {
 
 #[test]
 fn a_daemon_that_goes_away_ends_the_events_with_a_line() {
-    let folder = Folder::new("events-end");
-    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Events(events(), false));
+    let folder = Stage::new("events-end").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Events(events(), false));
     let program = std::thread::scope(|scope| {
         let program = scope.spawn(|| folder.run(&["events"]));
         while daemon.heard().is_empty() {
@@ -97,15 +97,15 @@ fn a_daemon_that_goes_away_ends_the_events_with_a_line() {
 
 #[test]
 fn a_trace_is_a_file_that_perfetto_reads() {
-    let folder = Folder::new("trace");
-    let daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("trace").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), answer);
     let result = folder.json(&["trace", "--for", "2s", "--out", "t.json", "--json"]);
     assert_eq!(result, json!({ "file": "t.json", "events": 3, "dropped": 0 }));
     let seconds = std::num::NonZeroU16::new(2).unwrap();
     assert_eq!(daemon.heard(), [Request::Snapshot, Request::Trace { seconds }]);
     let text = folder.stdout(&["trace", "--for", "1s"]);
     assert_eq!(text, "3 events in trace.json; open it in ui.perfetto.dev\n");
-    let file = std::fs::read(folder.0.join("t.json")).unwrap();
+    let file = std::fs::read(folder.path("t.json")).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let lines = file["traceEvents"].as_array().unwrap();
     let named = |name: &str| lines.iter().filter(|line| line["name"] == name).count();
@@ -120,8 +120,8 @@ fn a_trace_is_a_file_that_perfetto_reads() {
 
 #[test]
 fn a_trace_keeps_what_it_has_when_the_daemon_dies() {
-    let folder = Folder::new("trace-end");
-    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+    let folder = Stage::new("trace-end").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |request| match request {
         Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
         _ => Deed::Events(events(), false),
     });
@@ -136,15 +136,15 @@ fn a_trace_keeps_what_it_has_when_the_daemon_dies() {
     assert_eq!(program.status.code(), Some(1));
     let errors = String::from_utf8(program.stderr).unwrap();
     assert!(errors.contains("the 3 events before are in trace.json"), "{errors}");
-    let file = std::fs::read(folder.0.join("trace.json")).unwrap();
+    let file = std::fs::read(folder.path("trace.json")).unwrap();
     assert!(serde_json::from_slice::<Value>(&file).unwrap()["traceEvents"].is_array());
 }
 
 #[test]
 fn top_once_is_text_and_json() {
-    let folder = Folder::new("top");
+    let folder = Stage::new("top").unwrap();
     let mut turn = 0;
-    let daemon = FakeDaemon::start(&folder.0, move |_| {
+    let daemon = FakeDaemon::start(folder.root(), move |_| {
         turn += 1;
         let mut snapshot = snapshot(TaskState::Running);
         snapshot.now_ns += turn * 100_000_000;

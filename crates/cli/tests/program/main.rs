@@ -21,77 +21,7 @@ mod sim;
 mod top;
 mod with_daemon;
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
-
-use serde_json::Value;
-
-/// A folder that is gone after the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
-        std::fs::write(self.0.join(name), text).unwrap();
-        name.to_owned()
-    }
-
-    /// The program, with a daemon and a journal of its own, if there are any.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpreempt"));
-        command
-            .args(arguments)
-            .current_dir(&self.0)
-            .env("GPREEMPT_SOCKET", self.0.join("gpreemptd.sock"))
-            .env("GPREEMPT_STATE", self.0.join("state"));
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// What a command that works prints.
-    fn stdout(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.stdout(arguments)).unwrap()
-    }
-
-    /// The exit code and the one line a command that fails prints.
-    fn failure(&self, arguments: &[&str]) -> (i32, String) {
-        let output = self.run(arguments);
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
-        assert!(output.stdout.is_empty(), "{arguments:?} printed something");
-        (output.status.code().unwrap(), text.trim_end().to_owned())
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use gpreempt_stage::Stage;
 
 /// A small scenario that works.
 const SCENARIO: &str = r#"

@@ -1,10 +1,10 @@
-use super::Folder;
+use super::Stage;
 
 #[test]
 fn every_command_has_a_page() {
-    let folder = Folder::new("man");
+    let folder = Stage::new("man").unwrap();
     folder.stdout(&["man", "."]);
-    let names = folder.names();
+    let names = folder.names().unwrap();
     for name in [
         "",
         "-attach",
@@ -26,6 +26,6 @@ fn every_command_has_a_page() {
         let page = format!("gpreempt{name}.1");
         assert!(names.contains(&page), "{page} in {names:?}");
     }
-    let page = std::fs::read_to_string(folder.0.join("gpreempt-sim.1")).unwrap();
+    let page = std::fs::read_to_string(folder.path("gpreempt-sim.1")).unwrap();
     assert!(page.contains(".SH SYNOPSIS") && page.contains("gpreempt sim"), "{page}");
 }

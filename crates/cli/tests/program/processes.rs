@@ -1,4 +1,4 @@
-use super::Folder;
+use super::Stage;
 
 #[test]
 fn without_a_driver_every_command_about_processes_says_so() {
@@ -6,7 +6,7 @@ fn without_a_driver_every_command_about_processes_says_so() {
         println!("SKIPPED: this machine has a driver; hw/hardware_test.py tests it");
         return;
     }
-    let folder = Folder::new("processes-none");
+    let folder = Stage::new("processes-none").unwrap();
     for arguments in [
         &["attach", "1", "-p", "2"][..],
         &["attach", "1:12", "2:3", "--dry-run"],
@@ -33,7 +33,7 @@ fn without_a_driver_every_command_about_processes_says_so() {
 
 #[test]
 fn what_is_not_attached_cannot_be_changed() {
-    let folder = Folder::new("processes-detached");
+    let folder = Stage::new("processes-detached").unwrap();
     for arguments in [&["set", "1", "-p", "3"][..], &["detach", "1"]] {
         let (code, line) = folder.failure(arguments);
         assert_eq!(code, 2, "{line}");
@@ -47,7 +47,7 @@ fn what_is_not_attached_cannot_be_changed() {
 
 #[test]
 fn nonsense_about_processes_is_refused() {
-    let folder = Folder::new("processes-nonsense");
+    let folder = Stage::new("processes-nonsense").unwrap();
     for arguments in [
         &["attach"][..],
         &["attach", "me"],

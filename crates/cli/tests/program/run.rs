@@ -11,15 +11,15 @@ use gpreempt_wire::request::Request;
 use gpreempt_wire::traits::TraitsChange;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Folder;
+use super::Stage;
 use super::fake_daemon::{Deed, FakeDaemon};
 
 const SHOW: &str = "echo $$ $GPREEMPT_PRIORITY $GPREEMPT_WEIGHT $GPREEMPT_DEADLINE_US";
 
 #[test]
 fn the_daemon_knows_the_very_process_before_it_begins() {
-    let folder = Folder::new("run");
-    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let folder = Stage::new("run").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
     let options = ["run", "-p", "12", "--weight", "3", "--deadline", "5000", "--"];
     let text = folder.stdout(&[&options[..], &["sh", "-c", SHOW]].concat());
     let (pid, rest) = text.trim_end().split_once(' ').unwrap();
@@ -37,8 +37,8 @@ fn the_daemon_knows_the_very_process_before_it_begins() {
 
 #[test]
 fn exit_codes_are_those_of_the_program() {
-    let folder = Folder::new("run-codes");
-    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let folder = Stage::new("run-codes").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
     let run = |script| folder.run(&["run", "-p", "1", "--", "sh", "-c", script]).status;
     assert_eq!(run("exit 7").code(), Some(7));
     assert_eq!(run("kill -9 $$").signal(), Some(9));
@@ -51,11 +51,11 @@ fn exit_codes_are_those_of_the_program() {
 
 #[test]
 fn signals_reach_the_program() {
-    let folder = Folder::new("run-signals");
-    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let folder = Stage::new("run-signals").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
     let script = "trap 'exit 43' TERM; echo ready; while :; do sleep 0.01; done";
     let mut program = folder
-        .command(&["run", "-p", "1", "--", "sh", "-c", script])
+        .gpreempt(&["run", "-p", "1", "--", "sh", "-c", script])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -73,7 +73,7 @@ fn without_a_daemon_and_a_driver_the_program_runs_as_it_is() {
         println!("SKIPPED: this machine has a driver");
         return;
     }
-    let folder = Folder::new("run-alone");
+    let folder = Stage::new("run-alone").unwrap();
     let program =
         folder.run(&["run", "-p", "9", "--", "sh", "-c", "echo $GPREEMPT_PRIORITY; exit 3"]);
     assert_eq!(program.status.code(), Some(3));

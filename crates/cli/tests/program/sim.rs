@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
-use super::{Folder, SCENARIO};
+use super::{SCENARIO, Stage};
 
 #[test]
 fn a_scenario_runs_and_its_seed_can_be_chosen() {
-    let folder = Folder::new("sim");
+    let folder = Stage::new("sim").unwrap();
     folder.file("small.toml", SCENARIO);
     let outcome = folder.json(&["sim", "small.toml", "--json"]);
     assert_eq!(outcome["tasks"][0]["name"], "online");
@@ -19,7 +19,7 @@ fn a_scenario_runs_and_its_seed_can_be_chosen() {
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    let folder = Folder::new("sim-seed");
+    let folder = Stage::new("sim-seed").unwrap();
     let once = folder.stdout(&["sim", "--seed", "12", "--json"]);
     assert_eq!(once, folder.stdout(&["sim", "--seed", "12", "--json"]));
     assert_ne!(once, folder.stdout(&["sim", "--seed", "13", "--json"]));
@@ -27,7 +27,7 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn seeds_are_counted() {
-    let folder = Folder::new("sim-seeds");
+    let folder = Stage::new("sim-seeds").unwrap();
     let tally = folder.json(&["sim", "--seeds", "25", "--start", "100", "--json"]);
     assert_eq!(tally["clean"], 25);
     assert_eq!(tally["violation"], serde_json::Value::Null);
@@ -37,10 +37,10 @@ fn seeds_are_counted() {
 
 #[test]
 fn the_trace_is_what_perfetto_reads() {
-    let folder = Folder::new("sim-trace");
+    let folder = Stage::new("sim-trace").unwrap();
     folder.file("small.toml", SCENARIO);
     folder.stdout(&["sim", "small.toml", "--trace", "out.json"]);
-    let bytes = std::fs::read(folder.0.join("out.json")).unwrap();
+    let bytes = std::fs::read(folder.path("out.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let phases: BTreeSet<&str> = events.iter().map(|e| e["ph"].as_str().unwrap()).collect();
@@ -66,7 +66,7 @@ fn the_trace_is_what_perfetto_reads() {
 
 #[test]
 fn every_example_runs() {
-    let folder = Folder::new("sim-examples");
+    let folder = Stage::new("sim-examples").unwrap();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let mut count = 0;
     for entry in std::fs::read_dir(examples).unwrap() {

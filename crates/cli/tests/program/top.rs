@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use super::Folder;
+use super::Stage;
 use super::fake_daemon::{Deed, FakeDaemon};
 use super::with_daemon::snapshot;
 
@@ -34,7 +34,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn open(folder: &Folder, columns: u16, rows: u16) -> Self {
+    fn open(folder: &Stage, columns: u16, rows: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).unwrap();
         grantpt(&ours).unwrap();
@@ -44,7 +44,7 @@ impl Screen {
         tcsetwinsize(&ours, size).unwrap();
         let end = || Stdio::from(theirs.try_clone().unwrap());
         let program = folder
-            .command(&["top", "--every", "100ms"])
+            .gpreempt(&["top", "--every", "100ms"])
             .env("TERM", "xterm")
             .stdin(end())
             .stdout(end())
@@ -98,8 +98,8 @@ fn answer(request: &Request) -> Deed {
 
 #[test]
 fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
-    let folder = Folder::new("top-keys");
-    let daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("top-keys").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 80, 24);
     screen.wait_for("quit");
     assert!(screen.is_raw());
@@ -122,8 +122,8 @@ fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
 
 #[test]
 fn it_ends_well_by_ctrl_c_by_a_signal_and_when_the_daemon_dies() {
-    let folder = Folder::new("top-end");
-    let daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("top-end").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 40, 10);
     screen.wait_for("select");
     screen.press("\u{3}");
@@ -143,8 +143,8 @@ fn it_ends_well_by_ctrl_c_by_a_signal_and_when_the_daemon_dies() {
 
 #[test]
 fn a_terminal_of_one_cell_will_do() {
-    let folder = Folder::new("top-tiny");
-    let _daemon = FakeDaemon::start(&folder.0, answer);
+    let folder = Stage::new("top-tiny").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 1, 1);
     screen.wait_for("g");
     // It may grow and shrink while it runs.

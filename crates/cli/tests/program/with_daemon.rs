@@ -12,7 +12,7 @@ use gpreempt_wire::state::{DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot
 use gpreempt_wire::traits::TraitsChange;
 use serde_json::json;
 
-use super::Folder;
+use super::Stage;
 use super::fake_daemon::{Deed, FakeDaemon};
 
 pub(crate) fn snapshot(state: TaskState) -> Snapshot {
@@ -69,7 +69,7 @@ fn all() -> impl Iterator<Item = &'static [&'static str]> {
 
 #[test]
 fn without_a_daemon_those_who_need_one_say_so() {
-    let folder = Folder::new("no-daemon");
+    let folder = Stage::new("no-daemon").unwrap();
     for arguments in NEEDY.into_iter().chain([&["top"][..]]) {
         let (code, line) = folder.failure(arguments);
         assert_eq!(code, 2, "{arguments:?}");
@@ -78,13 +78,13 @@ fn without_a_daemon_those_who_need_one_say_so() {
     let (code, line) = folder.failure(&["set", "1", "--weight", "3"]);
     assert_eq!(code, 2);
     assert!(line.contains("only a priority can be set"), "{line}");
-    assert_eq!(folder.names(), [] as [&str; 0]);
+    assert_eq!(folder.names().unwrap(), [] as [&str; 0]);
 }
 
 #[test]
 fn a_refusal_is_one_line() {
-    let folder = Folder::new("refused");
-    let _daemon = FakeDaemon::start(&folder.0, |_| {
+    let folder = Stage::new("refused").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| {
         Deed::refuse(RefusalCode::NotPermitted, "process 4242 is not yours; ask its owner")
     });
     for arguments in all() {
@@ -93,13 +93,13 @@ fn a_refusal_is_one_line() {
         let expected = "process 4242 is not yours; ask its owner";
         assert_eq!(sentence(arguments, &line), expected, "{arguments:?}");
     }
-    assert_eq!(folder.names(), ["gpreemptd.sock", "gpreemptd.sock.lock"]);
+    assert_eq!(folder.names().unwrap(), ["gpreemptd.sock", "gpreemptd.sock.lock"]);
 }
 
 #[test]
 fn a_daemon_of_another_version_is_named() {
-    let folder = Folder::new("version");
-    let _daemon = FakeDaemon::start_rude(&folder.0, |_| Deed::OtherVersion);
+    let folder = Stage::new("version").unwrap();
+    let _daemon = FakeDaemon::start_rude(folder.root(), |_| Deed::OtherVersion);
     for arguments in all() {
         let (code, line) = folder.failure(arguments);
         assert_eq!(code, 2, "{arguments:?}");
@@ -109,8 +109,8 @@ fn a_daemon_of_another_version_is_named() {
 
 #[test]
 fn a_daemon_that_dies_in_the_middle_is_one_line() {
-    let folder = Folder::new("hung-up");
-    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::HangUp);
+    let folder = Stage::new("hung-up").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::HangUp);
     for arguments in all() {
         let (code, line) = folder.failure(arguments);
         assert_eq!(code, 1, "{arguments:?}");
@@ -120,8 +120,8 @@ fn a_daemon_that_dies_in_the_middle_is_one_line() {
 
 #[test]
 fn a_daemon_that_says_nothing_is_not_waited_for_for_ever() {
-    let folder = Folder::new("silence");
-    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::Silence);
+    let folder = Stage::new("silence").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::Silence);
     // All at once, because each takes five seconds.
     std::thread::scope(|scope| {
         for arguments in all() {
@@ -142,8 +142,8 @@ fn wishes(daemon: &FakeDaemon) -> Vec<Request> {
 
 #[test]
 fn set_says_what_changed() {
-    let folder = Folder::new("set");
-    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let folder = Stage::new("set").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
     let text = folder.stdout(&["set", "4242", "-p", "12", "--weight", "3", "--deadline", "0"]);
     assert_eq!(text, "4242 has priority 12, weight 3, no deadline\n");
     let result = folder.json(&["set", "4242", "--deadline", "5000", "--json"]);
@@ -162,11 +162,11 @@ fn set_says_what_changed() {
 
 #[test]
 fn detach_and_resume() {
-    let folder = Folder::new("detach");
+    let folder = Stage::new("detach").unwrap();
     let mut snapshot = snapshot(TaskState::Suspended);
     // Somebody else's, which stays suspended.
     snapshot.tasks[1].state = TaskState::Suspended;
-    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+    let daemon = FakeDaemon::start(folder.root(), move |request| match request {
         Request::Snapshot => Deed::Snapshot(Box::new(snapshot.clone())),
         Request::ResumeAll => {
             snapshot.tasks[0].state = TaskState::Running;
@@ -189,8 +189,8 @@ fn detach_and_resume() {
 
 #[test]
 fn a_suspension_is_a_lease_and_ends_with_the_command() {
-    let folder = Folder::new("suspend");
-    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+    let folder = Stage::new("suspend").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |request| match request {
         Request::Snapshot => {
             let mut known = snapshot(TaskState::Suspended);
             known.tasks[0].lease_ms = Some(1_500);
@@ -214,10 +214,10 @@ fn a_suspension_is_a_lease_and_ends_with_the_command() {
 
 #[test]
 fn everything_on_a_gpu_is_one_lease_for_each_process() {
-    let folder = Folder::new("everything");
+    let folder = Stage::new("everything").unwrap();
     let mut known = snapshot(TaskState::Running);
     known.devices = vec![DeviceSnapshot { uuid: "GPU-a".into(), ..DeviceSnapshot::default() }];
-    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+    let daemon = FakeDaemon::start(folder.root(), move |request| match request {
         Request::Snapshot => Deed::Snapshot(Box::new(known.clone())),
         _ => Deed::Ok,
     });
@@ -234,8 +234,8 @@ fn everything_on_a_gpu_is_one_lease_for_each_process() {
 
 #[test]
 fn what_somebody_else_resumed_is_not_suspended_again() {
-    let folder = Folder::new("suspend-else");
-    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+    let folder = Stage::new("suspend-else").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |request| match request {
         Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
         _ => Deed::Ok,
     });
@@ -254,8 +254,8 @@ fn what_somebody_else_resumed_is_not_suspended_again() {
 
 #[test]
 fn what_could_not_be_stopped_is_not_said_to_be() {
-    let folder = Folder::new("suspend-fails");
-    let daemon = FakeDaemon::start(&folder.0, |request| match request {
+    let folder = Stage::new("suspend-fails").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |request| match request {
         Request::Snapshot => {
             let mut known = snapshot(TaskState::Suspended);
             known.devices =
@@ -278,9 +278,10 @@ fn what_could_not_be_stopped_is_not_said_to_be() {
 
 #[test]
 fn ps_shows_what_the_daemon_knows() {
-    let folder = Folder::new("ps");
-    let _daemon =
-        FakeDaemon::start(&folder.0, |_| Deed::Snapshot(Box::new(snapshot(TaskState::Preempted))));
+    let folder = Stage::new("ps").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), |_| {
+        Deed::Snapshot(Box::new(snapshot(TaskState::Preempted)))
+    });
     let text = folder.stdout(&["ps"]);
     let row = text.lines().nth(2).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
@@ -293,10 +294,10 @@ fn ps_shows_what_the_daemon_knows() {
 
 #[test]
 fn policy_shows_and_changes() {
-    let folder = Folder::new("policy");
+    let folder = Stage::new("policy").unwrap();
     let mut settings = PolicySettings::new("strict");
     settings.set("slice_ms", 100).unwrap();
-    let daemon = FakeDaemon::start(&folder.0, move |request| match request {
+    let daemon = FakeDaemon::start(folder.root(), move |request| match request {
         Request::PolicySet(wish) => Deed::Reply(Box::new(Reply::Policy(wish.clone()))),
         _ => Deed::Reply(Box::new(Reply::Policy(settings.clone()))),
     });
@@ -312,7 +313,7 @@ fn policy_shows_and_changes() {
 
 #[test]
 fn with_json_errors_are_json_too() {
-    let folder = Folder::new("json-errors");
+    let folder = Stage::new("json-errors").unwrap();
     let error = |arguments: &[&str]| {
         let (code, line) = folder.failure(arguments);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -326,7 +327,7 @@ fn with_json_errors_are_json_too() {
     assert!(line.contains("must be the number of a process"), "{line}");
     let (_, line) = error(&["set", "4242", "-p", "16", "--json"]);
     assert!(line.contains("must be a whole number from 0 to 15"), "{line}");
-    let _daemon = FakeDaemon::start(&folder.0, |_| Deed::HangUp);
+    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::HangUp);
     let (code, line) = error(&["ps", "--json"]);
     assert_eq!(code, 1);
     assert!(line.contains("closed the connection"), "{line}");
@@ -334,9 +335,9 @@ fn with_json_errors_are_json_too() {
 
 #[test]
 fn a_daemon_that_died_is_named() {
-    let folder = Folder::new("died");
+    let folder = Stage::new("died").unwrap();
     // What is left of one that was killed.
-    drop(std::os::unix::net::UnixListener::bind(folder.0.join("gpreemptd.sock")).unwrap());
+    drop(std::os::unix::net::UnixListener::bind(folder.path("gpreemptd.sock")).unwrap());
     for arguments in [&["set", "4242", "-p", "3"][..], &["policy"], &["events"]] {
         let (code, line) = folder.failure(arguments);
         assert_eq!(code, 2, "{arguments:?}");
@@ -349,8 +350,8 @@ fn a_daemon_that_died_is_named() {
 
 #[test]
 fn what_a_daemon_does_is_not_done_beside_it() {
-    let folder = Folder::new("beside");
-    let daemon = FakeDaemon::start(&folder.0, |_| Deed::Ok);
+    let folder = Stage::new("beside").unwrap();
+    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
     for (arguments, instead) in [
         (&["attach", "4242", "-p", "3"][..], "`gpreempt set PID -p PRIORITY`"),
         (&["preempt", "4242"], "`gpreempt suspend PID --for TIME`"),

@@ -2,28 +2,24 @@
 
 use std::fs;
 
+use gpreempt_stage::{Stage, until};
 use gpreempt_wire::state::TaskState;
 use rustix::process::Signal;
 
-use super::daemon::{Daemon, Folder, until};
-use super::scene::Emulator;
-
-fn daemon(folder: &Folder) -> Daemon {
-    Daemon::start(folder, &["--emulated", folder.path("gpu").to_str().unwrap()])
-}
+use super::contention::{ENDLESS, start_daemon, start_gpu};
 
 #[test]
 fn a_rule_about_a_gpu_counts_before_anything_is_known_of_its_users() {
-    let folder = Folder::new();
+    let folder = Stage::new("daemon").unwrap();
     let config = folder.path("config.toml");
     let write = |gpu: &str| {
         fs::write(&config, format!("[[rule]]\ngpu = {gpu}\npriority = 6\n")).unwrap();
     };
     write("0");
-    let emulator = Emulator::start(&folder, "cwsr");
-    let before = emulator.load(&[]);
-    let daemon = daemon(&folder);
-    let after = emulator.load(&[]);
+    let emulator = start_gpu(&folder, "cwsr");
+    let before = emulator.load(ENDLESS).unwrap();
+    let daemon = start_daemon(&folder, &emulator);
+    let after = emulator.load(ENDLESS).unwrap();
     for load in [&before, &after] {
         until("the rule counts", || {
             daemon.task(load.pid()).is_some_and(|task| task.priority == Some(6))
@@ -44,15 +40,15 @@ fn a_rule_about_a_gpu_counts_before_anything_is_known_of_its_users() {
 
 #[test]
 fn a_gpu_that_is_back_is_no_problem_any_more() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let daemon = daemon(&folder);
+    let folder = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&folder, "cwsr");
+    let daemon = start_daemon(&folder, &emulator);
     until("there is a device", || !daemon.snapshot().devices.is_empty());
     let is_gone = || daemon.snapshot().problems.iter().any(|problem| problem.contains("is gone"));
     assert!(!is_gone());
     drop(emulator);
     until("it is missed", is_gone);
-    let _emulator = Emulator::start(&folder, "cwsr");
+    let _emulator = start_gpu(&folder, "cwsr");
     until("it is back", || !daemon.snapshot().devices.is_empty());
     until("nobody misses it", || !is_gone());
 }

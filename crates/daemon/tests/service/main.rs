@@ -3,14 +3,13 @@
 #![expect(clippy::print_stderr, reason = "a failed test shows what the daemon said")]
 
 mod amd;
-mod daemon;
+mod contention;
 mod emulated;
 mod gpus;
 mod lifecycle;
 mod offences;
 mod patched;
 mod requests;
-mod scene;
 mod systemd;
 mod turns;
 mod undo;

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use gpreempt_stage::{Daemon, LIMIT, Stage, until};
 use gpreempt_wire::header::{HEADER_BYTES, PACKET_BYTES_MAX};
 use gpreempt_wire::message::Message;
 use gpreempt_wire::refusal::RefusalCode;
@@ -16,12 +17,10 @@ use rustix::net::{
     send, socket_with, sockopt,
 };
 
-use super::daemon::{Daemon, Folder, PATIENCE, until};
-
 fn dial(path: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(LIMIT)).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     socket
 }
@@ -61,8 +60,8 @@ fn last_word(socket: &OwnedFd) -> Option<RefusalCode> {
 
 #[test]
 fn bad_messages_end_their_session_and_nothing_else() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let mut witness = daemon.connect();
     let mut other_version = hello(1);
     other_version[4] = 9;
@@ -79,7 +78,7 @@ fn bad_messages_end_their_session_and_nothing_else() {
     ];
     for (number, (packets, code)) in cases.into_iter().enumerate() {
         let before = closed(&daemon);
-        let socket = dial(daemon.socket());
+        let socket = dial(&daemon.socket());
         for packet in packets {
             assert!(say(&socket, packet));
         }
@@ -95,9 +94,9 @@ fn closed(daemon: &Daemon) -> usize {
 
 #[test]
 fn a_flood_ends_its_session_and_others_are_served_meanwhile() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
-    let socket = dial(daemon.socket());
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
+    let socket = dial(&daemon.socket());
     assert!(say(&socket, &hello(1)));
     let is_over = (2..1_000_000).any(|number| !say(&socket, &ping(number)));
     assert!(is_over, "nobody stopped it");
@@ -108,11 +107,11 @@ fn a_flood_ends_its_session_and_others_are_served_meanwhile() {
 
 #[test]
 fn who_never_says_hello_is_shown_out_and_who_leaves_is_not_mentioned() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
-    let silent = dial(daemon.socket());
-    drop(dial(daemon.socket()));
-    let polite = dial(daemon.socket());
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
+    let silent = dial(&daemon.socket());
+    drop(dial(&daemon.socket()));
+    let polite = dial(&daemon.socket());
     assert!(say(&polite, &hello(1)));
     assert_eq!(last_word(&silent), Some(RefusalCode::BadMessage));
     daemon.until_logged("closed: its first message was not Hello");
@@ -122,9 +121,9 @@ fn who_never_says_hello_is_shown_out_and_who_leaves_is_not_mentioned() {
 
 #[test]
 fn too_many_sessions_are_turned_away_and_the_daemon_goes_on() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
-    let crowd: Vec<OwnedFd> = (0..700).map(|_| dial(daemon.socket())).collect();
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
+    let crowd: Vec<OwnedFd> = (0..700).map(|_| dial(&daemon.socket())).collect();
     until("somebody is turned away", || {
         daemon.log().iter().any(|line| line.contains("turned away"))
     });
@@ -136,10 +135,10 @@ fn too_many_sessions_are_turned_away_and_the_daemon_goes_on() {
 
 #[test]
 fn who_uses_up_its_descriptors_does_not_bring_it_down() {
-    let folder = Folder::new();
-    let daemon = Daemon::start_with_files(&folder, 40);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().files_max(40).start().unwrap();
     let mut witness = daemon.connect();
-    let crowd: Vec<OwnedFd> = (0..60).map(|_| dial(daemon.socket())).collect();
+    let crowd: Vec<OwnedFd> = (0..60).map(|_| dial(&daemon.socket())).collect();
     daemon.until_logged("turned away");
     witness.expect_ok(&Request::Ping).unwrap();
     drop(crowd);
@@ -150,9 +149,9 @@ fn who_uses_up_its_descriptors_does_not_bring_it_down() {
 
 #[test]
 fn a_follower_that_never_reads_costs_nobody_anything() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
-    let socket = dial(daemon.socket());
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
+    let socket = dial(&daemon.socket());
     assert!(say(&socket, &hello(1)));
     assert!(say(&socket, &Message { request: 2, body: Request::Follow }.encode()));
     let mut client = daemon.connect();

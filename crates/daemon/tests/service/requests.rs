@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpreempt_core::priority::Priority;
+use gpreempt_stage::{LIMIT, Stage};
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::policy::PolicySettings;
@@ -14,8 +15,6 @@ use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
 use gpreempt_wire::traits::TraitsChange;
-
-use super::daemon::{Daemon, Folder, PATIENCE};
 
 fn change(priority: u8) -> TraitsChange {
     TraitsChange { priority: Priority::new(priority), ..TraitsChange::default() }
@@ -35,8 +34,8 @@ fn process(pid: u32) -> Process {
 
 #[test]
 fn hello_ping_snapshot() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let mut client = daemon.connect();
     client.expect_ok(&Request::Ping).unwrap();
     let snapshot = daemon.snapshot();
@@ -48,8 +47,8 @@ fn hello_ping_snapshot() {
 
 #[test]
 fn processes_without_a_gpu_can_be_registered_and_not_set() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let mut client = daemon.connect();
     let own = process(std::process::id());
     for process in [own, Process::SENDER] {
@@ -76,8 +75,8 @@ fn processes_without_a_gpu_can_be_registered_and_not_set() {
 
 #[test]
 fn hints_of_processes_without_a_gpu_mean_nothing() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let stage = Stage::new("daemon").unwrap();
+    let daemon = stage.daemon().start().unwrap();
     let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
     let page = daemon.connect().open_page().unwrap();
     let slot = page.claim().unwrap();
@@ -93,8 +92,8 @@ fn hints_of_processes_without_a_gpu_mean_nothing() {
 
 #[test]
 fn the_policy_is_read_and_changed_and_followers_hear_of_it() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
     let mut client = daemon.connect();
     let before = client.policy(None).unwrap();
@@ -104,7 +103,7 @@ fn the_policy_is_read_and_changed_and_followers_hear_of_it() {
     let after = client.policy(Some(settings)).unwrap();
     assert_eq!((after.name(), after.value("interval_ms")), (Some("fair"), Some(2)));
     assert_eq!(daemon.snapshot().policy, "fair");
-    let event = follow.next_within(PATIENCE).unwrap().unwrap();
+    let event = follow.next_within(LIMIT).unwrap().unwrap();
     assert_eq!(event.kind, EventKind::Policy);
     assert_eq!(event.reason.as_str(), "the policy is fair now");
     let refused = client.policy(Some(PolicySettings::new("best")));
@@ -118,20 +117,20 @@ fn the_policy_is_read_and_changed_and_followers_hear_of_it() {
 
 #[test]
 fn a_trace_ends_by_itself() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let seconds = NonZeroU16::new(1).unwrap();
     let mut trace = daemon.connect().follow(&Request::Trace { seconds }).unwrap();
     assert_eq!(trace.next_within(Duration::from_millis(100)).unwrap(), None);
     assert!(!trace.is_over());
-    assert_eq!(trace.next_within(PATIENCE).unwrap(), None);
+    assert_eq!(trace.next_within(LIMIT).unwrap(), None);
     assert!(trace.is_over());
 }
 
 #[test]
 fn a_page_is_opened_once() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let writer = daemon.connect().open_page().unwrap();
     let slot = writer.claim().unwrap();
     for _ in 0..1000 {
@@ -154,8 +153,8 @@ fn strangers_may_lower_their_own_and_nothing_else() {
         println!("SKIPPED: only root can be two users");
         return;
     }
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let victim = std::process::id();
     // A copy that everybody may read: the one we run from may be in somebody's home.
     let copy = folder.path("stranger");
@@ -182,7 +181,7 @@ fn a_stranger_asks() {
     let (victim, socket) = told.split_once(' ').unwrap();
     let options = ClientOptions {
         paths: vec![socket.into()],
-        timeout: PATIENCE,
+        timeout: LIMIT,
         ..ClientOptions::new(Role::Command, "stranger")
     };
     let mut client = Client::connect(&options).unwrap();

@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::time::Duration;
 
+use gpreempt_stage::{LIMIT, Stage};
 use rustix::process::Signal;
-
-use super::daemon::{Daemon, Folder, PATIENCE};
 
 const UNIT: &str = include_str!("../../../../deploy/gpreemptd.service");
 
@@ -20,9 +18,9 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(folder: &Folder) -> Self {
+    fn new(folder: &Stage) -> Self {
         let socket = UnixDatagram::bind(folder.path("notify")).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
         Self { socket, heard: VecDeque::new(), signs_of_life: 0 }
     }
 
@@ -48,9 +46,12 @@ impl Manager {
 
 #[test]
 fn systemd_hears_when_it_is_ready_lives_reads_again_and_ends() {
-    let folder = Folder::new();
+    let folder = Stage::new("daemon").unwrap();
     let mut systemd = Manager::new(&folder);
-    let mut daemon = Daemon::start_notifying(&folder, "notify", Duration::from_millis(400));
+    // A watchdog that wants a message every 400 ms.
+    let notified = folder.daemon().variable("NOTIFY_SOCKET", folder.path("notify"));
+    let notified = notified.variable("WATCHDOG_USEC", "400000");
+    let mut daemon = notified.start().unwrap();
     assert!(systemd.next().starts_with("READY=1\nSTATUS=schedules"));
     while systemd.signs_of_life < 3 {
         systemd.listen();
@@ -60,12 +61,12 @@ fn systemd_hears_when_it_is_ready_lives_reads_again_and_ends() {
     assert!(systemd.next().starts_with("READY=1"));
     daemon.signal(Signal::TERM);
     assert_eq!(systemd.next(), "STOPPING=1");
-    assert!(daemon.wait().success());
+    assert!(daemon.wait().unwrap().success());
 }
 
 #[test]
 fn systemd_finds_nothing_wrong_with_the_unit() {
-    let folder = Folder::new();
+    let folder = Stage::new("daemon").unwrap();
     let verify = |text: &str| {
         std::fs::write(folder.path("gpreemptd.service"), text).unwrap();
         let mut command = Command::new("systemd-analyze");

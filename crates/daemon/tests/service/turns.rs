@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
+use gpreempt_stage::{Load, Stage, until};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::state::Snapshot;
 use rustix::process::Signal;
 
-use super::daemon::{Daemon, Folder, until};
-use super::scene::{Emulator, Load};
+use super::contention::{ENDLESS, start_daemon, start_gpu};
 
 /// How many processes there are.
 const LOADS: usize = 6;
@@ -18,12 +18,10 @@ const ASKERS: usize = 4;
 
 #[test]
 fn a_reload_judges_a_few_processes_in_each_turn_and_is_over_after_the_last() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let _loads: Vec<Load> =
-        (0..LOADS).map(|_| emulator.load(&[("GPREEMPT_PRIORITY", "2")])).collect();
-    let socket = folder.path("gpu");
-    let daemon = Daemon::start(&folder, &["--emulated", socket.to_str().unwrap()]);
+    let folder = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&folder, "cwsr");
+    let _loads: Vec<Load> = (0..LOADS).map(|_| emulator.load_at(2, ENDLESS).unwrap()).collect();
+    let daemon = start_daemon(&folder, &emulator);
     until("everybody is met, and every queue is known", || {
         daemon.snapshot().tasks.iter().filter(|task| !task.queues.is_empty()).count() == LOADS
     });
@@ -48,8 +46,8 @@ fn a_reload_judges_a_few_processes_in_each_turn_and_is_over_after_the_last() {
 
 #[test]
 fn a_turn_tells_one_of_those_who_ask_for_everything_and_the_others_come_next() {
-    let folder = Folder::new();
-    let daemon = Daemon::start(&folder, &[]);
+    let folder = Stage::new("daemon").unwrap();
+    let daemon = folder.daemon().start().unwrap();
     let clients: Vec<Client> = (0..ASKERS).map(|_| daemon.connect()).collect();
     // All of them ask while it stands still, so all of them are there when it goes on.
     daemon.signal(Signal::STOP);

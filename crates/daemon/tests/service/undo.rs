@@ -3,55 +3,33 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use gpreempt_device::act::Act;
+use gpreempt_device::emulated::act::EmulatedAct;
 use gpreempt_device::process::ProcessInfo;
+use gpreempt_stage::{Daemon, Emulator, Load, Stage, children, signal, until};
 use gpreempt_wire::client::ClientError;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::state::TaskState;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::daemon::{Daemon, Folder, until};
-use super::scene::{Emulator, Load};
+use super::contention::{Contention, ENDLESS, start_daemon, start_gpu};
 
-/// An emulator with two loads, the higher priority preempting the lower one, and a daemon.
-struct Contention {
-    low: Load,
-    high: Load,
-    daemon: Daemon,
-    emulator: Emulator,
-    folder: Folder,
-}
-
-impl Contention {
-    fn new() -> Self {
-        let folder = Folder::new();
-        let emulator = Emulator::start(&folder, "cwsr");
-        let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
-        let high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
-        let daemon = start(&folder);
-        Self { low, high, daemon, emulator, folder }
-    }
-
-    fn until_low_is_preempted(&self) {
-        until("the low-priority load is preempted", || {
-            self.daemon.task(self.low.pid()).is_some_and(|task| task.state == TaskState::Preempted)
-                && self.emulator.is_stopped(self.low.pid())
-        });
-    }
-
-    fn until_low_runs(&self) {
-        until("the low-priority load runs", || !self.emulator.is_stopped(self.low.pid()));
+/// Stops every queue of a process, as a program would that knows no daemon.
+fn stop_all(emulator: &Emulator, pid: u32) {
+    let mut control = emulator.control().unwrap();
+    for (_, queue) in emulator.queues(pid).unwrap() {
+        control.stop(queue.queue).unwrap();
     }
 }
 
-fn start(folder: &Folder) -> Daemon {
-    Daemon::start(folder, &["--emulated", folder.path("gpu").to_str().unwrap()])
-}
-
-fn send(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
+/// What a session's journal says if it has stopped every queue of a process.
+fn stops(emulator: &Emulator, pid: u32) -> Vec<Act> {
+    let instance = emulator.control().unwrap().instance();
+    let stop =
+        |queue| Act::Emulated(EmulatedAct::Stop { socket: emulator.socket(), instance, queue });
+    emulator.queues(pid).unwrap().iter().map(|(_, info)| stop(info.queue.0)).collect()
 }
 
 /// How often the daemon is killed while its second keeper starts.
@@ -59,86 +37,87 @@ const KILLS: u32 = 25;
 
 #[test]
 fn a_daemon_that_dies_while_its_second_keeper_starts_leaves_no_process_stopped() {
-    let mut scene = Contention::new();
+    let mut contention = Contention::on_gpu("cwsr");
     let begin = Instant::now();
     for kill in 0..KILLS {
-        scene.until_low_is_preempted();
-        let first = scene.daemon.keeper();
-        send(first, Signal::KILL);
+        contention.until_low_waits();
+        let first = contention.daemon.keeper().unwrap();
+        signal(first, Signal::KILL);
         // Killed as soon as there is a second one, which has not opened anything yet.
-        until("a second keeper", || scene.daemon.children().iter().any(|pid| *pid != first));
+        until("a second keeper", || {
+            children(contention.daemon.pid()).iter().any(|pid| *pid != first)
+        });
         std::thread::sleep(Duration::from_micros(u64::from(kill) * 200));
-        scene.daemon.kill();
-        scene.until_low_runs();
-        scene.daemon = start(&scene.folder);
+        contention.daemon.kill().unwrap();
+        contention.until_low_runs();
+        contention.restart_daemon();
     }
     println!("{KILLS} kills in {:?}", begin.elapsed());
-    scene.high.finish();
-    scene.low.finish();
+    contention.high.finish_exact().unwrap();
+    contention.low.finish_exact().unwrap();
 }
 
 #[test]
 fn a_keeper_that_hangs_is_replaced() {
-    let mut scene = Contention::new();
-    scene.until_low_is_preempted();
-    let hung = scene.daemon.keeper();
-    send(hung, Signal::STOP);
+    let mut contention = Contention::on_gpu("cwsr");
+    contention.until_low_waits();
+    let hung = contention.daemon.keeper().unwrap();
+    signal(hung, Signal::STOP);
     until("a second keeper", || {
-        let keepers = scene.daemon.children();
+        let keepers = children(contention.daemon.pid());
         !keepers.is_empty() && !keepers.contains(&hung)
     });
-    scene.daemon.until_logged("the keeper did not answer and was killed; there is a new one");
-    scene.until_low_is_preempted();
-    scene.daemon.kill();
-    scene.until_low_runs();
-    scene.daemon = start(&scene.folder);
-    scene.until_low_is_preempted();
-    scene.high.finish();
-    scene.low.finish();
+    contention.daemon.until_logged("the keeper did not answer and was killed; there is a new one");
+    contention.until_low_waits();
+    contention.daemon.kill().unwrap();
+    contention.until_low_runs();
+    contention.restart_daemon();
+    contention.until_low_waits();
+    contention.high.finish_exact().unwrap();
+    contention.low.finish_exact().unwrap();
 }
 
 #[test]
 fn a_daemon_that_was_stopped_blames_no_keeper() {
-    let scene = Contention::new();
-    scene.until_low_is_preempted();
-    let keeper = scene.daemon.keeper();
+    let contention = Contention::on_gpu("cwsr");
+    contention.until_low_waits();
+    let keeper = contention.daemon.keeper().unwrap();
     // Longer than a keeper may be silent, shorter than a daemon may be.
-    scene.daemon.signal(Signal::STOP);
+    contention.daemon.signal(Signal::STOP);
     std::thread::sleep(Duration::from_millis(3_500));
-    scene.daemon.signal(Signal::CONT);
+    contention.daemon.signal(Signal::CONT);
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(scene.daemon.children(), [keeper], "{:#?}", scene.daemon.log());
+    assert_eq!(children(contention.daemon.pid()), [keeper], "{:#?}", contention.daemon.log());
     // Longer than a daemon may be: the keeper undoes everything, and a new session begins.
-    scene.daemon.signal(Signal::STOP);
-    scene.until_low_runs();
-    scene.daemon.signal(Signal::CONT);
-    scene.daemon.until_logged("a new session");
-    scene.until_low_is_preempted();
-    let log = scene.daemon.log();
+    contention.daemon.signal(Signal::STOP);
+    contention.until_low_runs();
+    contention.daemon.signal(Signal::CONT);
+    contention.daemon.until_logged("a new session");
+    contention.until_low_waits();
+    let log = contention.daemon.log();
     assert!(!log.iter().any(|line| line.contains("did not answer")), "{log:#?}");
 }
 
 #[test]
 fn a_daemon_without_a_living_keeper_undoes_everything_and_ends() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
+    let stage = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&stage, "cwsr");
     // A copy of the daemon beside a keeper that is exchanged while it runs.
-    let program = folder.path("gpreemptd");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpreemptd"), &program).unwrap();
+    let program = stage.path("gpreemptd");
+    std::fs::copy(stage.program("gpreemptd").unwrap(), &program).unwrap();
     let script = "#!/bin/sh\nexec \"$(dirname \"$0\")/gpreemptd\" keeper \"$@\"\n";
-    let keeper = folder.path("gpreempt-keeper");
+    let keeper = stage.path("gpreempt-keeper");
     write_program(&keeper, script);
-    let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
-    let _high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
-    let socket = folder.path("gpu");
-    let mut daemon =
-        Daemon::start_program(&program, &folder, &["--emulated", socket.to_str().unwrap()]);
+    let low = emulator.load_at(2, ENDLESS).unwrap();
+    let _high = emulator.load_at(7, ENDLESS).unwrap();
+    let spec = stage.daemon().emulator(emulator.spec()).program(program);
+    let mut daemon = spec.start().unwrap();
     until("the low-priority load is preempted", || emulator.is_stopped(low.pid()));
     // From here on no keeper gets ready.
     write_program(&keeper, "#!/bin/sh\nexec sleep 60\n");
-    let first = daemon.keeper();
-    send(first, Signal::STOP);
-    assert!(!daemon.wait().success());
+    let first = daemon.keeper().unwrap();
+    signal(first, Signal::STOP);
+    assert!(!daemon.wait().unwrap().success());
     daemon.until_logged("the keeper did not answer and was killed and there is no new one");
     assert!(!emulator.is_stopped(low.pid()), "{:#?}", daemon.log());
 }
@@ -154,17 +133,17 @@ fn write_program(path: &std::path::Path, text: &str) {
 
 #[test]
 fn a_hung_keeper_of_a_dead_daemon_keeps_no_process_stopped() {
-    let mut scene = Contention::new();
-    scene.until_low_is_preempted();
-    send(scene.daemon.keeper(), Signal::STOP);
-    scene.daemon.kill();
-    assert!(scene.emulator.is_stopped(scene.low.pid()), "no process undoes it yet");
-    scene.daemon = start(&scene.folder);
+    let mut contention = Contention::on_gpu("cwsr");
+    contention.until_low_waits();
+    signal(contention.daemon.keeper().unwrap(), Signal::STOP);
+    contention.daemon.kill().unwrap();
+    assert!(contention.emulator.is_stopped(contention.low.pid()), "no process undoes it yet");
+    contention.restart_daemon();
     // The daemon controls it again, so what the first session did was undone.
-    scene.until_low_is_preempted();
-    scene.high.finish();
-    scene.until_low_runs();
-    scene.low.finish();
+    contention.until_low_waits();
+    contention.high.finish_exact().unwrap();
+    contention.until_low_runs();
+    contention.low.finish_exact().unwrap();
 }
 
 fn suspend(load: &Load, lease_ms: u32) -> Request {
@@ -182,17 +161,37 @@ fn refusal(answer: Result<(), ClientError>, code: RefusalCode) -> String {
     }
 }
 
+/// A daemon whose journal is on a disk of 64 KiB of its own. None, and the reason on stderr, if this
+/// user may not mount one.
+fn start_on_small_disk(stage: &Stage, emulator: &Emulator) -> Option<Daemon> {
+    let state = stage.state();
+    std::fs::create_dir(&state).unwrap();
+    let mount = format!("mount -t tmpfs -o size=64k,mode=755 tmpfs '{}'", state.display());
+    let mut trial = std::process::Command::new("unshare");
+    if !trial.args(["--mount", "sh", "-c", &mount]).status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: a small disk cannot be mounted; this needs root and unshare(1)");
+        return None;
+    }
+    let inner = format!("{mount} && exec \\\"\\$0\\\" \\\"\\$@\\\"");
+    let script = format!("exec unshare --mount sh -c \"{inner}\" \"$0\" \"$@\"");
+    Some(stage.daemon().emulator(emulator.spec()).script(script).start().unwrap())
+}
+
+/// A file of the daemon's own view of the file system.
+fn own_path(daemon: &Daemon, path: &std::path::Path) -> std::path::PathBuf {
+    let path = path.strip_prefix("/").unwrap();
+    std::path::Path::new(&format!("/proc/{}/root", daemon.pid())).join(path)
+}
+
 #[test]
 fn a_suspension_that_cannot_be_written_down_is_refused_and_not_shown() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let mut load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
-    let socket = folder.path("gpu");
-    let emulated = ["--emulated", socket.to_str().unwrap()];
-    let Some(daemon) = Daemon::start_on_small_disk(&folder, &emulated) else { return };
+    let stage = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&stage, "cwsr");
+    let mut load = emulator.load_at(4, ENDLESS).unwrap();
+    let Some(daemon) = start_on_small_disk(&stage, &emulator) else { return };
     let state = || daemon.task(load.pid()).map(|task| task.state);
     until("the load runs", || state() == Some(TaskState::Running));
-    let filler = daemon.own_path(&folder.path("state/filler"));
+    let filler = own_path(&daemon, &stage.state().join("filler"));
     std::fs::write(&filler, vec![0; 1 << 20]).unwrap_err();
     let answer = daemon.connect().expect_ok(&suspend(&load, 60_000));
     let sentence = refusal(answer, RefusalCode::Failed);
@@ -214,20 +213,20 @@ fn a_suspension_that_cannot_be_written_down_is_refused_and_not_shown() {
     until("the load runs again", || {
         !emulator.is_stopped(load.pid()) && state() == Some(TaskState::Running)
     });
-    load.finish();
+    load.finish_exact().unwrap();
 }
 
 #[test]
 fn a_stop_that_fails_after_the_request_was_accepted_is_told_in_the_answer() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
-    let daemon = start(&folder);
+    let stage = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&stage, "cwsr");
+    let load = emulator.load_at(4, ENDLESS).unwrap();
+    let daemon = start_daemon(&stage, &emulator);
     let state = || daemon.task(load.pid()).map(|task| task.state);
     until("the load runs", || state() == Some(TaskState::Running));
     // Nothing can be written of this very process: its file's place is taken.
     let key = ProcessInfo::read(load.pid()).unwrap().key;
-    let sessions = std::fs::read_dir(folder.path("state")).unwrap();
+    let sessions = std::fs::read_dir(stage.state()).unwrap();
     let mut sessions = sessions.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     let session = sessions.next().unwrap();
     let place = session.join(format!("{}-{}.new", key.pid, key.start_ticks));
@@ -244,24 +243,24 @@ fn a_stop_that_fails_after_the_request_was_accepted_is_told_in_the_answer() {
 }
 
 /// One load without contention, under a daemon, and stopped by another program.
-fn stray() -> (Load, Daemon, Emulator, Folder) {
-    let folder = Folder::new();
+fn stray() -> (Load, Daemon, Emulator, Stage) {
+    let stage = Stage::new("daemon").unwrap();
     // Without a line for each client, of which there are too many for everything to be logged.
-    std::fs::write(folder.path("config.toml"), "[daemon]\nlog = \"info\"\n").unwrap();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let load = emulator.load(&[("GPREEMPT_PRIORITY", "4")]);
-    let daemon = start(&folder);
+    stage.write("config.toml", "[daemon]\nlog = \"info\"\n").unwrap();
+    let emulator = start_gpu(&stage, "cwsr");
+    let load = emulator.load_at(4, ENDLESS).unwrap();
+    let daemon = start_daemon(&stage, &emulator);
     until("the load runs", || {
         daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Running)
     });
-    emulator.stop_all(load.pid());
+    stop_all(&emulator, load.pid());
     assert!(emulator.is_stopped(load.pid()));
-    (load, daemon, emulator, folder)
+    (load, daemon, emulator, stage)
 }
 
 #[test]
 fn a_process_that_its_gpu_has_stopped_is_shown_as_stopped_and_can_be_resumed() {
-    let (mut load, daemon, emulator, _folder) = stray();
+    let (mut load, daemon, emulator, _stage) = stray();
     until("it is shown as stopped", || {
         daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Stopped)
     });
@@ -277,36 +276,36 @@ fn a_process_that_its_gpu_has_stopped_is_shown_as_stopped_and_can_be_resumed() {
     let answer = daemon.connect().expect_ok(&Request::Resume { process });
     let sentence = refusal(answer, RefusalCode::NotControlled);
     assert!(sentence.ends_with("is not suspended"), "{sentence}");
-    load.finish();
+    load.finish_exact().unwrap();
 }
 
 #[test]
 fn resuming_a_preempted_process_leaves_it_preempted() {
-    let mut scene = Contention::new();
-    scene.until_low_is_preempted();
-    let process = Process::new(scene.low.pid(), 0).unwrap();
-    let answer = scene.daemon.connect().expect_ok(&Request::Resume { process });
+    let mut contention = Contention::on_gpu("cwsr");
+    contention.until_low_waits();
+    let process = Process::new(contention.low.pid(), 0).unwrap();
+    let answer = contention.daemon.connect().expect_ok(&Request::Resume { process });
     let sentence = refusal(answer, RefusalCode::NotControlled);
     assert!(sentence.ends_with("is not suspended"), "{sentence}");
-    assert!(scene.emulator.is_stopped(scene.low.pid()));
+    assert!(contention.emulator.is_stopped(contention.low.pid()));
     // For longer than the devices are left unasked.
     std::thread::sleep(Duration::from_millis(2_500));
-    let task = scene.daemon.task(scene.low.pid()).unwrap();
+    let task = contention.daemon.task(contention.low.pid()).unwrap();
     assert_ne!(task.state, TaskState::Stopped, "{task:?}");
-    scene.high.finish();
-    scene.until_low_runs();
-    scene.low.finish();
+    contention.high.finish_exact().unwrap();
+    contention.until_low_runs();
+    contention.low.finish_exact().unwrap();
 }
 
 #[test]
 fn what_a_dead_session_left_in_a_process_is_undone_by_resume() {
-    let (mut load, daemon, emulator, folder) = stray();
+    let (mut load, daemon, emulator, stage) = stray();
     // As if a session of a dead owner had stopped it, whose keeper runs and does nothing.
-    let dead = folder.path("state/session-4294967295-0");
+    let dead = stage.state().join("session-4294967295-0");
     std::fs::create_dir(&dead).unwrap();
     let session = gpreempt_device::journal::Session::at(dead.clone());
     let key = ProcessInfo::read(load.pid()).unwrap().key;
-    let acts = emulator.stops(load.pid());
+    let acts = stops(&emulator, load.pid());
     let entry = gpreempt_device::journal::Entry { process: key, acts, until_ns: None };
     session.write(&entry).unwrap();
     let _keeper = gpreempt_device::journal::Session::at(dead).hold().unwrap().unwrap();
@@ -314,5 +313,5 @@ fn what_a_dead_session_left_in_a_process_is_undone_by_resume() {
     daemon.connect().expect_ok(&Request::Resume { process }).unwrap();
     assert!(!emulator.is_stopped(load.pid()));
     assert_eq!(session.entries().unwrap(), []);
-    load.finish();
+    load.finish_exact().unwrap();
 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use gpreempt_stage::{Stage, until};
 use gpreempt_wire::state::TaskState;
 
-use super::daemon::{Daemon, Folder, until};
-use super::scene::Emulator;
+use super::contention::{ENDLESS, start_daemon, start_gpu};
 
 /// What somebody would leave in a process who had got into it.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,10 +46,10 @@ impl Traces {
 
 #[test]
 fn a_process_that_is_scheduled_has_nothing_in_it_that_was_not_there_before() {
-    let folder = Folder::new();
-    let emulator = Emulator::start(&folder, "cwsr");
-    let low = emulator.load(&[("GPREEMPT_PRIORITY", "2")]);
-    let high = emulator.load(&[("GPREEMPT_PRIORITY", "7")]);
+    let folder = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&folder, "cwsr");
+    let low = emulator.load_at(2, ENDLESS).unwrap();
+    let high = emulator.load_at(7, ENDLESS).unwrap();
     let mut before = Traces::of(low.pid());
     until("it has settled", || {
         let now = Traces::of(low.pid());
@@ -57,8 +57,7 @@ fn a_process_that_is_scheduled_has_nothing_in_it_that_was_not_there_before() {
     });
     assert_eq!(before.tracer, "TracerPid:\t0");
     assert!(before.threads > 0 && before.mappings.len() > 3, "{before:?}");
-    let socket = folder.path("gpu");
-    let daemon = Daemon::start(&folder, &["--emulated", socket.to_str().unwrap()]);
+    let daemon = start_daemon(&folder, &emulator);
     until("it was preempted", || {
         let task = daemon.task(low.pid());
         task.is_some_and(|task| task.state == TaskState::Preempted && task.preempts > 0)

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use gpreempt_device::journal::{Journal, Session};
+use gpreempt_stage::{Emulator, until};
 
-use crate::emulator::{Emulator, eventually, queue_of};
-use crate::station::Station;
+use crate::station::{Station, emulator, journal, queue_of};
 
 const SOCKET: &str = "GPREEMPT_TEST_SOCKET";
 const JOURNAL: &str = "GPREEMPT_TEST_JOURNAL";
@@ -21,7 +21,7 @@ impl Owner {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "--quiet", "kill::the_loop_that_is_killed"])
             .env(SOCKET, emulator.socket())
-            .env(JOURNAL, emulator.journal())
+            .env(JOURNAL, journal(emulator))
             .env(PIDS, format!("{low} {high}"))
             .stdout(Stdio::null())
             .spawn();
@@ -78,14 +78,13 @@ fn is_empty(folder: &Path) -> bool {
 
 #[test]
 fn what_a_killed_loop_did_is_undone_by_its_keeper() {
-    for (name, machine) in [
-        ("kill-stop", "--model mi300x --machine cwsr --compute-units 1"),
-        ("kill-slice", "--machine tsg --compute-units 1"),
-    ] {
-        let emulator = Emulator::start(name, machine);
-        let mut high = emulator.load("be --kernel-us 3000 --depth 8 --seconds 600");
-        let mut low = emulator.load("be --kernel-us 150000 --depth 4 --seconds 600");
-        let mut control = emulator.control();
+    for machine in
+        ["--model mi300x --machine cwsr --compute-units 1", "--machine tsg --compute-units 1"]
+    {
+        let emulator = emulator(machine);
+        let mut high = emulator.load("be --kernel-us 3000 --depth 8 --seconds 600").unwrap();
+        let mut low = emulator.load("be --kernel-us 150000 --depth 4 --seconds 600").unwrap();
+        let mut control = emulator.control().unwrap();
         let queue = queue_of(&mut control, low.pid());
         let mut state = || {
             let usage = control.usage(queue.queue).unwrap();
@@ -96,20 +95,20 @@ fn what_a_killed_loop_did_is_undone_by_its_keeper() {
         for _ in 0..2 {
             assert_eq!(state(), original);
             let mut owner = Owner::start(&emulator, low.pid(), high.pid());
-            eventually("it is stopped, or slowed", || state() != original);
+            until("it is stopped, or slowed", || state() != original);
             owner.kill();
-            eventually("the keeper has undone it", || state() == original);
-            eventually("the session is over", || is_empty(&emulator.journal()));
+            until("the keeper has undone it", || state() == original);
+            until("the session is over", || is_empty(&journal(&emulator)));
         }
         let completed = |control: &mut gpreempt_wire::emulator::control::Control| {
             control.usage(queue.queue).unwrap().completed
         };
-        let mut control = emulator.control();
+        let mut control = emulator.control().unwrap();
         let before = completed(&mut control);
-        eventually("it goes on", || completed(&mut control) > before);
+        until("it goes on", || completed(&mut control) > before);
         for load in [&mut low, &mut high] {
             load.ask_to_end();
-            assert!(load.check_exact() > 0);
+            assert!(load.wait_exact().unwrap() > 0);
         }
     }
 }

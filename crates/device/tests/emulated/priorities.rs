@@ -3,9 +3,9 @@
 use gpreempt_core::queue::Standing;
 use gpreempt_device::controller::{Controller, Note};
 use gpreempt_device::journal::Journal;
+use gpreempt_stage::{Emulator, Load, until};
 
-use crate::emulator::{Emulator, Load, eventually, queue_of};
-use crate::station::Station;
+use crate::station::{Station, emulator, journal, queue_of};
 
 /// Long enough to be caught in the middle.
 const LOW: &str = "be --kernel-us 150000 --depth 4 --seconds 600";
@@ -14,11 +14,11 @@ const HIGH: &str = "lc --kernels 10 --kernel-us 2000 --gap-us 0 --every-us 80000
                     --seconds 600";
 
 /// An emulator with both loads, and the loop that has adopted them.
-fn begin(name: &str, arguments: &str) -> (Emulator, Load, Load, Station) {
-    let emulator = Emulator::start(name, arguments);
-    let high = emulator.load(HIGH);
-    let low = emulator.load(LOW);
-    let session = Journal::at(emulator.journal()).unwrap().begin().unwrap();
+fn begin(arguments: &str) -> (Emulator, Load, Load, Station) {
+    let emulator = emulator(arguments);
+    let high = emulator.load(HIGH).unwrap();
+    let low = emulator.load(LOW).unwrap();
+    let session = Journal::at(journal(&emulator)).unwrap().begin().unwrap();
     let station = Station::new(&emulator.socket(), session);
     (emulator, low, high, station)
 }
@@ -26,11 +26,11 @@ fn begin(name: &str, arguments: &str) -> (Emulator, Load, Load, Station) {
 /// Ends both loads and checks that no kernel was lost, and that nothing is left of us.
 fn finish(mut station: Station, mut low: Load, mut high: Load) {
     high.ask_to_end();
-    station.run_until("the important one ends", |_| high.has_ended());
-    assert!(high.check_exact() > 0);
+    station.run_until("the important one ends", |_| high.has_ended().unwrap());
+    assert!(high.wait_exact().unwrap() > 0);
     low.ask_to_end();
-    station.run_until("the other one ends", |_| low.has_ended());
-    assert!(low.check_exact() > 0);
+    station.run_until("the other one ends", |_| low.has_ended().unwrap());
+    assert!(low.wait_exact().unwrap() > 0);
     station.backend.release_all().unwrap();
     assert_eq!(station.journal(), []);
     let is_problem = |note: &Note| matches!(note, Note::Problem(_));
@@ -45,8 +45,8 @@ fn is_changed(station: &Station, load: &Load) -> bool {
 #[test]
 fn the_less_important_one_is_stopped_in_the_middle_of_kernels_and_goes_on() {
     let (emulator, low, high, mut station) =
-        begin("stop", "--model mi300x --machine cwsr --compute-units 1");
-    let mut control = emulator.control();
+        begin("--model mi300x --machine cwsr --compute-units 1");
+    let mut control = emulator.control().unwrap();
     let low_ring = queue_of(&mut control, low.pid()).queue;
     let high_ring = queue_of(&mut control, high.pid()).queue;
     let high_page = control.page(high_ring).unwrap();
@@ -83,15 +83,15 @@ fn the_less_important_one_is_stopped_in_the_middle_of_kernels_and_goes_on() {
     assert!(control.usage(low_ring).unwrap().is_stopped);
     assert!(is_changed(&station, &low));
     station.release(low_task);
-    eventually("it is put back", || !control.usage(low_ring).unwrap().is_stopped);
-    eventually("the journal says so", || !is_changed(&station, &low));
+    until("it is put back", || !control.usage(low_ring).unwrap().is_stopped);
+    until("the journal says so", || !is_changed(&station, &low));
     finish(station, low, high);
 }
 
 #[test]
 fn with_slices_the_important_one_is_served_in_the_middle_of_a_kernel() {
-    let (emulator, low, high, mut station) = begin("slice", "--machine tsg --compute-units 1");
-    let mut control = emulator.control();
+    let (emulator, low, high, mut station) = begin("--machine tsg --compute-units 1");
+    let mut control = emulator.control().unwrap();
     let low_queue = queue_of(&mut control, low.pid());
     let high_queue = queue_of(&mut control, high.pid());
     let low_page = control.page(low_queue.queue).unwrap();
@@ -111,9 +111,9 @@ fn with_slices_the_important_one_is_served_in_the_middle_of_a_kernel() {
         now.0.completed < now.0.get && now.1.completed >= begin.1.completed + 5
     });
     station.release(low_task);
-    eventually("its slice is its own", || {
+    until("its slice is its own", || {
         control.usage(low_queue.queue).unwrap().slice == low_queue.slice
     });
-    eventually("the journal says so", || !is_changed(&station, &low));
+    until("the journal says so", || !is_changed(&station, &low));
     finish(station, low, high);
 }

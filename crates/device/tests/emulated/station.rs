@@ -16,9 +16,27 @@ use gpreempt_device::journal::{Entry, Session};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::ProcessInfo;
+use gpreempt_stage::{Emulator, Stage, until};
+use gpreempt_wire::emulator::QueueInfo;
+use gpreempt_wire::emulator::control::Control;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::emulator::eventually;
+/// An emulated GPU in a folder of its own, with those arguments of `gpreempt-emu`.
+pub(crate) fn emulator(arguments: &str) -> Emulator {
+    Stage::new("device").unwrap().emulator(arguments).unwrap()
+}
+
+/// A place for a journal beside an emulator.
+pub(crate) fn journal(emulator: &Emulator) -> PathBuf {
+    emulator.socket().with_file_name("journal")
+}
+
+/// The only queue of a process.
+pub(crate) fn queue_of(control: &mut Control, pid: u32) -> QueueInfo {
+    let listing = control.list().unwrap();
+    let task = listing.tasks.iter().find(|task| task.pid == pid).unwrap().task;
+    *listing.queues.iter().find(|queue| queue.task == task).unwrap()
+}
 
 /// A running loop.
 pub(crate) struct Station {
@@ -88,7 +106,7 @@ impl Station {
 
     /// Goes on until something is so.
     pub(crate) fn run_until(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> bool) {
-        eventually(what, || {
+        until(what, || {
             self.step();
             look(self)
         });

@@ -8,9 +8,10 @@ use gpreempt_device::amd::activity::Memory;
 use gpreempt_device::amd::door::{Door, EmulatedDoor};
 use gpreempt_device::amd::queue::users;
 use gpreempt_device::amd::session::Session;
+use gpreempt_stage::{Emulator, until_some};
 use rustix::io::Errno;
 
-use crate::scene::{Emulator, attach, eventually};
+use crate::driver::{attach, kfd, open_door, sysfs};
 
 const FOLDER: &str = "GPREEMPT_TEST_FOLDER";
 const PID: &str = "GPREEMPT_TEST_PID";
@@ -23,14 +24,14 @@ impl Debugger {
     fn start(emulator: &Emulator, pid: u32) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "--quiet", "death::the_debugger_that_is_killed"])
-            .env(FOLDER, emulator.folder())
+            .env(FOLDER, emulator.place())
             .env(PID, pid.to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         let debugger = Self(child);
-        let done = emulator.folder().join("suspended");
-        eventually("it has suspended everything", || done.exists().then_some(()));
+        let done = emulator.place().join("suspended");
+        until_some("it has suspended everything", || done.exists().then_some(()));
         std::fs::remove_file(done).unwrap();
         debugger
     }
@@ -67,9 +68,9 @@ fn the_debugger_that_is_killed() {
 
 #[test]
 fn a_killed_debugger_leaves_nothing_suspended() {
-    let emulator = Emulator::start("debugger", "--compute-units 8");
-    let mut load = emulator.load("be --kernel-us 20000 --depth 2 --seconds 600");
-    let door = emulator.door();
+    let emulator = kfd("--compute-units 8");
+    let mut load = emulator.load("be --kernel-us 20000 --depth 2 --seconds 600").unwrap();
+    let door = open_door(&emulator);
     // Whether it works at all is tried here, and where the ring is.
     let Some(mut session) = attach(&door, load.pid()) else { return };
     let queue = session.queues().unwrap()[0];
@@ -82,29 +83,29 @@ fn a_killed_debugger_leaves_nothing_suspended() {
         std::thread::sleep(std::time::Duration::from_millis(100));
         assert_eq!(fetched(), off);
         debugger.kill();
-        eventually("it goes on", || (fetched() > off + 2).then_some(()));
+        until_some("it goes on", || (fetched() > off + 2).then_some(()));
     }
     // Somebody else can begin a session.
     attach(&door, load.pid()).unwrap().detach().unwrap();
-    assert!(load.finish_exact() > 6);
+    assert!(load.finish_exact().unwrap() > 6);
 }
 
 #[test]
 fn a_killed_client_is_gone_from_everywhere() {
-    let mut emulator = Emulator::start("client", "--compute-units 8");
-    let door = emulator.door();
+    let mut emulator = kfd("--compute-units 8");
+    let door = open_door(&emulator);
     for _ in 0..3 {
-        let mut load = emulator.load("be --kernel-us 20000 --depth 2 --seconds 600");
+        let mut load = emulator.load("be --kernel-us 20000 --depth 2 --seconds 600").unwrap();
         let Some(mut session) = attach(&door, load.pid()) else { return };
         let queues = session.queues().unwrap();
         session.suspend(&[queues[0].queue_id], 0).unwrap();
-        load.kill();
-        eventually("the session is over", || {
+        load.kill().unwrap();
+        until_some("the session is over", || {
             session.handle_events().is_ok_and(|happened| happened.is_over).then_some(())
         });
         let own = std::process::id();
-        eventually("its files are gone", || {
-            (users(&emulator.sysfs()).unwrap().iter().all(|user| *user == own)).then_some(())
+        until_some("its files are gone", || {
+            (users(&sysfs(&emulator)).unwrap().iter().all(|user| *user == own)).then_some(())
         });
     }
     emulator.assert_alive();
@@ -112,9 +113,9 @@ fn a_killed_client_is_gone_from_everywhere() {
 
 #[test]
 fn what_is_asked_by_the_wrong_one_is_refused() {
-    let emulator = Emulator::start("wrong", "");
-    let load = emulator.load("light --queues 1 --every-ms 50 --seconds 600");
-    let door = emulator.door();
+    let emulator = kfd("");
+    let load = emulator.load("light --queues 1 --every-ms 50 --seconds 600").unwrap();
+    let door = open_door(&emulator);
     let pid = load.pid();
     let pipe = rustix::pipe::pipe().unwrap();
     let wanted = gpreempt_device::amd::abi::exception::Exceptions::WANTED;
@@ -124,9 +125,9 @@ fn what_is_asked_by_the_wrong_one_is_refused() {
     assert_eq!(door.disable(pid), Err(Errno::PERM));
     let pause = gpreempt_device::amd::abi::block::CriuOperation::ProcessInfo;
     assert_eq!(door.criu(pid, pause), Err(Errno::BADF), "not its tracer");
-    let old = Emulator::start("oldest", "--kernel 6.1");
-    let load = old.load("light --queues 1 --every-ms 50 --seconds 600");
-    let error = Session::attach(old.door(), load.pid()).unwrap_err().to_string();
+    let old = kfd("--kernel 6.1");
+    let load = old.load("light --queues 1 --every-ms 50 --seconds 600").unwrap();
+    let error = Session::attach(open_door(&old), load.pid()).unwrap_err().to_string();
     assert!(
         error.contains("no interface to suspend queues") || error.contains("may not"),
         "{error}"

@@ -3,5 +3,5 @@
 #![expect(clippy::print_stdout, reason = "what cannot be tested is said")]
 
 mod death;
-mod scene;
+mod driver;
 mod suspend;

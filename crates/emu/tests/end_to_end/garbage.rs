@@ -6,6 +6,7 @@ use std::path::Path;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
+use gpreempt_stage::{Emulator, until_some};
 use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::emulator::client::{Client, Launch};
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
@@ -13,7 +14,7 @@ use gpreempt_wire::emulator::{Refusal, Request, Role};
 use gpreempt_wire::message::Body;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::scene::{Emulator, eventually};
+use crate::queues::{emulator, watcher};
 
 const LAUNCH: Launch = Launch {
     kernel: 1,
@@ -55,7 +56,7 @@ fn works(emulator: &Emulator) {
 
 #[test]
 fn what_is_no_message_ends_its_connection() {
-    let mut emulator = Emulator::start("");
+    let mut emulator = emulator("");
     let hello = Request::Hello(Role::Client { memory_bytes: 64 }).encode(1);
     let control = Request::Hello(Role::Control { watches: true, releases: false }).encode(1);
     let mut version = hello.clone();
@@ -78,7 +79,7 @@ fn what_is_no_message_ends_its_connection() {
         for packet in packets {
             let _ = rustix::net::send(&socket, packet, SendFlags::NOSIGNAL);
         }
-        eventually(&format!("connection {number} is closed"), || is_closed(&socket).then_some(()));
+        until_some(&format!("connection {number} is closed"), || is_closed(&socket).then_some(()));
     }
     works(&emulator);
     emulator.assert_alive();
@@ -86,7 +87,7 @@ fn what_is_no_message_ends_its_connection() {
 
 #[test]
 fn whoever_asks_and_never_reads_is_closed() {
-    let mut emulator = Emulator::start("");
+    let mut emulator = emulator("");
     for role in
         [Role::Client { memory_bytes: 1 << 20 }, Role::Control { watches: true, releases: false }]
     {
@@ -111,7 +112,7 @@ fn whoever_asks_and_never_reads_is_closed() {
 
 #[test]
 fn silent_connections_make_room_for_others() {
-    let mut emulator = Emulator::start("");
+    let mut emulator = emulator("");
     let silent: Vec<OwnedFd> = (0..200).map(|_| connect(&emulator.socket())).collect();
     works(&emulator);
     let closed = silent.iter().filter(|socket| is_closed(socket)).count();
@@ -121,7 +122,7 @@ fn silent_connections_make_room_for_others() {
 
 #[test]
 fn what_cannot_be_is_refused_in_words() {
-    let emulator = Emulator::start("--devices 2");
+    let emulator = emulator("--devices 2");
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let refused = |result: Result<(), EmuError>| match result {
         Err(EmuError::Refused(refusal)) => refusal,
@@ -136,7 +137,7 @@ fn what_cannot_be_is_refused_in_words() {
     }
     assert_eq!(refused(open(1, 2)), Refusal::TooMany);
     assert_eq!(refused(client.read(32, 64).map(|_| ())), Refusal::BadNumber);
-    let mut control = emulator.control(Options::default());
+    let mut control = emulator.control().unwrap();
     assert_eq!(control.list().unwrap().queues.len(), 64);
     assert_eq!(refused(control.stop(QueueId(999))), Refusal::NoSuchQueue);
     let too_much = Client::connect(&emulator.socket(), u32::MAX).map(|_| ());
@@ -145,8 +146,8 @@ fn what_cannot_be_is_refused_in_words() {
 
 #[test]
 fn a_ring_full_of_nonsense_costs_its_queue() {
-    let mut emulator = Emulator::start("");
-    let mut watcher = emulator.watcher();
+    let mut emulator = emulator("");
+    let mut watcher = watcher(&emulator);
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let nonsense: [[u8; 64]; 2] = [[0xaa; 64], {
         let mut empty = [0; 64];
@@ -158,7 +159,7 @@ fn a_ring_full_of_nonsense_costs_its_queue() {
         let mut good = client.open_queue(DeviceId(0), 8).unwrap();
         bad.write(&packet);
         let expected = ControlEvent::QueueVanished { queue: bad.id(), is_faulted: true };
-        eventually("the queue is given up", || {
+        until_some("the queue is given up", || {
             watcher.poll_event().unwrap().filter(|event| *event == expected)
         });
         assert!(matches!(bad.submit(&LAUNCH), Err(EmuError::Faulted)));
@@ -176,7 +177,7 @@ fn a_ring_full_of_nonsense_costs_its_queue() {
 
 #[test]
 fn a_page_that_is_scribbled_over_at_random_hurts_only_its_owner() {
-    let mut emulator = Emulator::start("");
+    let mut emulator = emulator("");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
         random ^= random << 13;
@@ -225,7 +226,7 @@ fn receive_file(socket: &OwnedFd) -> OwnedFd {
 
 #[test]
 fn a_file_that_control_got_is_only_for_reading() {
-    let emulator = Emulator::start("");
+    let emulator = emulator("");
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let queue = client.open_queue(DeviceId(0), 8).unwrap();
     let control = connect(&emulator.socket());

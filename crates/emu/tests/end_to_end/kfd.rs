@@ -7,13 +7,12 @@ use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
 use gpreempt_wire::emulated_kfd::message::PROTOCOL;
 use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, gpu_id};
 use gpreempt_wire::emulator::client::{Client, Launch};
-use gpreempt_wire::emulator::control::Options;
 use gpreempt_wire::header::Header;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::scene::Emulator;
+use crate::queues::kfd;
 
 const PATIENCE: Duration = Duration::from_millis(120_000);
 
@@ -38,8 +37,8 @@ fn update(name: u32, percentage: u32) -> UpdateQueue {
 #[test]
 fn a_program_computes_and_takes_its_own_queue_off() {
     for arguments in ["", "--gfx 110000 --devices 2", "--kernel 6.1"] {
-        let emulator = Emulator::start_kfd(arguments);
-        let mut client = KfdClient::connect(emulator.folder(), 64).unwrap();
+        let emulator = kfd(arguments);
+        let mut client = KfdClient::connect(emulator.place(), 64).unwrap();
         let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
         let name = client.name(&queue).unwrap();
         let done = queue.submit(&launch(100)).unwrap();
@@ -60,8 +59,8 @@ fn a_program_computes_and_takes_its_own_queue_off() {
 
 #[test]
 fn a_ring_belongs_to_the_process_it_was_made_for_and_to_one_queue() {
-    let mut emulator = Emulator::start_kfd("");
-    let kfd = KfdSocket::open(emulator.folder()).unwrap();
+    let mut emulator = kfd("");
+    let kfd = KfdSocket::open(emulator.place()).unwrap();
     let create = |gpu_id: u32, file: Option<&std::fs::File>| {
         let mut block = CreateQueue::new_zeroed();
         (block.gpu_id, block.percentage) = (gpu_id, 100);
@@ -84,19 +83,19 @@ fn a_ring_belongs_to_the_process_it_was_made_for_and_to_one_queue() {
 
 #[test]
 fn only_the_kfd_stops_its_queues() {
-    let emulator = Emulator::start_kfd("");
-    let mut client = KfdClient::connect(emulator.folder(), 64).unwrap();
+    let emulator = kfd("");
+    let mut client = KfdClient::connect(emulator.place(), 64).unwrap();
     let queue = client.open_queue(DeviceId(0), 16).unwrap();
-    let mut control = emulator.control(Options::default());
+    let mut control = emulator.control().unwrap();
     assert!(control.stop(queue.id()).is_err());
     assert!(control.usage(queue.id()).is_ok());
 }
 
 #[test]
 fn garbage_closes_its_own_connection_and_nothing_else() {
-    let mut emulator = Emulator::start_kfd("");
-    let good = KfdSocket::open(emulator.folder()).unwrap();
-    let address = SocketAddrUnix::new(emulator.folder().join("kfd")).unwrap();
+    let mut emulator = kfd("");
+    let good = KfdSocket::open(emulator.place()).unwrap();
+    let address = SocketAddrUnix::new(emulator.place().join("kfd")).unwrap();
     let mut random = 1_u64;
     for round in 0..200_usize {
         let socket = rustix::net::socket_with(
@@ -126,18 +125,9 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
 
 #[test]
 fn all_loads_run_through_it() {
-    let emulator = Emulator::start_kfd("");
+    let emulator = kfd("");
     for load in ["be", "lc --every-us 5000", "light --queues 3 --every-ms 5"] {
-        let mut words = load.split_whitespace();
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gpreempt-emu"))
-            .args(["load", words.next().unwrap(), "--json", "--seconds", "1", "--kfd"])
-            .arg(emulator.folder())
-            .args(words)
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-        assert_eq!(last["exactness"]["result"], "pass", "{last}");
-        assert!(output.status.success());
+        let mut load = emulator.load(&format!("{load} --seconds 1")).unwrap();
+        load.wait_exact().unwrap();
     }
 }

@@ -4,33 +4,34 @@ use std::process::{Command, Stdio};
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
+use gpreempt_stage::until_some;
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
 
-use crate::scene::{Emulator, eventually, has_work, queue_of};
+use crate::queues::{emulator, has_work, queue_of, watcher};
 
 const LONG: &str = "be --kernel-us 100000 --depth 4 --seconds 600";
 
 #[test]
 fn a_killed_client_takes_its_queue_with_it_and_nothing_else() {
-    let mut emulator = Emulator::start("--devices 2");
-    let mut watcher = emulator.watcher();
-    let mut survivor = emulator.load("be --kernel-us 2000 --seconds 600");
+    let mut emulator = emulator("--devices 2");
+    let mut watcher = watcher(&emulator);
+    let mut survivor = emulator.load("be --kernel-us 2000 --seconds 600").unwrap();
     for round in 0..6 {
-        let mut victim = emulator.load(LONG);
+        let mut victim = emulator.load(LONG).unwrap();
         let (task, queue) = queue_of(&mut watcher, victim.pid());
         let page = watcher.page(queue.queue).unwrap();
-        eventually("its kernel is on the device", || has_work(page.read()).then_some(()));
+        until_some("its kernel is on the device", || has_work(page.read()).then_some(()));
         if round % 2 == 0 {
             watcher.stop(queue.queue).unwrap();
         }
-        victim.kill();
+        victim.kill().unwrap();
         let gone = [
             ControlEvent::QueueVanished { queue: queue.queue, is_faulted: false },
             ControlEvent::TaskVanished(task.task),
         ];
         for expected in gone {
-            eventually("its end is announced", || {
+            until_some("its end is announced", || {
                 let event = watcher.poll_event().unwrap();
                 event.filter(|event| *event == expected)
             });
@@ -39,7 +40,7 @@ fn a_killed_client_takes_its_queue_with_it_and_nothing_else() {
     }
     let listing = watcher.list().unwrap();
     assert_eq!((listing.devices.len(), listing.tasks.len(), listing.queues.len()), (2, 1, 1));
-    assert!(survivor.finish_exact() > 0);
+    assert!(survivor.finish_exact().unwrap() > 0);
     emulator.assert_alive();
 }
 
@@ -58,9 +59,9 @@ fn controller_process() {
 
 #[test]
 fn a_stop_outlives_whoever_asked_for_it_unless_told_otherwise() {
-    let emulator = Emulator::start("");
-    let mut load = emulator.load(LONG);
-    let mut control = emulator.control(Options::default());
+    let emulator = emulator("");
+    let mut load = emulator.load(LONG).unwrap();
+    let mut control = emulator.control().unwrap();
     let (_, queue) = queue_of(&mut control, load.pid());
     let page = control.page(queue.queue).unwrap();
     for releases in ["no", "yes"] {
@@ -74,7 +75,7 @@ fn a_stop_outlives_whoever_asked_for_it_unless_told_otherwise() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("the controller has stopped the queue", || stopped.exists().then_some(()));
+        until_some("the controller has stopped the queue", || stopped.exists().then_some(()));
         controller.kill().unwrap();
         controller.wait().unwrap();
         let before = page.read().completed;
@@ -86,35 +87,35 @@ fn a_stop_outlives_whoever_asked_for_it_unless_told_otherwise() {
             assert!(queue_of(&mut control, load.pid()).1.is_stopped);
             control.resume(queue.queue).unwrap();
         }
-        eventually("the queue goes on", || (page.read().completed > before + 2).then_some(()));
+        until_some("the queue goes on", || (page.read().completed > before + 2).then_some(()));
     }
-    load.finish_exact();
+    load.finish_exact().unwrap();
 }
 
 #[test]
 fn clients_notice_that_the_emulator_is_gone_and_the_next_one_takes_its_place() {
-    let mut emulator = Emulator::start("");
-    let mut load = emulator.load(LONG);
-    let mut watcher = emulator.watcher();
+    let mut emulator = emulator("");
+    let mut load = emulator.load(LONG).unwrap();
+    let mut watcher = watcher(&emulator);
     let instance = watcher.instance();
-    emulator.replace("");
-    let end = eventually("the watcher is told", || watcher.poll_event().err());
+    emulator.replace().unwrap();
+    let end = until_some("the watcher is told", || watcher.poll_event().err());
     assert!(matches!(end, gpreempt_wire::emulator::EmuError::Gone), "{end}");
-    let (_, status) = load.finish();
-    assert_eq!(status.code(), Some(1));
-    assert!(load.complaint().contains("gone"));
-    assert_ne!(emulator.control(Options::default()).instance(), instance);
+    let (_, ended) = load.finish().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.err.contains("gone"), "{}", ended.err);
+    assert_ne!(emulator.control().unwrap().instance(), instance);
     assert!(Client::connect(&emulator.socket(), 64).is_ok());
 }
 
 #[test]
 fn whoever_waits_in_short_pieces_notices_as_well() {
-    let mut emulator = Emulator::start("");
+    let mut emulator = emulator("");
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let queue = client.open_queue(DeviceId(0), 16).unwrap();
     let piece = Duration::from_millis(5);
     assert!(!queue.wait(1, piece).unwrap(), "nothing was submitted, and nobody is gone");
-    emulator.replace("");
-    let end = eventually("it is told", || queue.wait(1, piece).err());
+    emulator.replace().unwrap();
+    let end = until_some("it is told", || queue.wait(1, piece).err());
     assert!(matches!(end, gpreempt_wire::emulator::EmuError::Gone), "{end}");
 }

@@ -4,5 +4,5 @@
 mod garbage;
 mod kfd;
 mod kill;
-mod scene;
+mod queues;
 mod stop;

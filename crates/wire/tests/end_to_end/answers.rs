@@ -5,6 +5,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use gpreempt_core::time::Instant;
+use gpreempt_stage::Stage;
 use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
@@ -15,7 +16,7 @@ use gpreempt_wire::request::Request;
 use gpreempt_wire::server::{Connection, Limits, Listener, Offence};
 use gpreempt_wire::traits::TraitsChange;
 
-use crate::daemon::{Daemon, Folder, SNAPSHOT_BYTES, options};
+use crate::daemon::{Daemon, SNAPSHOT_BYTES, options};
 use crate::raw::{Raw, accept, hello, pair, wait};
 
 #[test]
@@ -68,9 +69,9 @@ fn an_answer_that_is_none_is_named() {
 
 #[test]
 fn without_a_daemon_the_error_says_how_to_get_one() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     // What a daemon that was killed leaves behind is no daemon either.
-    let stale = folder.path().join("stale.sock");
+    let stale = folder.path("stale.sock");
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::SEQPACKET,
@@ -89,7 +90,7 @@ fn without_a_daemon_the_error_says_how_to_get_one() {
         }
     }
     let mut options = options(&folder);
-    options.paths = vec![folder.path().join("x".repeat(200))];
+    options.paths = vec![folder.path("x".repeat(200))];
     let error = Client::connect(&options).unwrap_err();
     assert!(matches!(error, ClientError::BadPath { .. }), "{error}");
 }
@@ -97,14 +98,14 @@ fn without_a_daemon_the_error_says_how_to_get_one() {
 #[test]
 fn the_second_place_counts_when_nobody_is_at_the_first() {
     let daemon = Daemon::start();
-    let elsewhere = Folder::new();
+    let elsewhere = Stage::new("wire").unwrap();
     let mut options = daemon.options();
     options.paths.insert(0, elsewhere.socket());
     Client::connect(&options).unwrap().expect_ok(&Request::Ping).unwrap();
 }
 
 /// A client that connects, and the daemon's end of its session once it has said hello.
-fn greeted(folder: &Folder) -> (JoinHandle<Result<Client, ClientError>>, Connection) {
+fn greeted(folder: &Stage) -> (JoinHandle<Result<Client, ClientError>>, Connection) {
     let mut listener = Listener::bind(&folder.socket()).unwrap();
     let options = options(folder);
     let client = spawn(move || Client::connect(&options));
@@ -116,7 +117,7 @@ fn greeted(folder: &Folder) -> (JoinHandle<Result<Client, ClientError>>, Connect
 
 #[test]
 fn a_daemon_of_another_version_is_recognised() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let (client, connection) = greeted(&folder);
     let mut packet = Message { request: 1, body: Reply::Ok }.encode();
     packet[4] = 7;
@@ -129,7 +130,7 @@ fn a_daemon_of_another_version_is_recognised() {
 
 #[test]
 fn a_client_hears_why_it_is_closed_even_if_nobody_read_what_it_said() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let (client, connection) = greeted(&folder);
     // Its hello is still unread, so the kernel has an error for it before the reason.
     connection.close(&Offence::Flood);
@@ -140,7 +141,7 @@ fn a_client_hears_why_it_is_closed_even_if_nobody_read_what_it_said() {
 
 #[test]
 fn a_daemon_that_says_nothing_is_not_waited_for_for_ever() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let _listener = Listener::bind(&folder.socket()).unwrap();
     let mut options = options(&folder);
     options.timeout = Duration::from_millis(30);

@@ -1,14 +1,13 @@
 //! A daemon that does nothing but answer, in a thread of its own.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Instant;
+use gpreempt_stage::Stage;
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::message::Message;
@@ -21,37 +20,9 @@ use gpreempt_wire::server::{Accepted, Connection, Limits, Listener, Offence};
 use gpreempt_wire::text::Text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A folder that is gone when the test is.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("gpreempt-wire-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.0.join("gpreemptd.sock")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _removed = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Answers until it is dropped.
 pub(crate) struct Daemon {
-    folder: Folder,
+    folder: Stage,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Offence>>>,
 }
@@ -63,7 +34,7 @@ pub(crate) const EVENTS: u64 = 5_000;
 
 impl Daemon {
     pub(crate) fn start() -> Self {
-        let folder = Folder::new();
+        let folder = Stage::new("wire").unwrap();
         let listener = Listener::bind(&folder.socket()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
@@ -93,7 +64,7 @@ impl Drop for Daemon {
 }
 
 /// What a client in a test needs to find the daemon of that folder.
-pub(crate) fn options(folder: &Folder) -> ClientOptions {
+pub(crate) fn options(folder: &Stage) -> ClientOptions {
     ClientOptions {
         paths: vec![folder.socket()],
         timeout: Duration::from_secs(20),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::spawn;
 
 use gpreempt_core::time::Instant;
+use gpreempt_stage::Stage;
 use gpreempt_wire::client::{Client, HintWriter};
 use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::hint_reader::{HintChange, HintReader};
@@ -13,7 +14,7 @@ use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::{Connection, Limits, Listener, Offence};
 
-use crate::daemon::{Folder, options};
+use crate::daemon::options;
 use crate::raw::{accept, wait};
 
 fn limits() -> Limits {
@@ -21,7 +22,7 @@ fn limits() -> Limits {
 }
 
 /// A daemon that has a client with a page.
-fn open_page(folder: &Folder) -> (HintWriter, Connection, Mapping) {
+fn open_page(folder: &Stage) -> (HintWriter, Connection, Mapping) {
     let mut listener = Listener::bind(&folder.socket()).unwrap();
     let options = options(folder);
     let client = spawn(move || Client::connect(&options).unwrap().open_page().unwrap());
@@ -63,7 +64,7 @@ fn next_change(
 
 #[test]
 fn hints_arrive_and_cost_a_packet_only_when_somebody_sleeps() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let (writer, mut connection, mapping) = open_page(&folder);
     let mut reader = HintReader::default();
     let slot = writer.claim().unwrap();
@@ -90,7 +91,7 @@ fn hints_arrive_and_cost_a_packet_only_when_somebody_sleeps() {
 
 #[test]
 fn the_end_of_the_process_is_the_end_of_its_session() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let (writer, mut connection, _mapping) = open_page(&folder);
     drop(writer);
     wait(&connection);
@@ -111,7 +112,7 @@ fn spin_until(seen: &AtomicU64, count: u64) {
 #[test]
 fn no_hint_is_slept_through() {
     const ROUNDS: u64 = 20_000;
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let (writer, mut connection, mapping) = open_page(&folder);
     let seen = Arc::new(AtomicU64::new(0));
     let is_seen = Arc::clone(&seen);

@@ -5,13 +5,12 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use gpreempt_core::time::Instant;
+use gpreempt_stage::Stage;
 use gpreempt_wire::server::{Accepted, BindError, Limits, Listener};
-
-use crate::daemon::Folder;
 
 #[test]
 fn there_is_one_daemon_at_a_time() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let first = Listener::bind(&folder.socket()).unwrap();
     let error = Listener::bind(&folder.socket()).unwrap_err();
     assert!(matches!(error, BindError::AlreadyRunning { .. }), "{error}");
@@ -23,8 +22,8 @@ fn there_is_one_daemon_at_a_time() {
 
 #[test]
 fn everybody_may_connect() {
-    let folder = Folder::new();
-    let path = folder.path().join("not/there/yet/gpreemptd.sock");
+    let folder = Stage::new("wire").unwrap();
+    let path = folder.path("not/there/yet/gpreemptd.sock");
     let listener = Listener::bind(&path).unwrap();
     let metadata = fs::symlink_metadata(listener.path()).unwrap();
     assert!(metadata.file_type().is_socket());
@@ -33,7 +32,7 @@ fn everybody_may_connect() {
 
 #[test]
 fn a_stale_socket_is_removed() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     // A daemon that is killed leaves its socket behind, and its lock is gone.
     drop(UnixListener::bind(folder.socket()).unwrap());
     assert!(folder.socket().exists());
@@ -43,7 +42,7 @@ fn a_stale_socket_is_removed() {
 
 #[test]
 fn somebody_elses_files_are_left_alone() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     fs::write(folder.socket(), "precious").unwrap();
     let error = Listener::bind(&folder.socket()).unwrap_err();
     assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
@@ -59,7 +58,7 @@ fn somebody_elses_files_are_left_alone() {
 
 #[test]
 fn a_socket_that_was_removed_is_missed_and_not_removed_twice() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let listener = Listener::bind(&folder.socket()).unwrap();
     assert!(listener.is_in_place());
     fs::remove_file(folder.socket()).unwrap();
@@ -74,7 +73,7 @@ fn a_socket_that_was_removed_is_missed_and_not_removed_twice() {
 
 #[test]
 fn nobody_at_the_door_is_no_error() {
-    let folder = Folder::new();
+    let folder = Stage::new("wire").unwrap();
     let mut listener = Listener::bind(&folder.socket()).unwrap();
     let accepted = listener.accept(Limits::default(), Instant::ZERO);
     assert!(matches!(accepted, Ok(Accepted::Nobody)));
@@ -82,7 +81,7 @@ fn nobody_at_the_door_is_no_error() {
 
 #[test]
 fn paths_that_are_too_long_are_refused() {
-    let folder = Folder::new();
-    let error = Listener::bind(&folder.path().join("x".repeat(120))).unwrap_err();
+    let folder = Stage::new("wire").unwrap();
+    let error = Listener::bind(&folder.path("x".repeat(120))).unwrap_err();
     assert!(matches!(error, BindError::Failed { .. }), "{error}");
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use gpreempt_core::time::Instant;
+use gpreempt_stage::Stage;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
@@ -17,8 +18,6 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketType, connect, recvmsg, sendmsg, socket,
 };
-
-use crate::daemon::Folder;
 
 pub(crate) struct Raw(pub(crate) OwnedFd);
 
@@ -60,8 +59,8 @@ pub(crate) fn hello() -> Request {
 }
 
 /// A client, and the daemon's end of its session.
-pub(crate) fn pair(limits: Limits) -> (Folder, Listener, Raw, Connection) {
-    let folder = Folder::new();
+pub(crate) fn pair(limits: Limits) -> (Stage, Listener, Raw, Connection) {
+    let folder = Stage::new("wire").unwrap();
     let mut listener = Listener::bind(&folder.socket()).unwrap();
     let client = Raw::connect(&folder.socket());
     let connection = accept(&mut listener, limits);

@@ -1,4 +1,4 @@
-//! The backend with an emulator in this process, whose client this process is too.
+//! The backend with an emulator whose client this process is too.
 
 mod scene;
 
@@ -9,16 +9,18 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
 use super::*;
-use scene::{Emulator, Scene, own_key};
+use gpreempt_stage::Stage;
+use scene::{Scene, connect, own_key, start_emulator};
 
 const TASK: TaskId = TaskId(7);
 
 #[test]
 fn an_emulator_may_come_later_and_its_clients_are_noticed() {
-    let mut scene = Scene::new("later");
+    let stage = Stage::new("backend-later").unwrap();
+    let mut scene = Scene::new(&stage);
     assert_eq!(scene.backend.devices(), []);
     assert_eq!(scene.backend.users(), []);
-    let emulator = Emulator::start("later", 2);
+    let emulator = start_emulator(&stage, 2);
     scene.wait_for(|event| matches!(event, Event::DeviceAppeared { device: DeviceId(0), .. }));
     let event =
         scene.wait_for(|event| matches!(event, Event::DeviceAppeared { device: DeviceId(1), .. }));
@@ -26,11 +28,11 @@ fn an_emulator_may_come_later_and_its_clients_are_noticed() {
     assert!(capabilities.hold);
     let names: Vec<String> = scene.backend.devices().into_iter().map(|name| name.uuid).collect();
     assert!(names[0].starts_with("EMU-") && names[0].ends_with("-0") && names[1].ends_with("-1"));
-    let mut client = emulator.client();
+    let mut client = connect(&emulator);
     scene.wait_for_note(&Note::Appeared(own_key()));
     assert_eq!(scene.backend.users(), [own_key()]);
     // A second connection of the same process is no news, and what is adopted is none either.
-    let second = emulator.client();
+    let second = connect(&emulator);
     scene.backend.adopt(TASK, own_key()).unwrap();
     assert!(scene.backend.adopt(TaskId(8), own_key()).is_err());
     client.open_queue(DeviceId(1), 4).unwrap();
@@ -48,12 +50,13 @@ fn an_emulator_may_come_later_and_its_clients_are_noticed() {
 
 #[test]
 fn commands_are_carried_out_and_a_release_takes_them_back() {
-    let mut scene = Scene::new("commands");
-    let emulator = Emulator::start("commands", 1);
-    let mut client = emulator.client();
+    let stage = Stage::new("backend-commands").unwrap();
+    let mut scene = Scene::new(&stage);
+    let emulator = start_emulator(&stage, 1);
+    let mut client = connect(&emulator);
     let mut ring = client.open_queue(DeviceId(0), 8).unwrap();
     let queue = scene.adopt_own(TASK);
-    let usage = || emulator.control().usage(ring.id()).unwrap();
+    let usage = || emulator.control().unwrap().usage(ring.id()).unwrap();
     let original = usage();
     scene.preempt(queue);
     assert!(usage().is_stopped);
@@ -87,7 +90,8 @@ fn commands_are_carried_out_and_a_release_takes_them_back() {
 
 #[test]
 fn a_command_for_a_queue_that_is_gone_is_answered_at_once() {
-    let mut scene = Scene::new("gone");
+    let stage = Stage::new("backend-gone").unwrap();
+    let mut scene = Scene::new(&stage);
     let queue = QueueId(99);
     scene.backend.submit(Command::Preempt { queue, level: Level::Switch });
     scene.backend.submit(Command::Resume { queue });
@@ -98,9 +102,10 @@ fn a_command_for_a_queue_that_is_gone_is_answered_at_once() {
 
 #[test]
 fn a_queue_that_ends_while_it_is_stopped_leaves_nothing_behind() {
-    let mut scene = Scene::new("ends");
-    let emulator = Emulator::start("ends", 1);
-    let mut client = emulator.client();
+    let stage = Stage::new("backend-ends").unwrap();
+    let mut scene = Scene::new(&stage);
+    let emulator = start_emulator(&stage, 1);
+    let mut client = connect(&emulator);
     let ring = client.open_queue(DeviceId(0), 4).unwrap();
     let queue = scene.adopt_own(TASK);
     scene.preempt(queue);
@@ -113,9 +118,10 @@ fn a_queue_that_ends_while_it_is_stopped_leaves_nothing_behind() {
 
 #[test]
 fn a_queue_that_closes_before_its_preempt_vanishes_once_and_is_no_problem() {
-    let mut scene = Scene::new("closes");
-    let emulator = Emulator::start("closes", 1);
-    let mut client = emulator.client();
+    let stage = Stage::new("backend-closes").unwrap();
+    let mut scene = Scene::new(&stage);
+    let emulator = start_emulator(&stage, 1);
+    let mut client = connect(&emulator);
     let ring = client.open_queue(DeviceId(0), 4).unwrap();
     let queue = scene.adopt_own(TASK);
     client.close_queue(&ring).unwrap();
@@ -137,25 +143,29 @@ fn a_queue_that_closes_before_its_preempt_vanishes_once_and_is_no_problem() {
 
 #[test]
 fn what_somebody_stopped_before_is_off_and_ours_from_then_on() {
-    let emulator = Emulator::start("stopped", 1);
-    let mut client = emulator.client();
+    let stage = Stage::new("backend-stopped").unwrap();
+    let emulator = start_emulator(&stage, 1);
+    let mut client = connect(&emulator);
     let ring = client.open_queue(DeviceId(0), 4).unwrap();
-    emulator.control().stop(ring.id()).unwrap();
-    let mut scene = Scene::new("stopped");
+    emulator.control().unwrap().stop(ring.id()).unwrap();
+    let mut scene = Scene::new(&stage);
     scene.wait_for_note(&Note::Appeared(own_key()));
     scene.backend.adopt(TASK, own_key()).unwrap();
     scene.wait_for(|event| matches!(event, Event::QueueAppeared { stopped: true, .. }));
     scene.eventually("it is in the journal", |scene| scene.journal().len() == 1);
     scene.backend.release(TASK);
-    scene.eventually("it goes on", |_| !emulator.control().usage(ring.id()).unwrap().is_stopped);
+    scene.eventually("it goes on", |_| {
+        !emulator.control().unwrap().usage(ring.id()).unwrap().is_stopped
+    });
     scene.eventually("the journal is empty", |scene| scene.journal().is_empty());
 }
 
 #[test]
 fn an_emulator_that_dies_takes_its_devices_with_it_and_the_next_brings_others() {
-    let mut scene = Scene::new("dies");
-    let emulator = Emulator::start("dies", 2);
-    let mut client = emulator.client();
+    let stage = Stage::new("backend-dies").unwrap();
+    let mut scene = Scene::new(&stage);
+    let emulator = start_emulator(&stage, 2);
+    let mut client = connect(&emulator);
     client.open_queue(DeviceId(0), 4).unwrap();
     let first = scene.adopt_own(TASK);
     scene.preempt(first);
@@ -165,18 +175,18 @@ fn an_emulator_that_dies_takes_its_devices_with_it_and_the_next_brings_others() 
     scene.eventually("the journal is empty", |scene| scene.journal().is_empty());
     assert_eq!(scene.backend.devices(), []);
     assert_eq!(scene.backend.queues_of(TASK), []);
-    let emulator = Emulator::start("dies", 1);
+    let emulator = start_emulator(&stage, 1);
     scene.wait_for(|event| matches!(event, Event::DeviceAppeared { device: DeviceId(0), .. }));
-    let mut client = emulator.client();
+    let mut client = connect(&emulator);
     let ring = client.open_queue(DeviceId(0), 4).unwrap();
     let event = scene.wait_for(|event| matches!(event, Event::QueueAppeared { .. }));
     let Event::QueueAppeared { queue, task, .. } = event else { panic!() };
     assert_eq!(task, TASK, "it is still adopted");
     assert_ne!(queue, first);
     scene.preempt(queue);
-    assert!(emulator.control().usage(ring.id()).unwrap().is_stopped);
+    assert!(emulator.control().unwrap().usage(ring.id()).unwrap().is_stopped);
     scene.backend.release_all().unwrap();
-    assert!(!emulator.control().usage(ring.id()).unwrap().is_stopped);
+    assert!(!emulator.control().unwrap().usage(ring.id()).unwrap().is_stopped);
     scene.take_notes();
     let problems = scene.notes.iter().filter(|note| matches!(note, Note::Problem(_))).count();
     assert_eq!(problems, 1, "{:?}", scene.notes);
@@ -184,7 +194,8 @@ fn an_emulator_that_dies_takes_its_devices_with_it_and_the_next_brings_others() 
 
 #[test]
 fn the_end_of_a_process_is_noticed_whether_it_came_to_a_device_or_not() {
-    let mut scene = Scene::new("process");
+    let stage = Stage::new("backend-process").unwrap();
+    let mut scene = Scene::new(&stage);
     let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let key = crate::process::ProcessInfo::read(child.id()).unwrap().key;
     let other = ProcessKey { start_ticks: key.start_ticks + 1, ..key };

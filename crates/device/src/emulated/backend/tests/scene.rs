@@ -1,16 +1,11 @@
-//! An emulator on a thread of this process, and a backend that knows where it listens.
+//! A backend on a stage, and an emulator whose client this process is too.
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::capability::Level;
-use gpreempt_emu::server::{Options as ServerOptions, Server};
-use gpreempt_sim::model::{DeviceModel, MachineKind};
+use gpreempt_stage::{Emulator, Stage};
 use gpreempt_wire::emulator::client::Client;
-use gpreempt_wire::emulator::control::{Control, Options};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::*;
 use crate::journal::{Entry, Journal, Session};
@@ -23,65 +18,18 @@ pub(super) fn own_key() -> ProcessKey {
     ProcessInfo::read(std::process::id()).unwrap().key
 }
 
-/// Where the emulator of a test listens.
-fn socket(test: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("gpreempt-emulated-{}-{test}", std::process::id()))
+/// Starts an emulator with that many devices.
+pub(super) fn start_emulator(stage: &Stage, devices: u32) -> Emulator {
+    stage.emulator(&format!("--model h200 --machine tsg --devices {devices}")).unwrap()
 }
 
-/// A running emulator. It ends with the test.
-pub(super) struct Emulator {
-    socket: PathBuf,
-    stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+/// A connection of a program that computes.
+pub(super) fn connect(emulator: &Emulator) -> Client {
+    Client::connect(&emulator.socket(), 64).unwrap()
 }
 
-impl Emulator {
-    pub(super) fn start(name: &str, devices: u32) -> Self {
-        let socket = socket(name);
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let theirs = stop.try_clone().unwrap();
-        let model = DeviceModel::built_in("h200").unwrap();
-        let machine = MachineKind::Tsg;
-        let options = ServerOptions { socket: socket.clone(), model, machine, devices };
-        let thread = std::thread::spawn(move || {
-            let mut server = Server::bind(options).unwrap();
-            server.run(std::os::fd::AsFd::as_fd(&theirs)).unwrap();
-        });
-        Self { socket, stop, thread: Some(thread) }
-    }
-
-    pub(super) fn client(&self) -> Client {
-        self.patiently(|socket| Client::connect(socket, 64).ok())
-    }
-
-    pub(super) fn control(&self) -> Control {
-        self.patiently(|socket| Control::connect(socket, Options::default()).ok())
-    }
-
-    fn patiently<T>(&self, connect: impl Fn(&Path) -> Option<T>) -> T {
-        let begin = Instant::now();
-        loop {
-            if let Some(connected) = connect(&self.socket) {
-                return connected;
-            }
-            assert!(begin.elapsed() < PATIENCE, "the emulator does not listen");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A backend with its journal, and what it said that nobody has looked at.
+/// A backend with its journal, and the events and notes that the test has not taken yet.
 pub(super) struct Scene {
-    folder: PathBuf,
     session: PathBuf,
     pub(super) backend: EmulatedBackend,
     pub(super) events: VecDeque<Event>,
@@ -89,17 +37,14 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn new(name: &str) -> Self {
-        let socket = socket(name);
-        let folder = socket.with_extension("journal");
-        let _ = std::fs::remove_dir_all(&folder);
-        let session = Journal::at(folder.clone()).unwrap().begin().unwrap();
+    pub(super) fn new(stage: &Stage) -> Self {
+        let session = Journal::at(stage.path("journal")).unwrap().begin().unwrap();
         let path = session.folder().to_owned();
         let (ledger, numbering) = (Ledger::new(session), Numbering::of(0));
         let waker = Waker::new().unwrap();
-        let backend = EmulatedBackend::new(socket, ledger, numbering, waker).unwrap();
+        let backend = EmulatedBackend::new(stage.path("gpu"), ledger, numbering, waker).unwrap();
         let (events, notes) = (VecDeque::new(), VecDeque::new());
-        Self { folder, session: path, backend, events, notes }
+        Self { session: path, backend, events, notes }
     }
 
     pub(super) fn journal(&self) -> Vec<Entry> {
@@ -167,11 +112,5 @@ impl Scene {
     pub(super) fn preempt(&mut self, queue: QueueId) {
         self.backend.submit(Command::Preempt { queue, level: Level::Switch });
         self.wait_for(|event| *event == Event::Preempted { queue });
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,17 +1,17 @@
-//! Everybody who takes part, and the loop that kills them.
+//! All processes that take part, and the loop that kills them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpreempt_device::journal::Journal;
 
-use super::actor::End;
 use super::chance::Chance;
 use super::client::{Client, Target};
-use super::daemon::Daemon;
+use super::end::OwnerEnd;
 use super::gpu::{Gpu, KINDS};
 use super::load::{Load, Role};
-use super::scene::Scene;
+use super::owner::Owner;
+use super::site::Site;
 use super::tally::Tally;
 use super::victim::Victim;
 use super::watch::Watch;
@@ -19,56 +19,61 @@ use super::{Plan, commit, end, orphans};
 
 /// The longest time between two kills.
 const GAP_MAX: Duration = Duration::from_millis(90);
-/// The longest time until somebody who was killed is started again.
+/// The longest time until a process that was killed is started again.
 const PAUSE_MAX: Duration = Duration::from_millis(150);
 /// How long the loop sleeps at the most.
 const TICK: Duration = Duration::from_millis(3);
 /// How often it says how far it is.
 const REPORT: Duration = Duration::from_secs(5);
-/// After so many kills everybody gets a pause, in which all must come in order.
+/// After that many kills nothing is killed until everything is in order again.
 const KILLS_BETWEEN_PAUSES: u64 = 500;
 /// How long a kill may take on average before something must be wrong with the loop itself.
 const KILL_MAX: Duration = Duration::from_secs(2);
 /// The same for the beginning and the end.
 const REST_MAX: Duration = Duration::from_secs(120);
 
-/// The stage.
+/// The loop.
 #[derive(Debug)]
-pub(super) struct Stage<'a> {
-    pub(super) scene: &'a Scene,
+pub(super) struct KillLoop<'a> {
+    pub(super) site: &'a Site,
     plan: Plan,
     chance: Chance,
-    pub(super) daemon: Daemon,
+    pub(super) owner: Owner,
     pub(super) gpus: Vec<Gpu>,
     pub(super) loads: Vec<Load>,
     clients: Vec<Client>,
+    /// The pids of all commands so far: a process that may not schedule beside one names it.
+    commands: BTreeSet<u32>,
     pub(super) watch: Watch,
     pub(super) tally: Tally,
-    /// Whether those who end are replaced.
+    /// Whether processes that end are replaced.
     pub(super) goes_on: bool,
     begun: Instant,
     kill_at: Instant,
     reported: Instant,
 }
 
-impl<'a> Stage<'a> {
-    pub(super) fn new(scene: &'a Scene, plan: Plan) -> anyhow::Result<Self> {
+impl<'a> KillLoop<'a> {
+    pub(super) fn new(site: &'a Site, plan: Plan) -> anyhow::Result<Self> {
         orphans::take_in()?;
-        let journal = Journal::at(scene.state())?;
-        let gpus: Vec<Gpu> = KINDS.iter().map(|kind| Gpu::new(scene, *kind)).collect();
+        let journal = Journal::at(site.stage.state())?;
+        let specs = site.emulators.iter().cloned();
+        let gpus: Vec<Gpu> =
+            KINDS.iter().zip(specs).map(|(kind, spec)| Gpu::new(*kind, spec)).collect();
         let roles = [Role::BestEffort, Role::BestEffort, Role::LatencyCritical];
         let loads = (0..gpus.len()).flat_map(|gpu| roles.map(|role| Load::new(role, gpu)));
         let now = Instant::now();
         Ok(Self {
-            scene,
+            site,
             plan,
             chance: Chance::new(plan.seed),
-            daemon: Daemon::new(),
+            owner: Owner::new(),
             loads: loads.collect(),
             gpus,
             clients: Vec::new(),
+            commands: BTreeSet::new(),
             watch: Watch::new(journal, plan.stopped_max),
-            tally: Tally::new(plan.seed, commit::name()),
+            tally: Tally::new(plan.seed, site.mode, commit::name()),
             goes_on: true,
             begun: now,
             kill_at: now,
@@ -76,14 +81,14 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The whole play: everybody comes, is killed again and again, and ends.
-    pub(super) fn play(&mut self) -> anyhow::Result<()> {
+    /// The whole loop: all processes start, are killed again and again, and end.
+    pub(super) fn run(&mut self) -> anyhow::Result<()> {
         self.settle()?;
         let mut pause_at = KILLS_BETWEEN_PAUSES;
         while self.tally.kills < self.plan.kills && !self.is_over() {
             self.tick()?;
             if Instant::now() >= self.kill_at {
-                self.kill_somebody()?;
+                self.kill_one()?;
                 self.kill_at = Instant::now() + self.chance.up_to(GAP_MAX);
             }
             if self.tally.kills >= pause_at {
@@ -101,14 +106,14 @@ impl<'a> Stage<'a> {
     /// What came of it.
     pub(super) fn into_tally(mut self) -> Tally {
         self.tally.time = self.begun.elapsed();
-        self.tally.daemons = self.daemon.starts;
+        self.tally.owners = self.owner.starts;
         self.tally.emulators = self.gpus.iter().map(|gpu| gpu.starts).sum();
         self.tally.worst_stopped = self.watch.worst();
         self.tally.looks = self.watch.looks;
         self.tally.looks_with_stops = self.watch.looks_with_stops;
-        let said = self.daemon.said();
+        let said = self.owner.said();
         if !self.tally.is_good() {
-            self.tally.fail(format!("the daemons said last:\n{said}"));
+            self.tally.fail(format!("the scheduling processes printed last:\n{said}"));
         }
         self.tally
     }
@@ -122,13 +127,16 @@ impl<'a> Stage<'a> {
         self.tally.is_hopeless()
     }
 
-    /// Looks after everybody once, and sleeps a little.
+    /// Looks after all processes once, and sleeps a little.
     pub(super) fn tick(&mut self) -> anyhow::Result<()> {
         self.take_ends()?;
         if self.goes_on {
-            self.start_whoever_is_missing()?;
+            self.start_missing()?;
         }
-        for problem in self.watch.look(&mut self.gpus, self.daemon.living()) {
+        // A command may schedule in its own process while no other process does.
+        let owners = self.owner.living().into_iter();
+        let owners = owners.chain(self.clients.iter().filter_map(Client::living)).collect();
+        for problem in self.watch.look(&mut self.gpus, &owners) {
             self.tally.fail(problem);
         }
         let is_beside_stops = self.watch.stopped > 0;
@@ -144,26 +152,20 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn start_whoever_is_missing(&mut self) -> anyhow::Result<()> {
+    fn start_missing(&mut self) -> anyhow::Result<()> {
         for gpu in &mut self.gpus {
-            gpu.keep_up(self.scene)?;
+            gpu.keep_up(self.site)?;
         }
-        self.daemon.keep_up(self.scene, &self.gpus)?;
+        self.owner.keep_up(self.site, &self.loads)?;
         for load in &mut self.loads {
-            load.keep_up(self.scene, &self.gpus[load.gpu], &mut self.chance)?;
+            load.keep_up(self.site, &self.gpus[load.gpu], &mut self.chance)?;
         }
         Ok(())
     }
 
-    /// Takes note of everybody who has ended, and judges how.
+    /// Takes note of every process that has ended, and judges how.
     fn take_ends(&mut self) -> anyhow::Result<()> {
-        if let Some(end) = self.daemon.end()?
-            && !end.was_killed
-            && (self.goes_on || !end.status.success())
-        {
-            let End { status, err, .. } = end;
-            self.tally.fail(format!("the daemon ended by itself with {status}: {err}"));
-        }
+        self.take_end_of_owner()?;
         for gpu in &mut self.gpus {
             if let Some(end) = gpu.end()?
                 && !end.was_killed
@@ -192,6 +194,26 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    fn take_end_of_owner(&mut self) -> anyhow::Result<()> {
+        if let Some(problem) = self.owner.overdue() {
+            self.tally.fail(problem);
+        }
+        let Some((end, facts)) = self.owner.end()? else { return Ok(()) };
+        let words = end.err.split(|char: char| !char.is_ascii_digit());
+        let mut pids = words.filter_map(|word| word.parse().ok());
+        let names_command = pids.any(|pid: u32| self.commands.contains(&pid));
+        match end::of_owner(&end, self.site.mode, facts, names_command) {
+            Ok(end) => {
+                self.tally.count_owner(end);
+                if matches!(end, OwnerEnd::Over | OwnerEnd::Refused) {
+                    self.owner.replace_after(self.chance.pause(PAUSE_MAX));
+                }
+            }
+            Err(problem) => self.tally.fail(problem),
+        }
+        Ok(())
+    }
+
     fn take_ends_of_clients(&mut self) -> anyhow::Result<()> {
         for mut client in std::mem::take(&mut self.clients) {
             let Some(end) = client.end()? else {
@@ -211,7 +233,7 @@ impl<'a> Stage<'a> {
 
     /// Children of our own, as opposed to orphans that came to us.
     pub(super) fn known(&self) -> BTreeSet<u32> {
-        let mut known: BTreeSet<u32> = self.daemon.pid().into_iter().collect();
+        let mut known: BTreeSet<u32> = self.owner.pid().into_iter().collect();
         known.extend(self.gpus.iter().filter_map(Gpu::pid));
         known.extend(self.loads.iter().filter_map(Load::pid));
         known.extend(self.clients.iter().map(Client::pid));
@@ -223,24 +245,26 @@ impl<'a> Stage<'a> {
         !self.clients.is_empty()
     }
 
-    fn kill_somebody(&mut self) -> anyhow::Result<()> {
-        let victim = self.chance.victim();
+    fn kill_one(&mut self) -> anyhow::Result<()> {
+        let victim = self.chance.victim(self.site.mode);
         let pause = self.chance.pause(PAUSE_MAX);
-        // Somebody asks for something all the time, and is left alone.
+        // Commands come all the time; some are not killed.
         if self.chance.once_in(4)
             && let Some(target) = self.target()
         {
-            self.clients.push(Client::start(self.scene, target, &mut self.chance)?);
+            let client = Client::start(self.site, target, &mut self.chance)?;
+            self.add_client(client);
         }
         let kills = match victim {
-            Victim::Daemon => u64::from(self.daemon.kill(pause)),
-            Victim::Keeper => self.daemon.kill_keeper(None),
-            Victim::DaemonAndKeeper => self.daemon.kill_keeper(Some(pause)),
+            Victim::Owner => u64::from(self.owner.kill(pause)),
+            Victim::Keeper => self.owner.kill_keeper(None),
+            Victim::OwnerAndKeeper => self.owner.kill_keeper(Some(pause)),
+            Victim::Interrupt => u64::from(self.owner.interrupt(pause)),
             Victim::BestEffort => self.kill_load(&[Role::BestEffort]),
             Victim::LatencyCritical => self.kill_load(&[Role::LatencyCritical]),
-            Victim::DaemonAndLoad => {
+            Victim::OwnerAndLoad => {
                 let loads = self.kill_load(&[Role::BestEffort, Role::LatencyCritical]);
-                loads + u64::from(self.daemon.kill(pause))
+                loads + u64::from(self.owner.kill(pause))
             }
             Victim::Client => {
                 self.start_doomed_client()?;
@@ -267,8 +291,14 @@ impl<'a> Stage<'a> {
     fn start_doomed_client(&mut self) -> anyhow::Result<()> {
         let Some(target) = self.target() else { return Ok(()) };
         let gpu = &self.gpus[0];
-        self.clients.push(Client::start_doomed(self.scene, target, gpu, &mut self.chance)?);
+        let client = Client::start_doomed(self.site, target, gpu, &mut self.chance)?;
+        self.add_client(client);
         Ok(())
+    }
+
+    fn add_client(&mut self, client: Client) {
+        self.commands.insert(client.pid());
+        self.clients.push(client);
     }
 
     /// A process to ask something about.
@@ -290,8 +320,8 @@ impl<'a> Stage<'a> {
         let left = all.saturating_sub(done) * seconds / done.max(1);
         let (rate, worst) = (done / seconds, self.watch.worst());
         eprintln!(
-            "{done} of {all} kills, {rate}/s, about {left} s left, stopped by nobody for {worst:?} \
-             at the most, {} failures",
+            "{done} of {all} kills, {rate}/s, about {left} s left, stopped by a dead process for \
+             {worst:?} at the most, {} failures",
             self.tally.failures.len()
         );
     }

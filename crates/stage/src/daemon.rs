@@ -1,0 +1,321 @@
+//! The daemon as a process, with its configuration, socket, state and keeper.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+
+use gpreempt_wire::client::{Client, ClientError, ClientOptions};
+use gpreempt_wire::queue::QueueRecord;
+use gpreempt_wire::role::Role;
+use gpreempt_wire::state::{Snapshot, TaskSnapshot};
+use rustix::process::Signal;
+
+use crate::emulator::EmulatorSpec;
+use crate::error::StageError;
+use crate::process::{Ended, Process, children, is_alive, read};
+use crate::stage::Stage;
+use crate::wait::{LIMIT, wait_for};
+
+/// What a daemon is configured with where the stage has no configuration yet.
+const CONFIG: &str = "[daemon]\nlog = \"debug\"\n";
+
+/// A daemon as data: which devices it controls and how it is started.
+#[derive(Clone, Debug)]
+pub struct DaemonSpec {
+    stage: Stage,
+    emulators: Vec<EmulatorSpec>,
+    arguments: Vec<OsString>,
+    variables: Vec<(String, OsString)>,
+    program: Option<PathBuf>,
+    script: Option<String>,
+}
+
+impl DaemonSpec {
+    pub(crate) fn new(stage: &Stage) -> Self {
+        Self {
+            stage: stage.clone(),
+            emulators: Vec::new(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            program: None,
+            script: None,
+        }
+    }
+
+    /// Has it control an emulator, which need not run yet.
+    #[must_use]
+    pub fn emulator(mut self, emulator: &EmulatorSpec) -> Self {
+        self.emulators.push(emulator.clone());
+        self
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// A variable of its environment.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// How many files it may have open.
+    #[must_use]
+    pub fn files_max(self, files: u32) -> Self {
+        self.script(format!("ulimit -n {files}; exec \"$0\" \"$@\""))
+    }
+
+    /// Runs it by a shell script, which executes `"$0" "$@"` in the end.
+    #[must_use]
+    pub fn script(mut self, script: impl Into<String>) -> Self {
+        self.script = Some(script.into());
+        self
+    }
+
+    /// Another file as its program.
+    #[must_use]
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// The command that runs it. It needs the stage's configuration to exist.
+    ///
+    /// # Errors
+    /// If the program is not there and cannot be built.
+    pub fn command(&self) -> Result<Command, StageError> {
+        let stage = &self.stage;
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => stage.program("gpreemptd")?,
+        };
+        let mut command = match &self.script {
+            None => Command::new(program),
+            Some(script) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", script]).arg(program);
+                shell
+            }
+        };
+        stage.clean(&mut command);
+        command.args(["--foreground", "--no-nvidia", "--no-amd"]);
+        command.arg("--socket").arg(stage.socket()).arg("--state").arg(stage.state());
+        command.arg("--config").arg(stage.config());
+        for emulator in &self.emulators {
+            emulator.add_to_daemon(&mut command);
+        }
+        let variables = self.variables.iter().map(|(name, value)| (name, value));
+        command.args(&self.arguments).envs(variables);
+        Ok(command)
+    }
+
+    /// Starts it without waiting for anything. A stage without a configuration gets one that logs
+    /// everything.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn spawn(&self) -> Result<Daemon, StageError> {
+        if !self.stage.config().exists() {
+            self.stage.write("config.toml", CONFIG)?;
+        }
+        let process = self.stage.start("the daemon", self.command()?)?;
+        Ok(Daemon { process })
+    }
+
+    /// Starts it and waits until it has logged that it is ready.
+    ///
+    /// # Errors
+    /// If it is not ready in time.
+    pub fn start(&self) -> Result<Daemon, StageError> {
+        let mut daemon = self.spawn()?;
+        let process = &mut daemon.process;
+        let err = process.err_file().to_owned();
+        wait_for(
+            "the daemon is ready",
+            LIMIT,
+            || read(&err),
+            || {
+                let ended = process.end()?;
+                match (read(&err).contains("ready at"), ended) {
+                    (true, _) => Ok(Some(())),
+                    (false, None) => Ok(None),
+                    (false, Some(Ended { status, err, .. })) => {
+                        Err(StageError::Ended { name: "the daemon".to_owned(), status, said: err })
+                    }
+                }
+            },
+        )?;
+        Ok(daemon)
+    }
+}
+
+/// A running daemon. It is killed when this is dropped, and its keeper awaited.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+}
+
+impl Daemon {
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The process.
+    pub const fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.process.stage().socket()
+    }
+
+    /// How a client finds it.
+    #[must_use]
+    pub fn options(&self) -> ClientOptions {
+        ClientOptions {
+            paths: vec![self.socket()],
+            timeout: LIMIT,
+            ..ClientOptions::new(Role::Command, "stage")
+        }
+    }
+
+    /// A connection to it.
+    ///
+    /// # Errors
+    /// If it refuses or does not answer.
+    pub fn try_connect(&self) -> Result<Client, ClientError> {
+        Client::connect(&self.options())
+    }
+
+    /// What it knows.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn try_snapshot(&self) -> Result<Snapshot, StageError> {
+        Ok(Snapshot::from_json(&self.try_connect()?.snapshot()?)?)
+    }
+
+    /// The queues of a process that it schedules.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn queues(&self, pid: u32) -> Result<Vec<QueueRecord>, StageError> {
+        let queues = self.try_connect()?.queues()?;
+        Ok(queues.into_iter().filter(|queue| queue.pid == pid).collect())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Sends it SIGKILL and waits for its end. Its keeper lives on.
+    ///
+    /// # Errors
+    /// If it had ended already.
+    pub fn kill(&mut self) -> Result<(), StageError> {
+        self.process.kill_and_wait()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> Result<ExitStatus, StageError> {
+        Ok(self.process.wait(LIMIT)?.status)
+    }
+
+    /// The lines that it has logged.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        self.process.err().lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until it has logged a line that contains a text.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub fn wait_until_logged(&self, text: &str) -> Result<(), StageError> {
+        let is_there = || self.log().iter().any(|line| line.contains(text)).then_some(());
+        let what = format!("the daemon logs {text:?}");
+        wait_for(&what, LIMIT, || self.process.err(), || Ok(is_there()))
+    }
+
+    /// The keeper: the process that undoes everything when the daemon is gone.
+    ///
+    /// # Errors
+    /// If there is none in time.
+    pub fn keeper(&self) -> Result<u32, StageError> {
+        let said = || self.process.err();
+        wait_for("a keeper", LIMIT, said, || Ok(children(self.pid()).first().copied()))
+    }
+}
+
+/// For tests: whatever the daemon does not answer is a panic.
+#[expect(clippy::expect_used, reason = "a test whose daemon does not answer has failed")]
+impl Daemon {
+    /// A connection to it.
+    ///
+    /// # Panics
+    /// If it refuses or does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn connect(&self) -> Client {
+        self.try_connect().expect("a daemon that answers")
+    }
+
+    /// What it knows.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn snapshot(&self) -> Snapshot {
+        self.try_snapshot().expect("a daemon that answers")
+    }
+
+    /// What it knows of a process, if it knows it.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn task(&self, pid: u32) -> Option<TaskSnapshot> {
+        self.snapshot().tasks.into_iter().find(|task| task.pid == pid)
+    }
+
+    /// Waits until it has logged a line that contains a text.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    #[track_caller]
+    pub fn until_logged(&self, text: &str) {
+        self.wait_until_logged(text).expect("a line of the log");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let keepers = children(self.pid());
+        let _ = self.process.kill();
+        let _ = self.process.wait(LIMIT);
+        // They need the stage's folder until they are done.
+        let gone = || Ok(keepers.iter().all(|keeper| !is_alive(*keeper)).then_some(()));
+        let _ = wait_for("keepers end", LIMIT, String::new, gone);
+        if std::thread::panicking() {
+            let said = self.process.err();
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("the daemon logged:\n{said}"),
+            );
+        }
+    }
+}
