@@ -6,6 +6,7 @@ use crate::args::Syntax;
 use crate::process::{cargo, run_to_success};
 use crate::step::{self, Outcome, Step};
 use crate::tidy;
+use crate::walls;
 
 /// Runs the checks and prints what became of them.
 pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
@@ -21,6 +22,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
             passes(doc.env("RUSTDOCFLAGS", "-Dwarnings"))
         }),
         Step::new("tidy", || Outcome::of(tidy::check_repository())),
+        Step::new("walls", || Outcome::of(walls::check_repository())),
     ]);
     println!("{summary}");
     Ok(summary.is_good())

@@ -29,6 +29,7 @@ mod supervisor;
 mod systemd;
 mod test;
 mod tidy;
+mod walls;
 
 use std::process::ExitCode;
 
@@ -53,7 +54,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "ci",
         arguments: "",
-        about: "formatting, lints, documentation and tidiness, as the build server checks them",
+        about: "formatting, lints, documents, tidiness and walls, as the build server checks them",
         run: ci::main,
     },
     Command {
@@ -67,6 +68,12 @@ const COMMANDS: &[Command] = &[
         arguments: "",
         about: "the rules of CONTRIBUTING.md that a program can check",
         run: tidy::main,
+    },
+    Command {
+        name: "walls",
+        arguments: "",
+        about: "which crate links which, against the rules (part of ci)",
+        run: walls::main,
     },
     Command {
         name: "seeds",
