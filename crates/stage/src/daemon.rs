@@ -26,7 +26,10 @@ pub struct DaemonSpec {
     emulators: Vec<EmulatorSpec>,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
-    files_max: Option<u32>,
+    /// The program, if it is not the one of the stage.
+    program: Option<PathBuf>,
+    /// A command that runs the program which follows it.
+    prefix: Vec<String>,
 }
 
 impl DaemonSpec {
@@ -36,7 +39,8 @@ impl DaemonSpec {
             emulators: Vec::new(),
             arguments: Vec::new(),
             variables: Vec::new(),
-            files_max: None,
+            program: None,
+            prefix: Vec::new(),
         }
     }
 
@@ -61,11 +65,25 @@ impl DaemonSpec {
         self
     }
 
+    /// Has it run as that file, such as a copy beside another keeper.
+    #[must_use]
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
+    /// Has it started by another command, which runs the program that follows its own words:
+    /// `["sh", "-c", "SCRIPT; exec \"$0\" \"$@\""]`, if need be after `unshare --mount`.
+    #[must_use]
+    pub fn prefix(mut self, words: &[&str]) -> Self {
+        self.prefix = words.iter().map(ToString::to_string).collect();
+        self
+    }
+
     /// How many files it may have open.
     #[must_use]
-    pub const fn files_max(mut self, files: u32) -> Self {
-        self.files_max = Some(files);
-        self
+    pub fn files_max(self, files: u32) -> Self {
+        self.prefix(&["sh", "-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
     /// The command that runs it. It needs the stage's configuration to exist.
@@ -74,16 +92,19 @@ impl DaemonSpec {
     /// If the program is not there and cannot be built.
     pub fn command(&self) -> Result<Command, StageError> {
         let stage = &self.stage;
-        let mut command = match self.files_max {
-            None => stage.command("gpreemptd")?,
-            Some(files) => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]);
-                shell.arg(stage.program("gpreemptd")?);
-                stage.clean(&mut shell);
-                shell
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => stage.program("gpreemptd")?,
+        };
+        let mut command = match self.prefix.split_first() {
+            None => Command::new(program),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
             }
         };
+        stage.clean(&mut command);
         command.args(["--foreground", "--no-nvidia", "--no-amd"]);
         command.arg("--socket").arg(stage.socket()).arg("--state").arg(stage.state());
         command.arg("--config").arg(stage.config());
@@ -229,6 +250,12 @@ impl Daemon {
         let is_there = || self.log().iter().any(|line| line.contains(text)).then_some(());
         let what = format!("the daemon logs {text:?}");
         wait_for(&what, LIMIT, || self.process.err(), || Ok(is_there()))
+    }
+
+    /// Its children that run: the keeper, and while one replaces another, both.
+    #[must_use]
+    pub fn children(&self) -> Vec<u32> {
+        children(self.pid())
     }
 
     /// The keeper: the process that undoes everything when the daemon is gone.
