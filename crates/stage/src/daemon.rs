@@ -26,8 +26,10 @@ pub struct DaemonSpec {
     emulators: Vec<EmulatorSpec>,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
+    /// The program, if it is not the one of the stage.
     program: Option<PathBuf>,
-    script: Option<String>,
+    /// A command that runs the program which follows it.
+    prefix: Vec<String>,
 }
 
 impl DaemonSpec {
@@ -38,7 +40,7 @@ impl DaemonSpec {
             arguments: Vec::new(),
             variables: Vec::new(),
             program: None,
-            script: None,
+            prefix: Vec::new(),
         }
     }
 
@@ -63,24 +65,25 @@ impl DaemonSpec {
         self
     }
 
-    /// How many files it may have open.
-    #[must_use]
-    pub fn files_max(self, files: u32) -> Self {
-        self.script(format!("ulimit -n {files}; exec \"$0\" \"$@\""))
-    }
-
-    /// Runs it by a shell script, which executes `"$0" "$@"` in the end.
-    #[must_use]
-    pub fn script(mut self, script: impl Into<String>) -> Self {
-        self.script = Some(script.into());
-        self
-    }
-
-    /// Another file as its program.
+    /// Has it run as that file, such as a copy beside another keeper.
     #[must_use]
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
+    }
+
+    /// Has it started by another command, which runs the program that follows its own words:
+    /// `["sh", "-c", "SCRIPT; exec \"$0\" \"$@\""]`, if need be after `unshare --mount`.
+    #[must_use]
+    pub fn prefix(mut self, words: &[&str]) -> Self {
+        self.prefix = words.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// How many files it may have open.
+    #[must_use]
+    pub fn files_max(self, files: u32) -> Self {
+        self.prefix(&["sh", "-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")])
     }
 
     /// The command that runs it. It needs the stage's configuration to exist.
@@ -93,12 +96,12 @@ impl DaemonSpec {
             Some(program) => program.clone(),
             None => stage.program("gpreemptd")?,
         };
-        let mut command = match &self.script {
+        let mut command = match self.prefix.split_first() {
             None => Command::new(program),
-            Some(script) => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", script]).arg(program);
-                shell
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
             }
         };
         stage.clean(&mut command);
@@ -247,6 +250,12 @@ impl Daemon {
         let is_there = || self.log().iter().any(|line| line.contains(text)).then_some(());
         let what = format!("the daemon logs {text:?}");
         wait_for(&what, LIMIT, || self.process.err(), || Ok(is_there()))
+    }
+
+    /// Its children that run: the keeper, and while one replaces another, both.
+    #[must_use]
+    pub fn children(&self) -> Vec<u32> {
+        children(self.pid())
     }
 
     /// The keeper: the process that undoes everything when the daemon is gone.

@@ -189,6 +189,18 @@ impl Emulator {
         queues.iter().any(|(_, queue)| queue.is_stopped)
     }
 
+    /// Stops every queue of a process, as a program would that knows no daemon.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn stop_all(&self, pid: u32) -> Result<(), StageError> {
+        let mut control = self.control()?;
+        for (_, queue) in self.queues(pid)? {
+            control.stop(queue.queue)?;
+        }
+        Ok(())
+    }
+
     /// Asserts that it runs and answers.
     ///
     /// # Panics

@@ -1,6 +1,5 @@
 //! The real daemon, with real clients.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
-#![expect(clippy::print_stderr, reason = "a failed test shows what the daemon said")]
 
 mod amd;
 mod contention;

@@ -16,14 +16,6 @@ use rustix::process::Signal;
 
 use super::contention::{Contention, ENDLESS, start_daemon, start_gpu};
 
-/// Stops every queue of a process, as a program would that knows no daemon.
-fn stop_all(emulator: &Emulator, pid: u32) {
-    let mut control = emulator.control().unwrap();
-    for (_, queue) in emulator.queues(pid).unwrap() {
-        control.stop(queue.queue).unwrap();
-    }
-}
-
 /// What a session's journal says if it has stopped every queue of a process.
 fn stops(emulator: &Emulator, pid: u32) -> Vec<Act> {
     let instance = emulator.control().unwrap().instance();
@@ -172,9 +164,9 @@ fn start_on_small_disk(stage: &Stage, emulator: &Emulator) -> Option<Daemon> {
         eprintln!("SKIPPED: a small disk cannot be mounted; this needs root and unshare(1)");
         return None;
     }
-    let inner = format!("{mount} && exec \\\"\\$0\\\" \\\"\\$@\\\"");
-    let script = format!("exec unshare --mount sh -c \"{inner}\" \"$0\" \"$@\"");
-    Some(stage.daemon().emulator(emulator.spec()).script(script).start().unwrap())
+    let script = format!("{mount} && exec \"$0\" \"$@\"");
+    let spec = stage.daemon().emulator(emulator.spec());
+    Some(spec.prefix(&["unshare", "--mount", "sh", "-c", &script]).start().unwrap())
 }
 
 /// A file of the daemon's own view of the file system.
@@ -253,7 +245,7 @@ fn stray() -> (Load, Daemon, Emulator, Stage) {
     until("the load runs", || {
         daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Running)
     });
-    stop_all(&emulator, load.pid());
+    emulator.stop_all(load.pid()).unwrap();
     assert!(emulator.is_stopped(load.pid()));
     (load, daemon, emulator, stage)
 }
