@@ -3,5 +3,6 @@
 #![expect(clippy::print_stdout, reason = "what cannot be tested is said")]
 
 mod death;
+mod hardware;
 mod scene;
 mod suspend;
