@@ -122,7 +122,7 @@ pub fn is_stray(stopped: &Act, own: &[Act]) -> bool {
     !own.iter().any(explains)
 }
 
-/// Sets a process right that is in force as `own` says: what its devices have stopped beyond that is
+/// Sets a process right to which `own` was done: what its devices have stopped beyond that is
 /// resumed. Nothing else may act on the process meanwhile.
 ///
 /// # Errors

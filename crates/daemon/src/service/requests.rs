@@ -108,7 +108,7 @@ impl Service {
         body: Request,
         now_ns: u64,
     ) -> Result<Answer, Refused> {
-        let caller = asker.caller;
+        let (caller, asked) = (asker.caller, Asked { session: asker.session, request });
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
@@ -123,13 +123,9 @@ impl Service {
             Request::Register { process, change } => self.register(asker, process, change)?,
             Request::Set { process, change } => self.set(asker, process, change)?,
             Request::Suspend { process, lease_ms } => {
-                let asked = Asked { session: asker.session, request };
                 return self.suspend(asker, asked, process, lease_ms.get(), now_ns);
             }
-            Request::Resume { process } => {
-                let asked = Asked { session: asker.session, request };
-                return self.resume(asker, asked, process, now_ns);
-            }
+            Request::Resume { process } => return self.resume(asker, asked, process, now_ns),
             Request::ResumeAll => self.resume_everything(caller, now_ns),
             Request::Detach { process } => self.detach(asker, process)?,
             Request::PolicyRead => {
