@@ -13,6 +13,7 @@
 //! takes milliseconds and may block, so it is not for the daemon's loop.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::act::ActError;
 use crate::amd::act::AmdAct;
@@ -24,6 +25,12 @@ use crate::process::ProcessKey;
 
 /// The variable that names the sockets of emulated GPUs, separated by colons.
 pub const EMULATED_VARIABLE: &str = "GPREEMPT_EMULATED";
+
+/// How long a device may take to show that a queue runs again. The emulated KFD writes its files
+/// some milliseconds after a change.
+const SHOWN_MAX: Duration = Duration::from_millis(500);
+/// How often that is read meanwhile.
+const SHOWN_CHECK: Duration = Duration::from_millis(5);
 
 /// Where devices are asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,7 +124,7 @@ pub fn is_stray(stopped: &Act, own: &[Act]) -> bool {
     !own.iter().any(explains)
 }
 
-/// Sets a process right that is in force as `own` says: what its devices have stopped beyond that is
+/// Sets a process right to which `own` was done: what its devices have stopped beyond that is
 /// resumed. Nothing else may act on the process meanwhile.
 ///
 /// # Errors
@@ -135,8 +142,14 @@ pub fn set_right(
     let stopped = strays(reading);
     if !stopped.is_empty() {
         resume(process, &stopped)?;
-        let is_left = !strays(read()).is_empty();
-        return Ok(if is_left { Righted::StillStopped } else { Righted::Resumed });
+        let until = Instant::now() + SHOWN_MAX;
+        while !strays(read()).is_empty() {
+            if Instant::now() >= until {
+                return Ok(Righted::StillStopped);
+            }
+            std::thread::sleep(SHOWN_CHECK);
+        }
+        return Ok(Righted::Resumed);
     }
     if unknown.is_empty() || own.iter().any(Act::is_stop) {
         return Ok(Righted::Running);

@@ -61,10 +61,13 @@ impl From<WriteError> for io::Error {
 
 /// What to do about it, where that is known.
 fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space there",
-        io::ErrorKind::ReadOnlyFilesystem => "; make it writable",
-        _ => "",
+    let is_any = |kinds: &[io::ErrorKind]| kinds.contains(&error.kind());
+    if is_any(&[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
+        "; free some space there"
+    } else if is_any(&[io::ErrorKind::ReadOnlyFilesystem]) {
+        "; make it writable"
+    } else {
+        ""
     }
 }
 

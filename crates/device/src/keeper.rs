@@ -132,7 +132,7 @@ pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
 /// debugger): it undoes nothing, and its lock keeps every other program from undoing. A keeper that
 /// runs is left alone, because it may wait for a process that is traced, for days.
 pub fn end_stopped_keeper(session: &Session) {
-    if session.owner().is_none_or(|owner| is_alive(owner)) {
+    if session.owner().is_none_or(is_alive) {
         return;
     }
     let Some(keeper) = session.keeper() else { return };

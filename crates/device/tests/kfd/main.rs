@@ -4,4 +4,5 @@
 
 mod death;
 mod driver;
+mod hardware;
 mod suspend;

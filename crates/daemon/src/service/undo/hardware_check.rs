@@ -175,7 +175,7 @@ fn find_strays(places: &DevicePlaces, ledger: &Ledger) -> BTreeSet<ProcessKey> {
     stopped.into_iter().filter_map(is_stray).collect()
 }
 
-/// Resumes a process that nobody has a reason to keep stopped.
+/// Resumes a process that no session of a living owner has stopped.
 fn set_right(
     journal: &Journal,
     ledger: &Ledger,
