@@ -76,6 +76,7 @@ impl Args {
             emulated_kfd: self.emulated_kfd.iter().map(|folder| absolute(folder)).collect(),
             use_nvidia: !self.no_nvidia,
             use_amd: !self.no_amd,
+            private: None,
         }
     }
 }

@@ -16,9 +16,11 @@ mod failure;
 #[cfg(test)]
 mod fake;
 mod finder;
+mod gate;
 mod guard;
 mod hints;
 mod history;
+mod lock;
 mod log;
 mod member;
 mod memory;
@@ -27,6 +29,7 @@ mod orders;
 mod permission;
 mod policy;
 mod poller;
+mod private;
 mod problems;
 mod publish;
 mod punctuality;
@@ -60,12 +63,15 @@ use backends::Backends;
 use backlog::Backlog;
 use events::Chronicle;
 pub use failure::Failure;
+pub use gate::{GateError, Passed, driver_for_changes, for_private_session};
 use guard::Guard;
 use history::History;
+pub use lock::Owner;
 use log::Log;
 use notify::Notifier;
 use orders::Orders;
 use poller::{Poller, Source};
+pub use private::{PrivateOptions, PrivateService};
 use problems::Problems;
 use punctuality::{Punctuality, processor_time};
 use queue_suspensions::QueueSuspensions;
@@ -73,6 +79,7 @@ use registrations::Registrations;
 use roster::Roster;
 use scrape::Scrape;
 use sessions::Sessions;
+use setup::Host;
 use signals::Signals;
 use snapshot::instant;
 
@@ -93,6 +100,8 @@ pub struct Options {
     pub use_nvidia: bool,
     /// Whether to schedule AMD GPUs.
     pub use_amd: bool,
+    /// The command that the service runs in, if it is no daemon: see [`PrivateService`].
+    pub private: Option<PrivateOptions>,
 }
 
 /// How often the scheduler makes a step in one turn because the last one led to something.
@@ -153,7 +162,7 @@ struct Service {
 /// # Errors
 /// Why it could not start, or could not go on; one sentence. What it changed is undone.
 pub fn run(options: Options) -> Result<(), Failure> {
-    let mut service = Service::start(options)?;
+    let mut service = Service::start(options, Host::Program)?;
     let kinds = service.backends.kinds().join(", ");
     let kinds = if kinds.is_empty() { "no devices".to_owned() } else { kinds };
     let socket = service.socket.display().to_string();

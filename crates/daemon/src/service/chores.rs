@@ -137,6 +137,7 @@ impl Service {
         self.end_suspensions_of_the_dead();
         self.orders.sweep(now_ns);
         self.keep_orders();
+        self.check_for_system_daemon()?;
         self.look_after_keeper()
     }
 

@@ -65,6 +65,7 @@ impl Service {
         // Whoever is gone again is not worth a word.
         let Ok((about, verdict)) = self.judge(key) else { return };
         let order = self.registrations.find(key, about.uid);
+        let order = order.filter(|_| self.check_display(key).is_ok());
         let (pidfd, watch) = self.watch(key);
         let mut member = Member {
             key,

@@ -80,6 +80,9 @@ pub(super) struct Orders {
     boot: String,
     written: Option<Kept>,
     unmet: BTreeMap<ProcessKey, KeptMember>,
+    /// Whether there is a file. A private session ends with its command and leaves the file of a
+    /// daemon as it is.
+    is_kept: bool,
 }
 
 impl From<Order> for KeptOrder {
@@ -98,6 +101,12 @@ impl From<KeptOrder> for Order {
 }
 
 impl Orders {
+    /// Orders of a private session: they are not read from a file and not written to one.
+    pub(super) fn unkept() -> Self {
+        let (path, boot) = (PathBuf::new(), String::new());
+        Self { path, boot, written: None, unmet: BTreeMap::new(), is_kept: false }
+    }
+
     /// What the last daemon left in that folder, the registrations among it, and what is wrong
     /// with it.
     pub(super) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>, Option<String>) {
@@ -113,7 +122,7 @@ impl Orders {
         let registrations = kept.registrations.into_iter();
         let registrations = registrations.filter(|known| lives(known.process)).collect();
         let boot = boot.trim().to_owned();
-        (Self { path, boot, written: None, unmet }, registrations, problem)
+        (Self { path, boot, written: None, unmet, is_kept: true }, registrations, problem)
     }
 
     /// What was known of a process that is met now.
@@ -149,7 +158,7 @@ impl Orders {
     /// If it cannot be written; then the old file stands.
     pub(super) fn write(&mut self, mut kept: Kept) -> io::Result<()> {
         kept.members.extend(self.unmet.values().copied());
-        if self.written.as_ref() == Some(&kept) {
+        if !self.is_kept || self.written.as_ref() == Some(&kept) {
             return Ok(());
         }
         if kept == Kept::default() {

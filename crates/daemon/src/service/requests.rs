@@ -3,6 +3,8 @@
 mod change;
 mod queues;
 
+pub(super) use change::drives_display;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 

@@ -1,14 +1,15 @@
 //! From nothing to a daemon that is ready.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
 
 use gpreempt_core::driver::Driver;
 use gpreempt_device::controller::{Numbering, Waker};
 use gpreempt_device::emulated::EmulatedBackend;
+use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::nvidia::backend::NvidiaBackend;
-use gpreempt_device::nvidia::driver::{Driver as NvidiaDriver, DriverError};
 use gpreempt_device::nvidia::hold::GripSettings;
 use gpreempt_device::urgency;
 use gpreempt_wire::socket_path::Surroundings;
@@ -17,7 +18,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::alarm::Alarm;
 use super::amd;
 use super::backends::Backends;
+use super::gate::{GateError, Passed, driver_for_changes, for_private_session};
 use super::guard::{Found, Guard};
+use super::lock::{LockError, Owner};
 use super::log::Log;
 use super::notify::Notifier;
 use super::orders::Orders;
@@ -28,7 +31,7 @@ use super::sessions::Sessions;
 use super::signals::Signals;
 use super::{Failure, Options, Service};
 use crate::accounts::Accounts;
-use crate::config::{Config, DEFAULT_PATH, LoadError, ServiceConfig};
+use crate::config::{Config, DEFAULT_PATH, LoadError, LogLevel, ServiceConfig};
 
 impl Options {
     /// Reads the configuration. The usual file need not be there; one that was named has to be.
@@ -36,6 +39,9 @@ impl Options {
     /// # Errors
     /// What is wrong with it: one line.
     pub fn load_config(&self) -> Result<Config, LoadError> {
+        if let Some(private) = &self.private {
+            return Ok(private.config());
+        }
         match &self.config {
             Some(path) => Config::load(path),
             None => match Config::load(Path::new(DEFAULT_PATH)) {
@@ -68,38 +74,74 @@ impl Options {
     }
 }
 
+/// The process that a service runs in.
+#[derive(Debug)]
+pub(super) enum Host {
+    /// gpreemptd: the service has the process for itself.
+    Program,
+    /// A command, which keeps its signals and gets the problems.
+    Command {
+        /// What the command asks for.
+        signals: Signals,
+        /// Where problems go.
+        problems: Sender<String>,
+    },
+}
+
+impl Host {
+    /// Prepares the process, as far as it is the service's: its signals, its log, its manager.
+    fn prepare(self, level: LogLevel) -> std::io::Result<(Signals, Log, Notifier)> {
+        match self {
+            Self::Program => {
+                raise_file_limit();
+                let signals = Signals::take_over()?;
+                Ok((signals, Log::new(level), Notifier::from_environment()))
+            }
+            Self::Command { signals, problems } => {
+                Ok((signals, Log::to_command(problems), Notifier::none()))
+            }
+        }
+    }
+}
+
 impl Service {
     /// Takes the socket, undoes what others left behind, and meets who is there.
-    pub(super) fn start(options: Options) -> Result<Self, Failure> {
+    pub(super) fn start(options: Options, host: Host) -> Result<Self, Failure> {
         let text = |error: std::io::Error| error.to_string();
         let input = |sentence: String| Failure::Input(sentence);
         let config = options.load_config().map_err(|error| input(error.to_string()))?;
         let accounts = Accounts::load().map_err(text)?;
-        let mut log = Log::new(config.service.log);
-        raise_file_limit();
         urgency::come_first();
         // Before anything else happens: from here on a signal ends us in good order.
-        let signals = Signals::take_over().map_err(text)?;
+        let (signals, mut log, notifier) = host.prepare(config.service.log).map_err(text)?;
         let poller = Poller::new().map_err(text)?;
         let socket = options.socket_path(&config).map_err(input)?;
-        let sessions = Sessions::listen(&socket, &poller)?;
-        let (guard, ledger, found) = Guard::start(options.state.as_deref()).map_err(|error| {
-            format!("nothing can be undone without a journal, so nothing is done: {error}")
-        })?;
+        let sessions = Sessions::listen(&socket, &poller)
+            .map_err(|problem| explain_listen(&options, problem))?;
+        let command = options.private.as_ref().map(|private| private.command.as_str());
+        let (guard, ledger, found) = Guard::start(options.state.as_deref(), command)
+            .map_err(|error| explain_lock(&options, error))?;
         tell_of_left_behind(&found, &mut log);
         let waker = Waker::new().map_err(text)?;
         poller.watch(&signals, Source::Signals).map_err(text)?;
         poller.watch(&waker, Source::Devices).map_err(text)?;
         let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
-        let (orders, registrations, problem) = Orders::load(guard.root());
+        let (orders, registrations, problem) = match command {
+            Some(_) => (Orders::unkept(), Vec::new(), None),
+            None => Orders::load(guard.root()),
+        };
         problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = Driver::new(config.scheduler.core).map_err(|error| error.to_string())?;
         let mut service = Self {
-            environment_names: config.environment_names(),
+            environment_names: match command {
+                // A command names the processes itself.
+                Some(_) => Default::default(),
+                None => config.environment_names(),
+            },
             own_uid: rustix::process::geteuid().as_raw(),
             started_ns: monotonic_ns(),
-            notifier: Notifier::from_environment(),
+            notifier,
             scrape: scrape.transpose()?,
             options,
             config,
@@ -145,8 +187,39 @@ fn tell_of_left_behind(found: &Found, log: &mut Log) {
         let count = found.cleaned;
         log.info(format_args!("what {count} sessions left behind was undone"));
     }
+    if let Some(other) = &found.other {
+        log.warn(format_args!("{other} of another user controls GPUs as well; end it"));
+    }
     if let Some(problem) = &found.problem {
         log.warn(format_args!("something was left behind that cannot be undone yet: {problem}"));
+    }
+}
+
+/// Why the socket cannot be had: the owner of the lock has it, if that is a private session.
+fn explain_listen(options: &Options, problem: String) -> Failure {
+    let journal = match &options.state {
+        Some(folder) => Journal::at(folder.clone()),
+        None => Journal::open(),
+    };
+    let owner = journal.ok().and_then(|journal| Owner::living(journal.root()));
+    match owner.filter(Owner::is_private) {
+        Some(owner) => explain_lock(options, LockError::Private(owner)),
+        None => Failure::Work(problem),
+    }
+}
+
+/// Why the journal cannot be had. For a command it is the wrong moment, not a failure.
+fn explain_lock(options: &Options, error: LockError) -> Failure {
+    match error {
+        LockError::Os(error) => Failure::Work(format!(
+            "nothing can be undone without a journal, so nothing is done: {error}"
+        )),
+        held @ (LockError::Private(_) | LockError::Daemon { .. } | LockError::Unnamed(_)) => {
+            match &options.private {
+                Some(_) => Failure::Input(held.to_string()),
+                None => Failure::Work(held.to_string()),
+            }
+        }
     }
 }
 
@@ -171,12 +244,16 @@ pub(super) fn controllers(
         Ok::<Numbering, String>(Numbering::of(index).since(monotonic_ns() >> 20))
     };
     if options.use_nvidia {
-        match nvidia_allowed(config.scheduler.allow_untested_driver) {
-            Ok(version) => {
+        match nvidia_allowed(options, config.scheduler.allow_untested_driver) {
+            Ok(Passed { version, notes }) => {
                 let numbering = numbering(&backends)?;
                 let nvidia = NvidiaBackend::new(ledger.clone(), numbering, waker.clone());
                 let mut nvidia = nvidia.map_err(|error| error.to_string())?;
                 log.info(format_args!("NVIDIA driver {version}"));
+                notes.into_iter().for_each(|note| log.warn(note));
+                if let Some(private) = &options.private {
+                    nvidia.set_wishes(private.wishes);
+                }
                 if config.scheduler.hold {
                     let hold_max = config.scheduler.hold_max;
                     let settings = GripSettings { hold_max, ..GripSettings::default() };
@@ -187,8 +264,14 @@ pub(super) fn controllers(
                 }
                 backends.push(Box::new(nvidia));
             }
-            Err(Unfit::Absent(why)) => log.info(why),
-            Err(Unfit::Refused(why)) => log.warn(why),
+            Err(GateError::Absent(why)) => log.info(why),
+            // A private session has other GPUs then, or it would not have started.
+            Err(why) if options.private.is_some() => log.info(why),
+            Err(GateError::Untested(version)) => log.warn(format_args!(
+                "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if \
+                 you want to be the first, set allow_untested_driver"
+            )),
+            Err(why @ (GateError::Unknown(_) | GateError::Surrounding(_))) => log.warn(why),
         }
     }
     for name in amd::sites(options) {
@@ -208,54 +291,20 @@ pub(super) fn controllers(
     Ok(backends)
 }
 
-/// Why a driver is not used.
-#[derive(Debug, PartialEq, Eq)]
-enum Unfit {
-    /// There is none.
-    Absent(String),
-    /// There is one, and nothing is changed through it.
-    Refused(String),
-}
-
-/// The version of the driver, if something may be changed through it.
-fn nvidia_allowed(allow_untested: bool) -> Result<String, Unfit> {
-    match NvidiaDriver::find() {
-        Ok(driver) => judge_driver(driver, allow_untested),
-        Err(error @ (DriverError::Absent | DriverError::NoNode(_))) => {
-            Err(Unfit::Absent(error.to_string()))
+/// Whether NVIDIA's driver may be used. A session that a user starts by hand looks at MIG and
+/// sandboxes as well.
+fn nvidia_allowed(options: &Options, allow_untested: bool) -> Result<Passed, GateError> {
+    match &options.private {
+        Some(_) => for_private_session(allow_untested),
+        None => {
+            driver_for_changes(allow_untested).map(|version| Passed { version, notes: Vec::new() })
         }
-        Err(error @ DriverError::Unknown(_)) => Err(Unfit::Refused(error.to_string())),
-    }
-}
-
-fn judge_driver(driver: NvidiaDriver, allow_untested: bool) -> Result<String, Unfit> {
-    let version = driver.version;
-    match driver.branch {
-        Some(branch) if branch.was_run() || allow_untested => Ok(version),
-        Some(_) => Err(Unfit::Refused(format!(
-            "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
-             want to be the first, set allow_untested_driver"
-        ))),
-        None => Err(Unfit::Refused(DriverError::Unknown(version).to_string())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_device::nvidia::abi::branch::Branch;
-
-    #[test]
-    fn only_drivers_that_were_tried_are_used_unless_somebody_wants_to_be_the_first() {
-        let judge = |version: &str, allow| {
-            let branch = Branch::of(version);
-            judge_driver(NvidiaDriver { version: version.to_owned(), branch }, allow)
-        };
-        assert_eq!(judge("580.159.04", false), Ok("580.159.04".to_owned()));
-        assert!(matches!(judge("570.1.1", false), Err(Unfit::Refused(_))));
-        assert!(judge("570.1.1", true).is_ok());
-        assert!(matches!(judge("610.2", true), Err(Unfit::Refused(_))));
-    }
 
     #[test]
     fn a_socket_that_was_named_is_the_one() {

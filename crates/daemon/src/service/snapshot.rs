@@ -78,6 +78,7 @@ impl Service {
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
             sessions: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
+            private: self.options.private.as_ref().map(|private| private.command.clone()),
         }
     }
 
@@ -171,6 +172,8 @@ fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
             expired: figures.expired,
             longest_us: figures.longest_us,
             quiet_us: figures.quiet_us,
+            late_looks: figures.late_looks,
+            blind_us: figures.blind_us,
             problem: None,
         },
         HoldStatus::Impossible(reason) => {

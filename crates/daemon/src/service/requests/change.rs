@@ -65,6 +65,11 @@ impl Service {
     ) -> Result<(), Refused> {
         let info = self.resolve(asker, process)?;
         check_limits(&change)?;
+        if self.roster.get(info.key).is_none() && self.is_expected(info.key) {
+            self.check_display(info.key)?;
+            self.write_down(asker.caller, &info, change);
+            return Ok(());
+        }
         self.order(asker.caller, info.key, change)
     }
 
@@ -79,6 +84,7 @@ impl Service {
         if let Some(priority) = change.priority {
             caller.check_priority(priority, open)?;
         }
+        self.check_display(key)?;
         let order = Order { change, uid: caller.uid() };
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         member.order = Some(member.order.map_or(order, |before| before.and(order)));
@@ -95,10 +101,7 @@ impl Service {
     fn controllable(&self, key: ProcessKey) -> Result<&Member, Refused> {
         let refuse = |sentence: String| Refused::new(RefusalCode::NotControlled, sentence);
         let Some(member) = self.roster.get(key) else {
-            return Err(refuse(format!(
-                "process {key} uses no GPU that gpreemptd controls; if it will, start it with \
-                 `gpreempt run`"
-            )));
+            return Err(refuse(self.explain_stranger(key)));
         };
         if member.is_ignored() {
             return Err(refuse(format!("process {key} is {}; change the rule", member.why())));
@@ -226,7 +229,7 @@ fn check_obstacle(member: &Member) -> Result<(), Refused> {
     }
 }
 
-pub(super) fn drives_display(pid: u32) -> bool {
+pub(in crate::service) fn drives_display(pid: u32) -> bool {
     node::held_by(pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Modeset))
 }
 
