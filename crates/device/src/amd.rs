@@ -24,7 +24,6 @@ mod ptrace;
 pub mod queue;
 pub mod session;
 pub mod site;
-pub mod suspension;
 pub mod topology;
 mod tracer;
 pub mod way;

@@ -1,6 +1,7 @@
 //! Commands without a daemon, with an emulated KFD and a process that uses it. Both are this very
 //! program in another role.
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -21,29 +22,42 @@ const ROLE: &str = "GPREEMPT_TEST_ROLE";
 const GFX: u32 = 90_402;
 
 /// A process that is killed when the test is over.
-struct Player(Child);
+pub(crate) struct Player(Child);
 
 impl Player {
-    fn start(role: &str, folder: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+    pub(crate) fn start(role: &str, folder: &Path) -> Self {
+        let program = std::env::current_exe().unwrap();
+        Self::spawn(&mut Self::command(&program, role, folder))
+    }
+
+    /// This program in a role.
+    pub(crate) fn command(program: &Path, role: &str, folder: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
             .args(["--exact", "amd::plays_a_role", "--nocapture"])
             .env(ROLE, format!("{role} {}", folder.display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         // Somebody has to read what it says, or it would wait for that.
         let mut out = child.stdout.take().unwrap();
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         Self(child)
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
     /// Ends it in good order: a load proves that every kernel ran exactly once.
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         assert!(self.0.wait().unwrap().success(), "its work is not exact");
@@ -76,7 +90,29 @@ fn plays_a_role() {
         load.run(&Stop::on_signals().unwrap()).unwrap();
         return;
     }
-    let model = DeviceModel::built_in("mi300x").unwrap();
+    if role == "daemon" {
+        let options = gpreempt_daemon::service::Options {
+            config: Some(folder.join("config.toml")),
+            socket: Some(folder.join("gpreemptd.sock")),
+            state: Some(folder.join("state")),
+            emulated: vec![folder.join("gpu")],
+            ..Default::default()
+        };
+        let result = gpreempt_daemon::service::run(options);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+        return;
+    }
+    let mut model = DeviceModel::built_in("mi300x").unwrap();
+    if role == "gpu" {
+        // One small device, which a single kernel fills.
+        model.compute_units = 1;
+        let machine = MachineKind::Cwsr;
+        let options = Options { socket: folder.join("gpu"), model, machine, devices: 1 };
+        let mut server = Server::bind(options).unwrap();
+        let (stop, _signal) = UnixStream::pair().unwrap();
+        server.run(stop.as_fd()).unwrap();
+        return;
+    }
     let (socket, machine) = (folder.join(GPU_SOCKET), MachineKind::Cwsr);
     let options = Options { socket, model, machine, devices: 1 };
     let (kernel, own_calls) = match role.strip_suffix("+patched") {
@@ -140,7 +176,7 @@ impl Scene {
     }
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < end, "in vain: {what}");
@@ -157,7 +193,7 @@ fn a_process_is_suspended_and_preempted() {
         let mut suspend = scene.command(&["suspend", &pid, "--for", "600s"]);
         let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
         until("it is off", || scene.is_stopped());
-        assert!(scene.text(&["ps"]).contains("stopped"), "{kernel}");
+        assert!(scene.text(&["ps"]).contains("suspended"), "{kernel}");
         let (own, signal) = (Pid::from_child(&child), Signal::INT);
         kill_process(own, signal).unwrap();
         assert!(child.wait().unwrap().success(), "{kernel}");
@@ -192,12 +228,38 @@ fn nobody_stays_off_when_a_command_is_killed() {
 }
 
 #[test]
+fn an_attach_is_undone_when_it_is_killed() {
+    let scene = Scene::new("amd-attach", "6.12.103");
+    let high = Player::start("load", &scene.folder.0.join("kfd"));
+    until("another load", || scene.text(&["ps"]).contains(&high.pid()));
+    let (low, high_pid) = (format!("{}:2", scene.load.pid()), format!("{}:12", high.pid()));
+    for signal in [Signal::KILL, Signal::HUP] {
+        let mut attach = scene.command(&["attach", &low, &high_pid, "--json"]);
+        let mut child = attach.stdout(Stdio::piped()).spawn().unwrap();
+        until("it is off", || scene.is_stopped());
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().success(), signal == Signal::HUP);
+        assert_eq!(said.contains("\"over\""), signal == Signal::HUP, "{said}");
+        let attached = said.lines().find(|line| line.contains("\"attached\"")).unwrap();
+        assert!(attached.contains("\"contexts\":null"), "{attached}");
+        until("it is on", || !scene.is_stopped());
+    }
+    scene.load.finish();
+    high.finish();
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let scene = Scene::new("amd-bad", "6.12.103");
     if !Path::new("/sys/module/nvidia").exists() {
-        for command in ["suspend", "preempt"] {
-            let line = scene.complaint(&[command, "999999999"]);
+        let own = std::process::id().to_string();
+        for command in ["suspend", "preempt", "attach"] {
+            let line = scene.complaint(&[command, &own]);
             assert!(line.contains("uses no AMD GPU"), "{line}");
+            let line = scene.complaint(&[command, "999999999"]);
+            assert!(line.contains("there is no process 999999999"), "{line}");
         }
     }
     let line = scene.complaint(&["suspend", "--gpu", "7", "--everything"]);
