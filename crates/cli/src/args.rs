@@ -146,6 +146,10 @@ pub(crate) struct DoctorArgs {
 /// Who uses the GPUs, and how they are scheduled where gpreemptd is running.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PsArgs {
+    /// Show what the devices themselves tell, whichever service runs: groups, channels, time
+    /// slices and context switches.
+    #[arg(long)]
+    pub(crate) hardware: bool,
     /// Also processes that have nothing on a GPU or are left alone
     #[arg(long)]
     pub(crate) all: bool,

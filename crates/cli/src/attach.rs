@@ -1,389 +1,290 @@
-//! `gpreempt attach`: priorities for processes that already run, without a daemon.
+//! `gpreempt attach`: priorities for processes that already run, until the command ends.
 
 mod account;
-mod devices;
-mod family;
+mod beside;
+mod look;
 mod options;
 mod plan;
+mod regrouped;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use gpreempt_core::config::Config;
-use gpreempt_core::driver::Driver;
-use gpreempt_core::event::{Event, TaskTraits};
-use gpreempt_core::id::TaskId;
-use gpreempt_core::priority::{Class, Priority};
-use gpreempt_core::time::Instant;
-use gpreempt_device::act;
-use gpreempt_device::controller::{HoldStatus, Note, Waker};
-use gpreempt_device::hold_pages::HoldPages;
-use gpreempt_device::journal::Journal;
-use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
-use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::backend::Wishes;
-use gpreempt_device::nvidia::hold::GripSettings;
-use gpreempt_device::nvidia::node::Node;
-use gpreempt_device::nvidia::survey::{LookError, look};
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
-
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use gpreempt_core::priority::Priority;
+use gpreempt_wire::client::{ClientError, Follow};
+use gpreempt_wire::event::{Event, EventKind};
+use gpreempt_wire::request::Request;
+use gpreempt_wire::role::Role;
+use gpreempt_wire::state::{Snapshot, TaskSnapshot};
+use gpreempt_wire::traits::TraitsChange;
 
 use crate::args::AttachArgs;
-use crate::control::{Answer, Listener, Request};
 use crate::daemon;
 use crate::failure::Failure;
-use account::Account;
-pub(crate) use account::Voice;
-pub(crate) use devices::Gates;
-use devices::{Devices, Seen};
+use crate::link::{Link, refuse_beside_private_session};
+use crate::stop::Stop;
+pub(crate) use account::{Account, Voice};
+use regrouped::Regrouped;
 
-/// How long the loop sleeps at the most, so that signals and requests are noticed.
-const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// How long the command waits for events at the most, so that signals are noticed.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+/// How long an attached process may take until its contexts are known.
+const CONTEXTS_MAX: Duration = Duration::from_millis(100);
+/// How often it is looked meanwhile.
+const CONTEXTS_STEP: Duration = Duration::from_millis(2);
 
 pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
-    if !args.dry_run {
-        daemon::refuse_beside("schedules the GPUs", "`gpreempt set PID -p PRIORITY`")?;
-    }
-    let gates = Gates::look(args.driver)?;
+    refuse_named_twice(args)?;
     if args.dry_run {
-        return plan::print(&targets(args, &gates)?, args);
+        return plan::print(&look::targets(args)?, args);
     }
-    let journal = Journal::open().map_err(Failure::run)?;
-    // From here on nobody else attaches until those we look at are written down as ours. What was
-    // left behind has to be undone before we look, or we would take it for the original.
-    let lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
-    refuse_rivals(&journal, args)?;
-    let targets = targets(args, &gates)?;
-    refuse_rivals(&journal, args)?;
+    let stop = Stop::on_signals()?;
+    refuse_beside_private_session()?;
+    let mut link = Link::open(&options::wanted(args))?;
+    if !link.is_private() {
+        let snapshot = daemon::snapshot(&mut link.client)?;
+        beside::refuse_what_only_a_session_can(args, &snapshot)?;
+    }
     let voice = if args.json { Voice::Json } else { Voice::Text };
-    let (config, hold) = (options::config(args), options::hold(args));
-    let mut attach = Attach::begin(gates, journal, config, hold, voice)?;
-    let added = targets
-        .iter()
-        .try_for_each(|(process, traits)| attach.add(process, *traits, options::wishes(args)));
-    drop(lock);
-    let result = added.and_then(|()| {
-        attach.judge_others();
-        attach.run(args.time)
-    });
-    // Whatever happened, everything is put back before we leave.
-    attach.end()?;
+    let follow = link.another(Role::Monitor)?.follow(&Request::Follow);
+    let follow = follow.map_err(|error| daemon::failure(&error))?;
+    let mut attach = Attach::new(link, follow, Account::new(voice));
+    let result = attach.begin(args).and_then(|()| attach.run(args.time, &stop));
+    // Whatever happened, everything is put back before the command ends.
+    let account = attach.end()?;
     result?;
-    attach.account.over()
+    account.over()
 }
 
-/// Whom the arguments name, and what they get.
-fn targets(args: &AttachArgs, gates: &Gates) -> Result<Vec<(Seen, TaskTraits)>, Failure> {
-    let mut targets: Vec<(Seen, TaskTraits)> = Vec::new();
-    for target in &args.processes {
-        let pid = target.pid;
-        let process = gates.see(pid)?;
-        if targets.iter().any(|(known, _)| known.info().key == process.info().key) {
-            return Err(Failure::input(format_args!("process {pid} is named twice")));
-        }
-        if let Seen::Nvidia(process) = &process {
-            if let Err(problem) = &process.clients {
-                return Err(Failure::input(problem));
-            }
-            if process.nodes.iter().any(|held| held.node == Node::Modeset) {
-                return Err(Failure::input(format_args!(
-                    "process {pid} drives a display; with a priority it could freeze the screen"
-                )));
-            }
-        }
-        // PANIC: the arguments allow 0 to 15 only.
-        let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");
-        let weight = target.weight.unwrap_or(1);
-        targets.push((process, TaskTraits { priority, weight, ..TaskTraits::default() }));
+fn refuse_named_twice(args: &AttachArgs) -> Result<(), Failure> {
+    let mut pids = BTreeSet::new();
+    match args.processes.iter().find(|target| !pids.insert(target.pid)) {
+        Some(target) => Err(Failure::input(format_args!("process {} is named twice", target.pid))),
+        None => Ok(()),
     }
-    Ok(targets)
-}
-
-/// Refuses to attach beside another session. Two that do not know of each other would each leave
-/// one low process runnable with the shortest slice, and those two starve each other (measured: no
-/// progress at all); and what one changes the other would take for the original.
-fn refuse_rivals(journal: &Journal, args: &AttachArgs) -> Result<(), Failure> {
-    let Some(rival) = rival_in(journal, |_| false)? else { return Ok(()) };
-    let same = args.processes.iter().any(|target| target.pid == rival.pid);
-    let problem = if same { "is attached already" } else { "is attached by another command" };
-    Err(Failure::input(format_args!(
-        "process {rival} {problem}; end that command first, or attach all processes in one"
-    )))
-}
-
-/// A process that began to use a device, on the devices that it uses.
-fn see(process: ProcessKey) -> Result<Seen, LookError> {
-    if crate::amd::is_user(process.pid) {
-        return Ok(Seen::Amd(ProcessInfo::read(process.pid)?));
-    }
-    look(process.pid).map(Seen::Nvidia)
-}
-
-/// A process that another session has changed.
-fn rival_in(
-    journal: &Journal,
-    is_own: impl Fn(ProcessKey) -> bool,
-) -> Result<Option<ProcessKey>, Failure> {
-    journal.sessions().map_err(Failure::run)?;
-    let sessions = journal.with_others().into_iter().flat_map(|j| j.sessions().unwrap_or_default());
-    let mut entries = sessions.flat_map(|session| session.entries().unwrap_or_default());
-    let rival = entries.find(|entry| !is_own(entry.process) && entry.process.check().is_ok());
-    Ok(rival.map(|entry| entry.process))
 }
 
 /// A running command.
-pub(crate) struct Attach {
-    journal: Journal,
-    backend: Devices,
-    driver: Driver,
-    keeper: Keeper,
-    listener: Listener,
+struct Attach {
+    link: Link,
+    follow: Follow,
     account: Account,
-    tasks: BTreeMap<TaskId, Attached>,
-    last_task: u64,
-    expected: Option<Expected>,
-    waker: Waker,
-}
-
-/// Whoever is to be attached as soon as it uses a GPU: a process and its children.
-#[derive(Clone, Copy)]
-struct Expected {
-    root: u32,
-    traits: TaskTraits,
+    targets: BTreeMap<u32, Target>,
+    /// Queues that were counted already.
+    queues: BTreeSet<u64>,
+    regrouped: Regrouped,
 }
 
 /// An attached process.
-#[derive(Clone, Copy)]
-struct Attached {
-    pid: u32,
-    traits: TaskTraits,
+struct Target {
+    /// Its place among those that were named, from 1.
+    task: u64,
+    priority: Priority,
+    /// What it had before, if it was scheduled.
+    before: Option<TraitsChange>,
 }
 
 impl Attach {
-    /// Begins a session with nobody in it.
-    pub(crate) fn begin(
-        gates: Gates,
-        journal: Journal,
-        config: Config,
-        hold: Option<GripSettings>,
-        voice: Voice,
-    ) -> Result<Self, Failure> {
-        let session = journal.begin().map_err(Failure::run)?;
-        let holds = HoldPages::new().map_err(Failure::run)?;
-        let keeper = Keeper::start_with(&session, Some(&holds)).map_err(Failure::run)?;
-        let listener = Listener::new(&session).map_err(Failure::run)?;
-        let waker = Waker::new().map_err(Failure::run)?;
-        let ledger = Ledger::new(session).with_holds(Some(holds));
-        let mut backend = Devices::new(gates, &ledger, &waker).map_err(Failure::run)?;
-        let problem = hold.map(|settings| backend.enable_holds(settings)).transpose();
-        let problem = problem.map_err(Failure::run)?.flatten();
-        let driver = Driver::new(config).map_err(Failure::run)?;
-        let (mut account, tasks) = (Account::new(voice), BTreeMap::new());
-        if let Some(problem) = problem {
-            account.problem(&problem)?;
+    fn new(link: Link, follow: Follow, account: Account) -> Self {
+        let (targets, queues) = (BTreeMap::new(), BTreeSet::new());
+        Self { link, follow, account, targets, queues, regrouped: Regrouped::default() }
+    }
+
+    /// Gives the named processes their priorities: all of them, or none.
+    fn begin(&mut self, args: &AttachArgs) -> Result<(), Failure> {
+        let before = daemon::snapshot(&mut self.link.client)?;
+        let is_known = |pid: u32| before.tasks.iter().any(|task| task.pid == pid);
+        // Those of which the service knows nothing come first: it refuses most of them, and then
+        // the others stay as they are.
+        let named = (1..).zip(&args.processes);
+        let (known, strange): (Vec<_>, Vec<_>) = named.partition(|(_, named)| is_known(named.pid));
+        for (task, named) in strange.into_iter().chain(known) {
+            let process = daemon::process(named.pid)?;
+            // PANIC: the arguments allow 0 to 15 only.
+            let priority =
+                Priority::new(named.priority.unwrap_or(args.priority)).expect("a priority");
+            let weight = named.weight.and_then(std::num::NonZeroU32::new);
+            let change = TraitsChange { priority: Some(priority), weight, deadline_us: None };
+            daemon::tell(&mut self.link.client, &Request::Set { process, change })?;
+            let had = before.tasks.iter().find(|task| task.pid == named.pid);
+            let before = had.and_then(|had| beside::traits_of(had, named.weight.is_some()));
+            self.targets.insert(named.pid, Target { task, priority, before });
         }
-        let (last_task, expected) = (0, None);
-        Ok(Self {
-            journal,
-            backend,
-            driver,
-            keeper,
-            listener,
-            account,
-            tasks,
-            last_task,
-            expected,
-            waker,
-        })
+        let snapshot = self.contexts()?;
+        for named in &args.processes {
+            let Some(target) = self.targets.get(&named.pid) else { continue };
+            let task = snapshot.tasks.iter().find(|task| task.pid == named.pid);
+            self.queues.extend(task.into_iter().flat_map(|t| t.queues.iter().map(|q| q.id)));
+            self.account.attached(named.pid, task, target.priority)?;
+        }
+        Ok(())
     }
 
-    /// From now on a process and its children are attached as soon as they use a GPU.
-    pub(crate) fn expect(&mut self, root: u32, traits: TaskTraits) {
-        self.expected = Some(Expected { root, traits });
-    }
-
-    /// Puts everybody back as they were.
-    pub(crate) fn end(&mut self) -> Result<(), Failure> {
-        for (task, attached) in &self.tasks {
-            for queue in self.backend.queues_of(*task) {
-                if let Some(HoldStatus::Ready(figures)) = self.backend.hold_of(queue) {
-                    // Whoever cannot be told must be put back all the same.
-                    let _ = self.account.held(attached.pid, figures);
-                }
+    /// What the service knows when the contexts of all targets were found, or do not come.
+    fn contexts(&mut self) -> Result<Snapshot, Failure> {
+        let until = Instant::now() + CONTEXTS_MAX;
+        loop {
+            let snapshot = daemon::snapshot(&mut self.link.client)?;
+            let has_contexts = |pid: &u32| {
+                let task = snapshot.tasks.iter().find(|task| task.pid == *pid);
+                task.is_some_and(|task| !task.queues.is_empty())
+            };
+            if self.targets.keys().all(has_contexts) || Instant::now() >= until {
+                return Ok(snapshot);
             }
+            std::thread::sleep(CONTEXTS_STEP);
         }
-        self.backend.release_all().map_err(Failure::run)
     }
 
-    fn add(&mut self, process: &Seen, traits: TaskTraits, wishes: Wishes) -> Result<(), Failure> {
-        // Somebody may have been detached since, so it is not enough to count them.
-        self.last_task += 1;
-        let task = TaskId(self.last_task);
-        self.tell_scheduler(Event::TaskAppeared { task, traits })?;
-        if let Err(problem) = self.backend.adopt(task, process, wishes) {
-            self.tell_scheduler(Event::TaskVanished { task })?;
-            return Err(Failure::input(problem));
-        }
-        self.backend.set_priority(task, traits.priority);
-        self.tasks.insert(task, Attached { pid: process.info().key.pid, traits });
-        let contexts = match process {
-            Seen::Nvidia(_) => Some(self.backend.queues_of(task).len()),
-            // They are listed when there is a session, which takes a moment.
-            Seen::Amd(_) => None,
-        };
-        self.account.attached(process.info(), traits.priority, contexts)
-    }
-
-    fn tell_scheduler(&mut self, event: Event) -> Result<(), Failure> {
-        let now = Instant::from_nanos(monotonic_ns());
-        self.driver.tell(now, event).map_err(Failure::run)
-    }
-
-    /// The loop: the same that the simulator runs.
-    fn run(&mut self, time: Option<Duration>) -> Result<(), Failure> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::run)?;
-        }
-        let until = time.map(|time| std::time::Instant::now() + time);
-        while !stop.load(Ordering::Relaxed) && !self.tasks.is_empty() {
-            if until.is_some_and(|until| std::time::Instant::now() >= until) {
+    /// Until the time is over, the command is told to end, or no target is left.
+    fn run(&mut self, time: Option<Duration>, stop: &Stop) -> Result<(), Failure> {
+        let until = time.map(|time| Instant::now() + time);
+        while !stop.is_set() && !self.targets.is_empty() && !self.link.has_ended() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
                 break;
             }
-            self.turn()?;
-        }
-        Ok(())
-    }
-
-    /// One turn of the loop, and the sleep after it.
-    pub(crate) fn turn(&mut self) -> Result<(), Failure> {
-        if self.keeper.has_died() {
-            return Err(Failure::run("the keeper was killed; everything was undone"));
-        }
-        self.keeper.beat();
-        let now = Instant::from_nanos(monotonic_ns());
-        let wait = self.driver.step(now, &mut self.backend);
-        self.tell()?;
-        self.listen()?;
-        self.sleep(Duration::from_nanos(wait.as_nanos()).min(SLEEP_MAX));
-        Ok(())
-    }
-
-    /// Sleeps until it is time or a worker is done.
-    fn sleep(&self, time: Duration) {
-        let nanos = i64::from(time.subsec_nanos());
-        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: nanos };
-        let mut fds = [rustix::event::PollFd::new(&self.waker, rustix::event::PollFlags::IN)];
-        // A signal wakes us as well, which is what it is for.
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
-        self.waker.clear();
-    }
-
-    /// Passes on what happened.
-    fn tell(&mut self) -> Result<(), Failure> {
-        while let Some(note) = self.backend.poll_note() {
-            if let Note::Ended(task) = &note {
-                self.forget(*task)?;
+            for problem in self.link.take_problems() {
+                self.account.problem(&problem)?;
             }
-            match (&note, self.expected) {
-                (Note::Appeared(process), Some(expected))
-                    if family::descends(process.pid, expected.root) =>
-                {
-                    self.take_in(*process, expected.traits)?;
-                }
-                _ => self.account.note(&note)?,
+            match self.follow.next_within(left.unwrap_or(WAIT_MAX).min(WAIT_MAX)) {
+                Ok(Some(event)) => self.take(&event)?,
+                Ok(None) => self.tell_regrouped()?,
+                // A private session says itself why it ended.
+                Err(ClientError::HungUp) if self.link.is_private() => break,
+                Err(error) => return Err(daemon::failure(&error)),
             }
         }
-        while let Some(decision) = self.driver.scheduler_mut().poll_decision() {
-            let process = self.backend.process_of(decision.queue);
-            self.account.decision(process, &decision)?;
-        }
         Ok(())
     }
 
-    /// Attaches somebody who was expected. What does not work is said, and it runs as it is.
-    fn take_in(&mut self, process: ProcessKey, traits: TaskTraits) -> Result<(), Failure> {
-        let is_own = |rival: ProcessKey| self.tasks.values().any(|own| own.pid == rival.pid);
-        let taken = match rival_in(&self.journal, is_own)? {
-            Some(rival) => Err(format!("another command has attached process {rival}")),
-            None => see(process).map_err(|error| error.to_string()),
+    fn take(&mut self, event: &Event) -> Result<(), Failure> {
+        let Some(process) = event.process else {
+            return if self.is_decision(event) { self.account.decision(event) } else { Ok(()) };
         };
-        let added = match taken {
-            Ok(Seen::Nvidia(seen)) if seen.nodes.iter().any(|n| n.node == Node::Modeset) => {
-                return Ok(());
+        let pid = process.pid();
+        let is_target = self.targets.contains_key(&pid);
+        match (event.kind, event.queue) {
+            _ if self.is_decision(event) => self.account.decision(event),
+            (EventKind::Appeared, 0) if !is_target => {
+                self.account.appeared(pid, event.name.as_str())
             }
-            Ok(seen) => self.add(&seen, traits, Wishes::default()),
-            Err(problem) => Err(Failure::input(problem)),
-        };
-        self.judge_others();
-        match added {
-            Err(Failure::Input(problem)) => {
-                self.account.problem(&format!("{process} runs without a priority: {problem}"))
+            (EventKind::Appeared, queue) if is_target && queue != 0 => {
+                if self.queues.insert(queue) {
+                    self.regrouped.appeared(pid);
+                }
+                Ok(())
             }
-            other => other,
+            (EventKind::Vanished, 0) => self.take_end(pid),
+            (EventKind::Vanished, queue) => {
+                if self.queues.remove(&queue) && is_target {
+                    self.regrouped.vanished(pid);
+                }
+                Ok(())
+            }
+            (EventKind::Changed, _) => self.take_change(pid, event.priority),
+            (_, _) => Ok(()),
         }
     }
 
-    /// Does what was asked for from other terminals.
-    fn listen(&mut self) -> Result<(), Failure> {
-        let mut requests = Vec::new();
-        let attached: Vec<(TaskId, u32)> =
-            self.tasks.iter().map(|(task, attached)| (*task, attached.pid)).collect();
-        self.listener.serve(|request| {
-            let pid = request.pid();
-            if matches!(request, Request::Set { priority, .. } if priority > 15) {
-                return Answer::Refused("a priority is a number from 0 to 15".to_owned());
+    /// Whether this is a decision of the scheduler that concerns this command: in its own session
+    /// all of them, beside a daemon those about its processes.
+    fn is_decision(&self, event: &Event) -> bool {
+        let is_own = |event: &Event| {
+            event.process.is_some_and(|process| self.targets.contains_key(&process.pid()))
+        };
+        let kinds = [
+            EventKind::Preempt,
+            EventKind::Resume,
+            EventKind::Boost,
+            EventKind::Linger,
+            EventKind::Fault,
+        ];
+        kinds.contains(&event.kind) && (self.link.is_private() || is_own(event))
+    }
+
+    fn take_end(&mut self, pid: u32) -> Result<(), Failure> {
+        self.regrouped.forget(pid);
+        match self.targets.remove(&pid) {
+            Some(target) => self.account.ended(target.task),
+            None => Ok(()),
+        }
+    }
+
+    /// A process has another priority, or none: another command asked for it.
+    fn take_change(&mut self, pid: u32, priority: Option<Priority>) -> Result<(), Failure> {
+        let Some(target) = self.targets.get_mut(&pid) else { return Ok(()) };
+        match priority {
+            None => {
+                self.targets.remove(&pid);
+                self.account.detached(pid)
             }
-            match attached.iter().find(|(_, attached)| *attached == pid) {
-                Some((task, _)) => {
-                    requests.push((*task, request));
-                    Answer::Done
-                }
-                None => Answer::NotMine,
+            Some(priority) if priority != target.priority => {
+                target.priority = priority;
+                self.account.set(pid, priority)
             }
-        });
-        for (task, request) in requests {
-            match request {
-                Request::Set { priority, .. } => {
-                    let Some(priority) = Priority::new(priority) else { continue };
-                    let Some(attached) = self.tasks.get_mut(&task) else { continue };
-                    attached.traits.priority = priority;
-                    let traits = attached.traits;
-                    self.backend.set_priority(task, priority);
-                    self.tell_scheduler(Event::TaskChanged { task, traits })?;
-                    self.judge_others();
-                }
-                Request::Detach { .. } => self.forget(task)?,
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn tell_regrouped(&mut self) -> Result<(), Failure> {
+        for (pid, appeared, vanished) in self.regrouped.take() {
+            if let Some(target) = self.targets.get(&pid) {
+                self.account.regrouped(target.task, appeared, vanished)?;
             }
-            self.account.request(&request)?;
         }
         Ok(())
     }
 
-    /// Puts a process back as it was.
-    fn forget(&mut self, task: TaskId) -> Result<(), Failure> {
-        if self.tasks.remove(&task).is_some() {
-            self.tell_scheduler(Event::TaskVanished { task })?;
-            self.backend.release(task);
-            self.judge_others();
+    /// Puts every target back as it was.
+    fn end(mut self) -> Result<Account, Failure> {
+        self.tell_holds();
+        let restored = match self.link.is_private() {
+            // The end of its service restores everything.
+            true => Ok(()),
+            false => self.restore(),
+        };
+        drop(self.follow);
+        for problem in self.link.take_problems() {
+            // What cannot be told must be put back all the same.
+            let _ = self.account.problem(&problem);
         }
-        Ok(())
+        self.link.end()?;
+        restored?;
+        Ok(self.account)
     }
 
-    /// Whom the attached processes are compared with where all of them are of one class: everybody
-    /// else on the GPU, who is not touched.
-    fn judge_others(&mut self) {
-        let has =
-            |class: Class| self.tasks.values().any(|own| own.traits.priority.class() == class);
-        let others = match (has(Class::Low), has(Class::High)) {
-            (true, false) => Priority::new(8),
-            (false, true) => Priority::new(7),
-            (true, true) | (false, false) => None,
-        };
-        self.backend.set_others(others);
+    /// How often the device was held for each target, as far as the service still answers.
+    fn tell_holds(&mut self) {
+        let Ok(snapshot) = daemon::snapshot(&mut self.link.client) else { return };
+        let is_target = |task: &&TaskSnapshot| self.targets.contains_key(&task.pid);
+        for task in snapshot.tasks.iter().filter(is_target) {
+            let holds = task.queues.iter().filter_map(|queue| queue.hold.as_ref());
+            for hold in holds.filter(|hold| hold.problem.is_none()) {
+                // Whatever cannot be told must be put back all the same.
+                let _ = self.account.held(task.pid, hold);
+            }
+        }
+    }
+
+    /// Gives every target back what it had beside a daemon.
+    fn restore(&mut self) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for (pid, target) in std::mem::take(&mut self.targets) {
+            let process = daemon::process(pid)?;
+            let request = match target.before {
+                Some(change) => Request::Set { process, change },
+                None => Request::Detach { process },
+            };
+            match self.link.client.expect_ok(&request) {
+                // One that ended just now has nothing to be given back.
+                Ok(()) | Err(ClientError::Refused(_)) => {}
+                Err(error) => {
+                    let failure = daemon::failure(&error);
+                    result = result.and(Err(failure));
+                }
+            }
+        }
+        result
     }
 }

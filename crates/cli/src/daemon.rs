@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use gpreempt_daemon::service::Owner;
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
@@ -13,7 +14,7 @@ use gpreempt_wire::state::Snapshot;
 use crate::failure::Failure;
 
 /// What the daemon's log calls us.
-const PROGRAM: &str = concat!("gpreempt ", env!("CARGO_PKG_VERSION"));
+pub(crate) const PROGRAM: &str = concat!("gpreempt ", env!("CARGO_PKG_VERSION"));
 
 /// The daemon; nothing if none is running, so that a command can do without.
 pub(crate) fn find() -> Result<Option<Client>, Failure> {
@@ -24,15 +25,17 @@ pub(crate) fn find() -> Result<Option<Client>, Failure> {
     }
 }
 
-/// Refuses to do something that a running daemon does, or would undo; says what to use.
-pub(crate) fn refuse_beside(what: &str, instead: &str) -> Result<(), Failure> {
-    match Client::connect(&ClientOptions::new(Role::Command, PROGRAM)) {
-        Err(error) if error.is_no_daemon() => Ok(()),
-        // One that cannot be talked to is there all the same.
-        Ok(_) | Err(_) => {
-            Err(Failure::input(format_args!("gpreemptd is running and {what}; use {instead}")))
-        }
+/// The service that schedules a process: gpreemptd, or the private session of a command.
+pub(crate) fn require_service(pid: u32) -> Result<Client, Failure> {
+    if let Some(client) = find()? {
+        return Ok(client);
     }
+    Err(match died_at() {
+        Some(path) => Failure::input(obituary(&path)),
+        None => Failure::input(format_args!(
+            "process {pid} is not attached; attach it first (gpreempt attach {pid} -p PRIORITY)"
+        )),
+    })
 }
 
 /// A command that did not work, and what to use if a daemon is running.
@@ -45,8 +48,12 @@ pub(crate) fn instead(failure: Failure, instead: &str) -> Failure {
     }
 }
 
-/// Where a daemon was that ended without a word: its socket is there and nobody listens.
+/// The socket of a daemon that was killed. What a private session leaves behind is nothing to
+/// report: its keeper has undone everything, and no daemon is missing.
 pub(crate) fn died_at() -> Option<PathBuf> {
+    if Owner::was_private() {
+        return None;
+    }
     let paths = Surroundings::current().connect_paths();
     paths.into_iter().find(|path| {
         std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())

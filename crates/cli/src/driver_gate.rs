@@ -3,27 +3,16 @@
 use std::io::Write;
 
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
-use gpreempt_device::nvidia::surroundings::{Surrounding, look_around};
+use gpreempt_device::nvidia::gate::for_private_session;
 
 use crate::args::{ChangeArgs, ReadArgs};
 use crate::failure::Failure;
 
 /// Lets those through that may be told something: drivers our calls were tried on, and on request
 /// those whose headers we know.
-pub(crate) fn for_changes(args: ChangeArgs) -> Result<(), Failure> {
-    let driver = Driver::find().map_err(Failure::input)?;
-    judge_change(&driver, args)?;
-    for surrounding in look_around() {
-        match &surrounding {
-            Surrounding::InSandbox => return Err(Failure::input(surrounding.sentence())),
-            Surrounding::Mig { .. } if !args.allow_untested_driver => {
-                return Err(Failure::input(surrounding.sentence()));
-            }
-            Surrounding::MpsServer { .. } => warn(&surrounding.sentence()),
-            Surrounding::Mig { .. } | Surrounding::Display { .. } | Surrounding::Sandbox { .. } => {
-            }
-        }
-    }
+pub(crate) fn for_changes(args: &ChangeArgs) -> Result<(), Failure> {
+    let passed = for_private_session(args.allow_untested_driver).map_err(Failure::input)?;
+    passed.notes.iter().for_each(|note| warn(note));
     Ok(())
 }
 
@@ -37,18 +26,6 @@ fn warn(sentence: &str) {
 pub(crate) fn for_reading(args: ReadArgs) -> Result<(), Failure> {
     let driver = Driver::find().map_err(Failure::input)?;
     judge_reading(&driver, args)
-}
-
-fn judge_change(driver: &Driver, args: ChangeArgs) -> Result<(), Failure> {
-    match driver.branch {
-        Some(branch) if branch.was_run() || args.allow_untested_driver => Ok(()),
-        Some(_) => Err(Failure::input(format_args!(
-            "NVIDIA driver {} was never tried with gpreempt, so nothing was changed; \
-             if you want to be the first, add --allow-untested-driver",
-            driver.version
-        ))),
-        None => Err(Failure::input(DriverError::Unknown(driver.version.clone()))),
-    }
 }
 
 fn judge_reading(driver: &Driver, args: ReadArgs) -> Result<(), Failure> {
@@ -76,17 +53,6 @@ mod tests {
             Err(Failure::Input(message)) => message,
             Err(other) => panic!("{other:?}"),
         }
-    }
-
-    #[test]
-    fn changes_need_a_driver_that_was_tried() {
-        let plain = ChangeArgs::default();
-        let bold = ChangeArgs { allow_untested_driver: true };
-        assert_eq!(message(judge_change(&driver("580.159.04"), plain)), "ok");
-        assert!(message(judge_change(&driver("570.1.1"), plain)).contains("never tried"));
-        assert_eq!(message(judge_change(&driver("570.1.1"), bold)), "ok");
-        let unknown = message(judge_change(&driver("610.2"), bold));
-        assert!(unknown.contains("610.2") && unknown.contains("update"), "{unknown}");
     }
 
     #[test]

@@ -88,17 +88,21 @@ impl State {
 }
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
-    if let Some(client) = daemon::find()? {
+    let client = if args.hardware { None } else { daemon::find()? };
+    if let Some(client) = client {
         return scheduled::main(client, args);
     }
-    if let Some(path) = daemon::died_at() {
+    if let Some(path) = daemon::died_at().filter(|_| !args.hardware) {
         warn(args, &daemon::obituary(&path));
     }
     // Without a driver nobody uses a GPU, which is an answer and no error.
     if !matches!(Driver::find(), Err(DriverError::Absent)) {
         driver_gate::for_reading(args.driver)?;
     }
-    clean_up();
+    // Beside a service this command only reads.
+    if !args.hardware {
+        clean_up();
+    }
     let processes = survey().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
     let touched = touched_processes();
     let gpus = gpu::all();

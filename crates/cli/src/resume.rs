@@ -1,17 +1,20 @@
 //! `gpreempt resume`: everything as it was.
 
+use gpreempt_daemon::service::Owner;
 use gpreempt_device::act;
 use gpreempt_device::hardware::{self, DevicePlaces, Righted};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use gpreempt_wire::client::Client;
-use gpreempt_wire::request::Request as Wish;
+use gpreempt_wire::client::{Client, ClientError, ClientOptions};
+use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::request::Request;
+use gpreempt_wire::role::Role;
 use gpreempt_wire::state::TaskState;
 use serde_json::json;
 
 use crate::args::ResumeArgs;
-use crate::control::{Request, ask_all};
 use crate::failure::Failure;
 use crate::{daemon, output};
 
@@ -31,24 +34,65 @@ pub(crate) fn main(args: &ResumeArgs) -> Result<(), Failure> {
 }
 
 fn by_daemon(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
+    let is_private = Owner::of_private_session().is_some();
     if let Some(pid) = args.pid {
         let process = daemon::process(pid)?;
-        daemon::tell(&mut client, &Wish::Resume { process })?;
+        match client.expect_ok(&Request::Resume { process }) {
+            Ok(()) => {}
+            // A private session is undone as a whole: an attached process is detached.
+            Err(error) if is_private && is_not_suspended(&error) => detach(&mut client, process)?,
+            Err(error) => return Err(daemon::failure(&error)),
+        }
         return Ok(vec![pid]);
     }
-    let before = suspended(&mut client)?;
-    daemon::tell(&mut client, &Wish::ResumeAll)?;
-    // Those of others stay as they are, unless we are root.
-    let after = suspended(&mut client)?;
+    let before = changed(&mut client, is_private)?;
+    daemon::tell(&mut client, &Request::ResumeAll)?;
+    if is_private {
+        for pid in &before {
+            // One that has ended, or belongs to another user, stays as it is.
+            let _ = client.expect_ok(&Request::Detach { process: daemon::process(*pid)? });
+        }
+    }
+    // Those of other users stay as they are, unless root asks.
+    let after = changed(&mut client, is_private)?;
     Ok(before.into_iter().filter(|pid| !after.contains(pid)).collect())
 }
 
-fn suspended(client: &mut Client) -> Result<Vec<u32>, Failure> {
+fn is_not_suspended(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refusal) if refusal.code == RefusalCode::NotControlled)
+}
+
+fn detach(client: &mut Client, process: Process) -> Result<(), Failure> {
+    let pid = process.pid();
+    if !changed(client, true)?.contains(&pid) {
+        return Err(Failure::input(format_args!(
+            "process {pid} is neither suspended nor attached by gpreempt"
+        )));
+    }
+    daemon::tell(client, &Request::Detach { process })
+}
+
+/// Processes that are suspended, and in a private session all that are scheduled.
+fn changed(client: &mut Client, is_private: bool) -> Result<Vec<u32>, Failure> {
     let tasks = daemon::snapshot(client)?.tasks.into_iter();
     // Until its last queue is off, a process has a lease and is not yet suspended.
-    let suspended =
-        tasks.filter(|task| task.state == TaskState::Suspended || task.lease_ms.is_some());
-    Ok(suspended.map(|task| task.pid).collect())
+    let changed = tasks.filter(|task| {
+        task.state == TaskState::Suspended
+            || task.lease_ms.is_some()
+            || is_private && task.priority.is_some()
+    });
+    Ok(changed.map(|task| task.pid).collect())
+}
+
+/// Whether the service that keeps its journal there, of whichever user, detached the process.
+fn detached_by_session(journal: &Journal, pid: u32) -> bool {
+    let options = ClientOptions {
+        paths: vec![journal.root().join("gpreemptd.sock")],
+        ..ClientOptions::new(Role::Command, daemon::PROGRAM)
+    };
+    let Ok(process) = daemon::process(pid) else { return false };
+    Client::connect(&options)
+        .is_ok_and(|mut client| client.expect_ok(&Request::Detach { process }).is_ok())
 }
 
 fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
@@ -62,8 +106,8 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
                 if args.pid.is_some_and(|wanted| wanted != pid) || resumed.contains(&process) {
                     continue;
                 }
-                // A running attach has to forget it, or it would stop it again at its next turn.
-                if ask_all(&journal, &Request::Detach { pid })?.is_none() {
+                // A private session of another user has to forget it, or it would stop it again.
+                if !detached_by_session(&journal, pid) {
                     let undone = act::undo(&entry).map_err(Failure::run);
                     let forgotten =
                         undone.and_then(|()| session.forget(process).map_err(Failure::run));

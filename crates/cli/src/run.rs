@@ -1,10 +1,11 @@
 //! `gpreempt run`: a program with a priority from its first moment.
 //!
 //! The daemon is told about this very process, which then becomes the program. So the program's
-//! signals, terminal and exit code need no help. Only where there is no daemon, and the GPU can be
-//! scheduled from here, the program becomes a child: somebody has to stay behind.
+//! signals, terminal and exit code need no help. Only where there is no daemon, and a GPU can be
+//! controlled, the program becomes a child: this process stays and runs the service.
 
-mod beside;
+mod child;
+mod signals;
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -14,22 +15,26 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 
 use crate::args::RunArgs;
-use crate::attach::Gates;
 use crate::daemon;
 use crate::failure::Failure;
+use crate::link::{Link, Wanted, refuse_beside_private_session};
 use crate::shown::shown;
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
-    if let Some(mut client) = daemon::find()? {
-        let change = args.traits.change(Some(args.priority));
-        daemon::tell(&mut client, &Request::Register { process: Process::SENDER, change })?;
+    if let Err(Failure::Input(why)) = refuse_beside_private_session() {
+        say(&format!("{} runs without a priority ({why})", program(args)));
         return Ok(replace(args));
     }
-    match Gates::look(args.driver).and_then(beside::begin) {
-        Ok(attach) => {
+    if let Some(mut client) = daemon::find()? {
+        return through(args, &mut client);
+    }
+    match Link::open(&Wanted::new("gpreempt run", &args.driver)) {
+        Ok(link) if link.is_private() => {
             say("gpreemptd is not running, so this command stays and schedules by itself");
-            beside::main(args, attach)
+            child::main(args, link)
         }
+        // A daemon was started just now.
+        Ok(mut link) => through(args, &mut link.client),
         Err(Failure::Input(why) | Failure::Run(why)) => {
             say(&format!(
                 "gpreemptd is not running; {} runs without a priority until it is ({why})",
@@ -39,6 +44,20 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         Err(Failure::ReaderGone) => Ok(replace(args)),
     }
+}
+
+/// Registers this process with a daemon and becomes the program.
+fn through(
+    args: &RunArgs,
+    client: &mut gpreempt_wire::client::Client,
+) -> Result<ExitCode, Failure> {
+    daemon::tell(client, &register(args, Process::SENDER))?;
+    Ok(replace(args))
+}
+
+/// The request that gives a process and its children what the arguments say.
+fn register(args: &RunArgs, process: Process) -> Request {
+    Request::Register { process, change: args.traits.change(Some(args.priority)) }
 }
 
 /// The command, with what it should know of itself in its environment.

@@ -1,38 +1,22 @@
 //! `gpreempt set`: another priority, weight or deadline.
 
-use gpreempt_device::journal::Journal;
-use gpreempt_wire::request::Request as Wish;
+use gpreempt_wire::request::Request;
 use serde_json::json;
 
 use crate::args::SetArgs;
-use crate::control::{Request, ask_all, not_attached};
 use crate::failure::Failure;
 use crate::{daemon, kernel_note, output};
 
 pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let pid = args.pid;
-    if let Some(mut client) = daemon::find()? {
-        let process = daemon::process(pid)?;
-        let change = args.traits.change(args.priority);
-        daemon::tell(&mut client, &Wish::Set { process, change })?;
-        let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
-        let snapshot = is_more.then(|| daemon::snapshot(&mut client).ok()).flatten();
-        let note = snapshot.and_then(|snapshot| kernel_note::of_traits(&snapshot, pid));
-        return say(args, note.as_deref());
-    }
-    if let Some(path) = daemon::died_at() {
-        return Err(Failure::input(daemon::obituary(&path)));
-    }
-    let (Some(priority), None, None) = (args.priority, args.traits.weight, args.traits.deadline)
-    else {
-        return Err(Failure::input(
-            "gpreemptd is not running; without it only a priority can be set",
-        ));
-    };
-    let journal = Journal::open().map_err(Failure::run)?;
-    let request = Request::Set { pid, priority };
-    ask_all(&journal, &request)?.ok_or_else(|| not_attached(pid))?;
-    say(args, None)
+    let mut client = daemon::require_service(pid)?;
+    let process = daemon::process(pid)?;
+    let change = args.traits.change(args.priority);
+    daemon::tell(&mut client, &Request::Set { process, change })?;
+    let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
+    let snapshot = is_more.then(|| daemon::snapshot(&mut client).ok()).flatten();
+    let note = snapshot.and_then(|snapshot| kernel_note::of_traits(&snapshot, pid));
+    say(args, note.as_deref())
 }
 
 fn say(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {

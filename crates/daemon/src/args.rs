@@ -79,6 +79,7 @@ impl Args {
                 emulated_kfd: self.emulated_kfd.iter().map(|folder| absolute(folder)).collect(),
                 emulated: self.emulated.iter().map(|socket| absolute(socket)).collect(),
             },
+            private: None,
         }
     }
 }

@@ -11,6 +11,7 @@ mod failure;
 mod maintenance;
 mod notify;
 mod poller;
+mod private;
 mod processes;
 mod reload;
 mod setup;
@@ -34,13 +35,16 @@ pub use failure::Failure;
 use failure::LoopError;
 use notify::Notifier;
 use poller::{Alarm, Poller, Source};
+pub use private::{PrivateOptions, PrivateService};
 use processes::{Context, Processes};
+use setup::Host;
 pub use setup::SocketPathError;
 use signals::Signals;
 use telemetry::Telemetry;
 use telemetry::loop_latency::processor_time;
 use undo::guard::Guard;
 use undo::hardware_check::HardwareCheck;
+pub use undo::lock::Owner;
 use work_budget::{Allowance, Work};
 
 /// What a daemon is started with.
@@ -54,6 +58,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Which devices to schedule.
     pub devices: Selection,
+    /// The command that the service runs in, if it is no daemon: see [`PrivateService`].
+    pub private: Option<PrivateOptions>,
 }
 
 /// How often the scheduler makes a step in one turn because the last one led to something.
@@ -89,7 +95,7 @@ struct Service {
 /// # Errors
 /// Why it could not start, or could not go on; one sentence. What it changed is undone.
 pub fn run(options: Options) -> Result<(), Failure> {
-    let mut service = Service::start(options)?;
+    let mut service = Service::start(options, Host::Program)?;
     let kinds = service.devices.backends.kinds().join(", ");
     let kinds = if kinds.is_empty() { "no devices".to_owned() } else { kinds };
     let socket = service.clients.socket().display();

@@ -26,7 +26,6 @@ pub mod queue;
 pub mod session;
 pub mod site;
 mod stopped;
-pub mod suspension;
 pub mod topology;
 mod tracer;
 pub mod way;

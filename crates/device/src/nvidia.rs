@@ -5,6 +5,7 @@ pub mod act;
 pub mod backend;
 pub mod discover;
 pub mod driver;
+pub mod gate;
 pub mod gpu;
 pub mod hold;
 mod map;

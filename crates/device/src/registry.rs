@@ -15,8 +15,8 @@ use crate::controller::{Controller, Numbering, Waker};
 use crate::emulated::EmulatedBackend;
 use crate::keeper::monotonic_ns;
 use crate::ledger::Ledger;
-use crate::nvidia::backend::NvidiaBackend;
-use crate::nvidia::driver::{Driver, DriverError};
+use crate::nvidia::backend::{NvidiaBackend, Wishes};
+use crate::nvidia::gate::{self, GateError, Passed};
 use crate::nvidia::hold::GripSettings;
 
 /// Which devices to schedule.
@@ -39,6 +39,11 @@ pub struct Settings {
     pub allow_untested_driver: bool,
     /// For how long a device may be held without new work, if at all.
     pub hold_max: Option<Duration>,
+    /// Whether this is a private session, which a user starts by hand: then MIG and sandboxes are
+    /// reasons to leave NVIDIA GPUs alone.
+    pub is_private: bool,
+    /// What adopted processes get on NVIDIA GPUs beside their priority.
+    pub wishes: Wishes,
 }
 
 /// What is worth a line in a log.
@@ -106,22 +111,22 @@ fn nvidia(
     (ledger, numbering, waker): Means,
     tell: &mut impl FnMut(Finding),
 ) -> io::Result<Option<NvidiaBackend>> {
-    let version = match Driver::find() {
-        Ok(driver) => judge_driver(driver, settings.allow_untested_driver),
-        Err(error @ (DriverError::Absent | DriverError::NoNode(_))) => {
-            Err(Finding::Info(error.to_string()))
-        }
-        Err(error @ DriverError::Unknown(_)) => Err(Finding::Warning(error.to_string())),
+    let allowed = match settings.is_private {
+        true => gate::for_private_session(settings.allow_untested_driver),
+        false => gate::driver_for_changes(settings.allow_untested_driver)
+            .map(|version| Passed { version, notes: Vec::new() }),
     };
-    let version = match version {
-        Ok(version) => version,
-        Err(finding) => {
-            tell(finding);
+    let Passed { version, notes } = match allowed {
+        Ok(passed) => passed,
+        Err(error) => {
+            tell(finding_of(&error, settings.is_private));
             return Ok(None);
         }
     };
     let mut backend = NvidiaBackend::new(ledger, numbering, waker)?;
     tell(Finding::Info(format!("NVIDIA driver {version}")));
+    notes.into_iter().for_each(|note| tell(Finding::Warning(note)));
+    backend.set_wishes(settings.wishes);
     if let Some(hold_max) = settings.hold_max {
         let settings = GripSettings { hold_max, ..GripSettings::default() };
         if let Some(problem) = backend.enable_holds(settings)? {
@@ -131,16 +136,20 @@ fn nvidia(
     Ok(Some(backend))
 }
 
-/// The version of a driver, if something may be changed through it.
-fn judge_driver(driver: Driver, allow_untested: bool) -> Result<String, Finding> {
-    let version = driver.version;
-    match driver.branch {
-        Some(branch) if branch.was_run() || allow_untested => Ok(version),
-        Some(_) => Err(Finding::Warning(format!(
+/// Why NVIDIA GPUs are left alone. A private session has other GPUs then, or it would not start.
+fn finding_of(error: &GateError, is_private: bool) -> Finding {
+    match error {
+        GateError::Untested(version) if !is_private => Finding::Warning(format!(
             "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
              want to be the first, set allow_untested_driver"
-        ))),
-        None => Err(Finding::Warning(DriverError::Unknown(version).to_string())),
+        )),
+        GateError::Unknown(_) | GateError::Surrounding(_) if !is_private => {
+            Finding::Warning(error.to_string())
+        }
+        GateError::Absent(_)
+        | GateError::Unknown(_)
+        | GateError::Untested(_)
+        | GateError::Surrounding(_) => Finding::Info(error.to_string()),
     }
 }
 
@@ -196,18 +205,15 @@ fn amd(
 mod tests {
     use super::*;
     use crate::journal::Journal;
-    use crate::nvidia::abi::branch::Branch;
 
     #[test]
-    fn only_drivers_that_were_tried_are_used_unless_the_user_wants_to_be_the_first() {
-        let judge = |version: &str, allow| {
-            let branch = Branch::of(version);
-            judge_driver(Driver { version: version.to_owned(), branch }, allow)
-        };
-        assert_eq!(judge("580.159.04", false), Ok("580.159.04".to_owned()));
-        assert!(matches!(judge("570.1.1", false), Err(Finding::Warning(_))));
-        assert!(judge("570.1.1", true).is_ok());
-        assert!(matches!(judge("610.2", true), Err(Finding::Warning(_))));
+    fn a_driver_that_is_not_used_is_a_warning_for_a_daemon() {
+        let untested = GateError::Untested("570.1.1".to_owned());
+        assert!(matches!(finding_of(&untested, false), Finding::Warning(text)
+            if text.contains("set allow_untested_driver")));
+        assert!(matches!(finding_of(&untested, true), Finding::Info(_)));
+        let absent = GateError::Absent("none".to_owned());
+        assert!(matches!(finding_of(&absent, false), Finding::Info(_)));
     }
 
     #[test]

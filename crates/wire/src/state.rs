@@ -53,6 +53,9 @@ pub struct DaemonSnapshot {
     pub resident_kib: u64,
     /// Open sessions of clients.
     pub sessions: u32,
+    /// The command in whose process the service runs, such as `gpreempt attach`; none for
+    /// gpreemptd. It ends with that command.
+    pub private: Option<String>,
 }
 
 /// One device.
@@ -186,6 +189,10 @@ pub struct HoldSnapshot {
     pub longest_us: u64,
     /// For how long it has to be quiet until it is let go of, as learnt from its own gaps.
     pub quiet_us: u64,
+    /// Readings of its rings that came late while it had work.
+    pub late_looks: u64,
+    /// The longest time between two readings then.
+    pub blind_us: u64,
     /// Why it cannot be held, if it cannot.
     pub problem: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! What can be typed about processes that use a GPU.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
@@ -26,9 +27,9 @@ pub(crate) struct AttachArgs {
     /// For how long, such as 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,
-    /// Who comes first among the low ones, and among the high ones
-    #[arg(long, value_enum, default_value = "strict")]
-    pub(crate) policy: Policy,
+    /// Which process runs first among the low ones, and among the high ones [default: strict]
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Policy>,
     /// Keep this part of the time for those who would otherwise get nothing, in percent (1 to 50)
     #[arg(long, value_name = "PERCENT", value_parser = within::<u64>(1, 50))]
     pub(crate) min_share: Option<u64>,
@@ -43,9 +44,9 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     pub(crate) no_hold: bool,
     /// How long the GPU is held without new work at the most, in milliseconds (1 to 1000)
-    #[arg(long, value_name = "MS", default_value_t = 50,
-          value_parser = within::<u64>(1, 1_000))]
-    pub(crate) hold_max_ms: u64,
+    /// [default: 50]
+    #[arg(long, value_name = "MS", value_parser = within::<u64>(1, 1_000))]
+    pub(crate) hold_max_ms: Option<u64>,
     /// Print lines of JSON: what was attached, every decision with its reason, every problem
     #[arg(long)]
     pub(crate) json: bool,
@@ -72,6 +73,17 @@ pub(crate) enum Policy {
     Fair,
 }
 
+impl Policy {
+    /// The name that the service has for it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::RoundRobin => "round-robin",
+            Self::Fair => "fair",
+        }
+    }
+}
+
 /// Where in a kernel a process may be taken off its GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PreemptAt {
@@ -93,8 +105,6 @@ pub(crate) enum Interleave {
 }
 
 /// Change the priority of a process that gpreemptd schedules, or a running `gpreempt attach`.
-///
-/// Weights and deadlines need gpreemptd.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(group(
     ArgGroup::new("change").args(["priority", "weight", "deadline"]).required(true).multiple(true)
@@ -156,7 +166,7 @@ pub(crate) struct PreemptArgs {
     /// The process
     #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
-    /// Wait until it is off, for at most this long (1ms to 1s)
+    /// How long it may take until it is off (1ms to 1s) [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub(crate) wait: Option<Duration>,
     /// Print the result as JSON
@@ -213,9 +223,13 @@ pub(crate) struct ResumeArgs {
     pub(crate) json: bool,
 }
 
-/// Which drivers may be told something.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
+/// What a session without gpreemptd may control.
+#[derive(Clone, Debug, Default, PartialEq, Eq, ClapArgs)]
 pub(crate) struct ChangeArgs {
+    /// Without gpreemptd: also control the emulated GPUs of the emulator that listens there
+    /// [default: $GPREEMPT_EMULATED, with colons between several]
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) emulated: Vec<PathBuf>,
     /// Change things although nobody ever tried this branch of the driver with gpreempt
     #[arg(long)]
     pub(crate) allow_untested_driver: bool,

@@ -2,19 +2,18 @@
 
 use std::io::Write;
 
-use gpreempt_core::decision::Decision;
 use gpreempt_core::priority::Priority;
-use gpreempt_device::controller::HoldFigures;
-use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::process::ProcessInfo;
+use gpreempt_wire::event::Event;
+use gpreempt_wire::process::Process;
+use gpreempt_wire::state::{HoldSnapshot, TaskSnapshot};
 use serde_json::{Value, json};
 
-use crate::control::Request;
 use crate::failure::Failure;
 use crate::output;
 
-/// How often the same problem is said.
+/// How many different problems are said.
 const PROBLEMS_MAX: usize = 100;
 
 /// How it is said.
@@ -24,7 +23,7 @@ pub(crate) enum Voice {
     Text,
     /// Lines of JSON.
     Json,
-    /// Problems only: the output is somebody else's.
+    /// Problems only: the output belongs to the program that was started.
     Quiet,
 }
 
@@ -39,70 +38,72 @@ impl Account {
         Self { voice, problems: Vec::new() }
     }
 
-    pub(crate) fn attached(
+    /// A process has its priority. On AMD its contexts are listed later, so none are counted.
+    pub(super) fn attached(
         &self,
-        process: &ProcessInfo,
+        pid: u32,
+        task: Option<&TaskSnapshot>,
         priority: Priority,
-        contexts: Option<usize>,
     ) -> Result<(), Failure> {
-        let (pid, name) = (process.key.pid, &process.name);
+        let name = task.map(|task| task.name.clone()).or_else(|| name_of(pid)).unwrap_or_default();
+        let is_listed_later = task.is_some_and(|task| task.way.is_some());
+        let contexts = task.map_or(0, |task| task.queues.len());
+        let contexts = (!is_listed_later).then_some(contexts);
         let line = json!({ "line": "attached", "pid": pid, "name": name,
                            "priority": priority.level(), "contexts": contexts });
         let later = if contexts == Some(0) { "; it has nothing on a GPU yet" } else { "" };
         self.say(line, || format!("attached {pid} ({name}) with priority {priority}{later}"))
     }
 
-    pub(crate) fn note(&mut self, note: &Note) -> Result<(), Failure> {
-        match note {
-            Note::Problem(problem) => self.problem(problem),
-            // Whoever read of it before reads what comes next.
-            Note::Solved(_) => Ok(()),
-            Note::Appeared(process) => {
-                let pid = process.pid;
-                let name = ProcessInfo::read(pid).map(|info| info.name).unwrap_or_default();
-                let line = json!({ "line": "appeared", "pid": pid, "name": name });
-                self.say(line, || format!("{pid} ({name}) began to use a GPU; it is not attached"))
-            }
-            Note::Ended(task) => {
-                let line = json!({ "line": "ended", "task": task.0 });
-                self.say(line, || "an attached process ended".to_owned())
-            }
-            Note::Regrouped { task, appeared, vanished } => {
-                let line = json!({ "line": "regrouped", "task": task.0,
-                                   "appeared": appeared, "vanished": vanished });
-                self.say(line, || {
-                    format!("an attached process has {appeared} new contexts and lost {vanished}")
-                })
-            }
-        }
+    pub(super) fn appeared(&self, pid: u32, name: &str) -> Result<(), Failure> {
+        let line = json!({ "line": "appeared", "pid": pid, "name": name });
+        self.say(line, || format!("{pid} ({name}) began to use a GPU; it is not attached"))
     }
 
-    pub(crate) fn decision(
+    pub(super) fn ended(&self, task: u64) -> Result<(), Failure> {
+        let line = json!({ "line": "ended", "task": task });
+        self.say(line, || "an attached process ended".to_owned())
+    }
+
+    pub(super) fn regrouped(
         &self,
-        process: Option<ProcessKey>,
-        decision: &Decision,
+        task: u64,
+        appeared: usize,
+        vanished: usize,
     ) -> Result<(), Failure> {
-        if self.voice != Voice::Json {
-            return Ok(());
-        }
-        let line = json!({ "line": "decision", "at_ns": decision.at.as_nanos(),
-                           "pid": process.map(|process| process.pid),
-                           "reason": decision.reason.to_string() });
-        self.say(line, String::new)
-    }
-
-    pub(crate) fn request(&self, request: &Request) -> Result<(), Failure> {
-        let line = json!({ "line": "request", "request": request });
-        self.say(line, || match request {
-            Request::Set { pid, priority } => format!("{pid} has priority {priority} now"),
-            Request::Detach { pid } => format!("{pid} was detached"),
+        let line = json!({ "line": "regrouped", "task": task,
+                           "appeared": appeared, "vanished": vanished });
+        self.say(line, || {
+            format!("an attached process has {appeared} new contexts and lost {vanished}")
         })
     }
 
+    pub(super) fn decision(&self, event: &Event) -> Result<(), Failure> {
+        if self.voice != Voice::Json {
+            return Ok(());
+        }
+        let line = json!({ "line": "decision", "at_ns": event.at_ns,
+                           "pid": event.process.map(Process::pid),
+                           "reason": event.reason.as_str() });
+        self.say(line, String::new)
+    }
+
+    /// Another command changed a priority.
+    pub(super) fn set(&self, pid: u32, priority: Priority) -> Result<(), Failure> {
+        let request = json!({ "set": { "pid": pid, "priority": priority.level() } });
+        let line = json!({ "line": "request", "request": request });
+        self.say(line, || format!("{pid} has priority {priority} now"))
+    }
+
+    /// Another command detached a process.
+    pub(super) fn detached(&self, pid: u32) -> Result<(), Failure> {
+        let line = json!({ "line": "request", "request": { "detach": { "pid": pid } } });
+        self.say(line, || format!("{pid} was detached"))
+    }
+
     /// How often the device was held for a process.
-    pub(crate) fn held(&self, pid: u32, figures: HoldFigures) -> Result<(), Failure> {
-        let HoldFigures { placed, expired, longest_us, quiet_us, late_looks, blind_us, .. } =
-            figures;
+    pub(super) fn held(&self, pid: u32, hold: &HoldSnapshot) -> Result<(), Failure> {
+        let HoldSnapshot { placed, expired, longest_us, quiet_us, late_looks, blind_us, .. } = hold;
         let line = json!({ "line": "holds", "pid": pid, "placed": placed, "expired": expired,
                            "longest_us": longest_us, "quiet_us": quiet_us,
                            "late_looks": late_looks, "blind_us": blind_us });
@@ -111,7 +112,7 @@ impl Account {
         })
     }
 
-    pub(crate) fn over(&self) -> Result<(), Failure> {
+    pub(super) fn over(&self) -> Result<(), Failure> {
         self.say(json!({ "line": "over" }), || "everything is as it was".to_owned())
     }
 
@@ -138,4 +139,8 @@ impl Account {
             }
         }
     }
+}
+
+fn name_of(pid: u32) -> Option<String> {
+    ProcessInfo::read(pid).ok().map(|info| info.name)
 }

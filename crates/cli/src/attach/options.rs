@@ -2,21 +2,33 @@
 
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::time::Duration as Time;
+use gpreempt_daemon::config::SchedulerConfig;
 use gpreempt_device::nvidia::abi::control::group::SetInterleave;
 use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::Wishes;
-use gpreempt_device::nvidia::hold::GripSettings;
 
 use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
+use crate::link::Wanted;
 
-/// Over how long a minimum share is counted: short enough that nobody stands still for long, long
+/// Over how long a minimum share is counted: short enough that no process waits for long, long
 /// enough that a turn pays.
 const SHARE_PERIOD_MS: u64 = 2_000;
 
-/// What the scheduler is told.
-pub(super) fn config(args: &AttachArgs) -> Config {
+/// The private session that the arguments ask for.
+pub(super) fn wanted(args: &AttachArgs) -> Wanted<'_> {
+    let usual = SchedulerConfig::default();
+    let scheduler = SchedulerConfig {
+        core: config(args),
+        hold: !args.no_hold,
+        hold_max: args.hold_max_ms.map_or(usual.hold_max, Time::from_millis),
+        ..usual
+    };
+    Wanted { scheduler, wishes: wishes(args), ..Wanted::new("gpreempt attach", &args.driver) }
+}
+
+fn config(args: &AttachArgs) -> Config {
     Config {
-        policy: match args.policy {
+        policy: match args.policy.unwrap_or(Policy::Strict) {
             Policy::Strict => PolicyKind::Strict,
             Policy::RoundRobin => PolicyKind::RoundRobin,
             Policy::Fair => PolicyKind::Fair,
@@ -29,14 +41,7 @@ pub(super) fn config(args: &AttachArgs) -> Config {
     }
 }
 
-/// How devices are held, unless they are not to be.
-pub(super) fn hold(args: &AttachArgs) -> Option<GripSettings> {
-    let hold_max = Time::from_millis(args.hold_max_ms);
-    (!args.no_hold).then(|| GripSettings { hold_max, ..GripSettings::default() })
-}
-
-/// What else was wished for.
-pub(super) fn wishes(args: &AttachArgs) -> Wishes {
+fn wishes(args: &AttachArgs) -> Wishes {
     Wishes {
         mode: args.preempt_at.map(|place| match place {
             PreemptAt::Instruction => PreemptionMode::Instruction,

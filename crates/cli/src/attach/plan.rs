@@ -4,7 +4,7 @@ use gpreempt_core::event::TaskTraits;
 use gpreempt_core::priority::{Class, Priority};
 use serde::Serialize;
 
-use super::devices::Seen;
+use super::look::Seen;
 use crate::args::AttachArgs;
 use crate::failure::Failure;
 use crate::output;
@@ -28,7 +28,7 @@ struct ContextRow<'a> {
 }
 
 /// What becomes of low processes where there are no slices.
-const ON_AMD: &str = "off its AMD GPUs while somebody more important has work there";
+const ON_AMD: &str = "off its AMD GPUs while a higher priority has work there";
 
 /// Prints the plan.
 pub(crate) fn print(targets: &[(Seen, TaskTraits)], args: &AttachArgs) -> Result<(), Failure> {

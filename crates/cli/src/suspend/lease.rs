@@ -1,5 +1,5 @@
-//! A suspension through the daemon: a short lease that is renewed, so that it ends soon after this
-//! command does, however that happens.
+//! A suspension: a short lease that is renewed, so that it ends soon after this command does,
+//! however that happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -10,10 +10,12 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::state::{TaskSnapshot, TaskState};
 
-use super::{CHECK, say_resumed, say_stopped};
+use super::{CHECK, say_stopped};
 use crate::args::SuspendArgs;
 use crate::daemon;
 use crate::failure::Failure;
+use crate::link::Link;
+use crate::shown::shown;
 use crate::stop::Stop;
 
 /// How long the process stays suspended if this command is killed.
@@ -24,50 +26,79 @@ pub(super) const RENEW: Duration = Duration::from_millis(300);
 const UNTIL_OFF: Duration = Duration::from_millis(2);
 /// How long that may take: it is tried again and again meanwhile, and the lease must not end.
 const UNTIL_OFF_MAX: Duration = Duration::from_millis(300);
-/// How often it is looked whether somebody else resumed the process: before each renewal.
-const LOOK: Duration = RENEW;
+/// The suspension that a command asks for.
+pub(super) struct Lease<'a> {
+    args: &'a SuspendArgs,
+    process: Process,
+    until: Option<Instant>,
+    is_told: bool,
+}
 
-pub(super) fn main(mut client: Client, args: &SuspendArgs, pid: u32) -> Result<(), Failure> {
-    let process = daemon::process(pid)?;
-    let stop = Stop::on_signals()?;
-    let begin = Instant::now();
-    let until = args.time.map(|time| begin + time);
-    let left = |now: Instant| until.map(|until| until.saturating_duration_since(now));
-    let before = task_of(&mut client, process)?;
-    let replaced = before.as_ref().and_then(lease_of);
-    suspend(&mut client, process, left(begin))?;
-    if let Some(why) = still_on(&mut client, &BTreeSet::from([pid]))?.remove(&pid) {
-        return Err(Failure::run(format_args!("{pid} runs on: {why}")));
+impl<'a> Lease<'a> {
+    pub(super) fn new(args: &'a SuspendArgs, pid: u32) -> Result<Self, Failure> {
+        Ok(Self { args, process: daemon::process(pid)?, until: None, is_told: false })
     }
-    say_stopped(args, &pid.to_string(), replaced)?;
-    let (mut renewed, mut looked) = (begin, begin);
-    let mut is_suspended = true;
-    while is_suspended && !stop.is_set() {
-        let now = Instant::now();
-        if left(now) == Some(Duration::ZERO) {
-            break;
-        }
-        if now - looked >= LOOK {
-            looked = now;
-            is_suspended = look(&mut client, process)?;
-        }
-        // What somebody else resumed stays so.
-        if is_suspended && now - renewed >= RENEW {
-            renewed = now;
-            suspend(&mut client, process, left(now))?;
-        }
-        std::thread::sleep(left(now).unwrap_or(CHECK).min(CHECK));
+
+    fn left(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
-    if is_suspended {
-        let resumed = client.expect_ok(&Request::Resume { process });
-        // The lease may be over by now, or the process: then there is nothing to resume.
-        if let Err(error) = resumed
-            && look(&mut client, process)?
-        {
-            return Err(daemon::failure(&error));
+
+    /// Keeps the process suspended until the time is over, the command is to end, or another
+    /// command resumed it. Then it runs again.
+    pub(super) fn hold(&mut self, link: &mut Link, stop: &Stop) -> Result<(), Failure> {
+        let process = self.process;
+        self.begin(link)?;
+        let client = &mut link.client;
+        let mut renewed = Instant::now();
+        let mut is_suspended = true;
+        while is_suspended && !stop.is_set() {
+            let left = self.left();
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            if renewed.elapsed() >= RENEW {
+                renewed = Instant::now();
+                // What another command resumed stays so.
+                is_suspended = look(client, process)?;
+                if is_suspended {
+                    suspend(client, process, left)?;
+                }
+            }
+            std::thread::sleep(left.unwrap_or(CHECK).min(CHECK));
         }
+        if is_suspended {
+            let resumed = client.expect_ok(&Request::Resume { process });
+            // The lease may be over by now, or the process: then there is nothing to resume.
+            if let Err(error) = resumed
+                && look(client, process)?
+            {
+                return Err(daemon::failure(&error));
+            }
+        }
+        Ok(())
     }
-    say_resumed(args)
+
+    fn begin(&mut self, link: &mut Link) -> Result<(), Failure> {
+        let (process, pid) = (self.process, self.process.pid());
+        let is_private = link.is_private();
+        let client = &mut link.client;
+        let before = task_of(client, process)?;
+        let replaced = before.as_ref().and_then(lease_of);
+        // The time begins with the suspension, not with the start of a session for it.
+        self.until = self.until.or_else(|| self.args.time.map(|time| Instant::now() + time));
+        suspend(client, process, self.left())?;
+        if let Some(why) = still_on(client, &BTreeSet::from([pid]))?.remove(&pid) {
+            return Err(Failure::run(format_args!("{pid} runs on: {why}")));
+        }
+        if std::mem::replace(&mut self.is_told, true) {
+            return Ok(());
+        }
+        let who = match before.filter(|_| is_private) {
+            Some(task) => format!("{pid} ({})", shown(&task.name)),
+            None => pid.to_string(),
+        };
+        say_stopped(self.args, &who, replaced)
+    }
 }
 
 /// Takes the process off its devices for a lease, or for the rest of the time if that is shorter.
@@ -95,12 +126,13 @@ pub(super) fn still_on(
     let end = Instant::now() + UNTIL_OFF_MAX;
     loop {
         let snapshot = daemon::snapshot(client)?;
-        let is_on = |task: &&TaskSnapshot| {
-            lease_of(task).is_some() && task.queues.iter().any(|queue| queue.on)
-        };
-        let tasks = snapshot.tasks.iter().filter(|task| pids.contains(&task.pid)).filter(is_on);
-        let still: Vec<u32> = tasks.map(|task| task.pid).collect();
-        if !still.is_empty() && Instant::now() < end {
+        let suspended = snapshot.tasks.iter().filter(|task| pids.contains(&task.pid));
+        let suspended: Vec<_> = suspended.filter(|task| lease_of(task).is_some()).collect();
+        // The queues of a process that was adopted just now may not be listed yet.
+        let are_listed = suspended.iter().all(|task| !task.queues.is_empty());
+        let is_on = |task: &&&TaskSnapshot| task.queues.iter().any(|queue| queue.on);
+        let still: Vec<u32> = suspended.iter().filter(is_on).map(|task| task.pid).collect();
+        if (!still.is_empty() || !are_listed) && Instant::now() < end {
             std::thread::sleep(UNTIL_OFF);
             continue;
         }

@@ -1,5 +1,6 @@
 //! Commands without a daemon, with an emulated KFD and a process that uses it.
 
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -72,7 +73,7 @@ fn a_process_is_suspended_and_preempted() {
         let mut suspend = machine.command(&["suspend", &pid, "--for", "600s"]);
         let mut child = suspend.stdout(Stdio::null()).spawn().unwrap();
         until("it is off", || machine.is_stopped());
-        assert!(machine.text(&["ps"]).contains("stopped"), "{kernel}");
+        assert!(machine.text(&["ps"]).contains("suspended"), "{kernel}");
         let (own, signal) = (Pid::from_child(&child), Signal::INT);
         kill_process(own, signal).unwrap();
         assert!(child.wait().unwrap().success(), "{kernel}");
@@ -107,12 +108,39 @@ fn nobody_stays_off_when_a_command_is_killed() {
 }
 
 #[test]
+fn an_attach_is_undone_when_it_is_killed() {
+    let mut machine = KfdMachine::new("6.12.103");
+    let mut high = machine.emulator.load(ENDLESS).unwrap();
+    let high_pid = high.pid().to_string();
+    until("another load", || machine.text(&["ps"]).contains(&high_pid));
+    let (low, high_at_12) = (format!("{}:2", machine.pid()), format!("{high_pid}:12"));
+    for signal in [Signal::KILL, Signal::HUP] {
+        let mut attach = machine.command(&["attach", &low, &high_at_12, "--json"]);
+        let mut child = attach.stdout(Stdio::piped()).spawn().unwrap();
+        until("it is off", || machine.is_stopped());
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut said = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().success(), signal == Signal::HUP);
+        assert_eq!(said.contains("\"over\""), signal == Signal::HUP, "{said}");
+        let attached = said.lines().find(|line| line.contains("\"attached\"")).unwrap();
+        assert!(attached.contains("\"contexts\":null"), "{attached}");
+        until("it is on", || !machine.is_stopped());
+    }
+    machine.load.finish_exact().unwrap();
+    high.finish_exact().unwrap();
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let mut machine = KfdMachine::new("6.12.103");
     if !Path::new("/sys/module/nvidia").exists() {
-        for command in ["suspend", "preempt"] {
-            let line = machine.complaint(&[command, "999999999"]);
+        let own = std::process::id().to_string();
+        for command in ["suspend", "preempt", "attach"] {
+            let line = machine.complaint(&[command, &own]);
             assert!(line.contains("uses no AMD GPU"), "{line}");
+            let line = machine.complaint(&[command, "999999999"]);
+            assert!(line.contains("there is no process 999999999"), "{line}");
         }
     }
     let line = machine.complaint(&["suspend", "--gpu", "7", "--everything"]);

@@ -26,7 +26,7 @@ fn without_a_driver_every_command_about_processes_says_so() {
     assert!(folder.stdout(&["doctor"]).contains("there is no /dev/kfd: no AMD GPU"));
     let (code, line) = folder.failure(&["suspend", "--gpu", "0", "--everything"]);
     assert_eq!(code, 2, "{line}");
-    assert!(line.contains("start gpreemptd first"), "{line}");
+    assert!(line.contains("no NVIDIA driver is loaded"), "{line}");
     assert!(folder.stdout(&["ps"]).contains("No process uses a GPU"));
     assert_eq!(folder.json(&["ps", "--json"]), serde_json::json!([]));
 }

@@ -10,6 +10,7 @@ use super::clients::sessions::ListenError;
 use super::setup::SocketPathError;
 use super::telemetry::metrics_server::MetricsError;
 use super::undo::guard::KeeperError;
+use super::undo::lock::{LockError, Owner};
 use crate::config::LoadError;
 
 /// Why a daemon could not start or could not go on; one sentence.
@@ -33,8 +34,9 @@ pub(crate) enum StartError {
     System(#[from] io::Error),
     #[error(transparent)]
     Listen(#[from] ListenError),
-    #[error("nothing can be undone without a journal, so nothing is done: {0}")]
-    Journal(io::Error),
+    /// The journal cannot be had. For a command that is the wrong moment, not a failure.
+    #[error("{error}")]
+    Lock { error: LockError, is_command: bool },
     #[error(transparent)]
     Controllers(#[from] RegistryError),
     #[error(transparent)]
@@ -48,6 +50,11 @@ pub(crate) enum StartError {
 pub(crate) enum LoopError {
     #[error(transparent)]
     Wait(io::Error),
+    /// A private session of a user ends when root's daemon begins to control the GPUs.
+    #[error(
+        "{0} was started and controls the GPUs now; everything that this session changed was undone"
+    )]
+    SystemDaemon(Owner),
     #[error(transparent)]
     NoKeeper(#[from] KeeperError),
     #[error(
@@ -91,9 +98,13 @@ impl From<StartError> for Failure {
         let sentence = error.to_string();
         match error {
             StartError::Config(_) | StartError::SocketPath(_) => Self::Input(sentence),
+            StartError::Lock {
+                error: LockError::Private(_) | LockError::Daemon { .. } | LockError::Unnamed(_),
+                is_command: true,
+            } => Self::Input(sentence),
             StartError::System(_)
             | StartError::Listen(_)
-            | StartError::Journal(_)
+            | StartError::Lock { .. }
             | StartError::Controllers(_)
             | StartError::Scheduler(_)
             | StartError::Metrics(_) => Self::Work(sentence),

@@ -61,6 +61,7 @@ impl Service {
         processes.sweep(now_ns, &mut context);
         self.end_suspensions_of_the_dead();
         self.processes.keep_orders(&mut self.telemetry);
+        self.check_for_system_daemon()?;
         self.look_after_keeper()
     }
 

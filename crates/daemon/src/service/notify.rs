@@ -17,6 +17,11 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
+    /// For a service inside of a command, which no service manager started.
+    pub(super) const fn none() -> Self {
+        Self { to: None, watchdog: None }
+    }
+
     /// Whoever the environment names.
     pub(super) fn from_environment() -> Self {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|name| address_of(&name));

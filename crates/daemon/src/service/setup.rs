@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
 
 use gpreempt_core::driver::Driver;
 use gpreempt_device::controller::Waker;
+use gpreempt_device::journal::Journal;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::registry::{self, Finding, RegistryError, Settings};
 use gpreempt_device::urgency;
@@ -12,6 +14,7 @@ use gpreempt_wire::socket_path::Surroundings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::clients::Clients;
+use super::clients::sessions::ListenError;
 use super::devices::Devices;
 use super::devices::backends::Backends;
 use super::failure::StartError;
@@ -26,9 +29,10 @@ use super::telemetry::log::Log;
 use super::telemetry::metrics_server::Scrape;
 use super::undo::guard::{Found, Guard};
 use super::undo::hardware_check::{HardwareCheck, places};
+use super::undo::lock::{LockError, Owner};
 use super::{Options, Service};
 use crate::accounts::Accounts;
-use crate::config::{Config, DEFAULT_PATH, LoadError, SchedulerConfig, ServiceConfig};
+use crate::config::{Config, DEFAULT_PATH, LoadError, LogLevel, SchedulerConfig, ServiceConfig};
 
 /// Why there is no place for the socket.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,9 @@ impl Options {
     /// # Errors
     /// What is wrong with it: one line.
     pub fn load_config(&self) -> Result<Config, LoadError> {
+        if let Some(private) = &self.private {
+            return Ok(private.config());
+        }
         match &self.config {
             Some(path) => Config::load(path),
             None => match Config::load(Path::new(DEFAULT_PATH)) {
@@ -80,20 +87,52 @@ impl Options {
     }
 }
 
+/// The process that a service runs in.
+#[derive(Debug)]
+pub(super) enum Host {
+    /// gpreemptd: the service has the process for itself.
+    Program,
+    /// A command, which keeps its signals and gets the problems.
+    Command {
+        /// What the command asks for.
+        signals: Signals,
+        /// Where problems go.
+        problems: Sender<String>,
+    },
+}
+
+impl Host {
+    /// Prepares the process, as far as it is the service's: its signals, its log, its manager.
+    fn prepare(self, level: LogLevel) -> io::Result<(Signals, Log, Notifier)> {
+        match self {
+            Self::Program => {
+                raise_file_limit();
+                let signals = Signals::take_over()?;
+                Ok((signals, Log::new(level), Notifier::from_environment()))
+            }
+            Self::Command { signals, problems } => {
+                Ok((signals, Log::to_command(problems), Notifier::none()))
+            }
+        }
+    }
+}
+
 impl Service {
     /// Takes the socket, undoes what others left behind, and meets who is there.
-    pub(super) fn start(options: Options) -> Result<Self, StartError> {
+    pub(super) fn start(options: Options, host: Host) -> Result<Self, StartError> {
         let config = options.load_config()?;
         let accounts = Accounts::load()?;
-        let mut log = Log::new(config.service.log);
-        raise_file_limit();
         urgency::come_first();
         // Before anything else happens: from here on a signal ends us in good order.
-        let signals = Signals::take_over()?;
+        let (signals, mut log, notifier) = host.prepare(config.service.log)?;
         let poller = Poller::new()?;
-        let clients = Clients::listen(options.socket_path(&config)?, &poller)?;
-        let started = Guard::start(options.state.as_deref());
-        let (guard, ledger, found) = started.map_err(StartError::Journal)?;
+        let clients = Clients::listen(options.socket_path(&config)?, &poller)
+            .map_err(|error| explain_listen(&options, error))?;
+        let command = options.private.as_ref().map(|private| private.command.as_str());
+        let started = Guard::start(options.state.as_deref(), command);
+        let is_command = command.is_some();
+        let (guard, ledger, found) =
+            started.map_err(|error| StartError::Lock { error, is_command })?;
         tell_of_left_behind(&found, &mut log);
         let waker = Waker::new()?;
         poller.watch(&signals, Source::Signals)?;
@@ -103,21 +142,28 @@ impl Service {
         let asked = places(&options.devices, &backends.kinds());
         let journal = guard.journal().clone();
         let hardware = HardwareCheck::start(asked, journal, ledger, waker.clone())?;
-        let (orders, registrations, problem) = Orders::load(guard.root());
+        let (orders, registrations, problem) = match command {
+            Some(_) => (Orders::unkept(), Vec::new(), None),
+            None => Orders::load(guard.root()),
+        };
         problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = Driver::new(config.scheduler.core)?;
+        let rules = match &options.private {
+            Some(private) => Rules::of_private(config, accounts, private.rules()),
+            None => Rules::new(config, accounts),
+        };
         let mut service = Self {
             clients,
-            processes: Processes::new(Rules::new(config, accounts), orders),
+            processes: Processes::new(rules, orders),
             devices: Devices::new(driver, backends, waker),
             guard,
-            telemetry: Telemetry::new(log, scrape.transpose()?),
+            telemetry: Telemetry::new(log, scrape.transpose()?, command.map(str::to_owned)),
             options,
             poller,
             alarm: Alarm::new(),
             signals,
             hardware,
-            notifier: Notifier::from_environment(),
+            notifier,
             allowance: Default::default(),
             chores_at_ns: 0,
             watchdog_at_ns: 0,
@@ -137,8 +183,27 @@ fn tell_of_left_behind(found: &Found, log: &mut Log) {
         let count = found.cleaned;
         log.info(format_args!("what {count} sessions left behind was undone"));
     }
+    if let Some(other) = &found.other {
+        log.warn(format_args!("{other} of another user controls GPUs as well; end it"));
+    }
     if let Some(problem) = &found.problem {
         log.warn(format_args!("something was left behind that cannot be undone yet: {problem}"));
+    }
+}
+
+/// Why the socket cannot be had: the owner of the lock has it, if that is a private session.
+fn explain_listen(options: &Options, error: ListenError) -> StartError {
+    let journal = match &options.state {
+        Some(folder) => Journal::at(folder.clone()),
+        None => Journal::open(),
+    };
+    let owner = journal.ok().and_then(|journal| Owner::living(journal.root()));
+    match owner.filter(Owner::is_private) {
+        Some(owner) => StartError::Lock {
+            error: LockError::Private(owner),
+            is_command: options.private.is_some(),
+        },
+        None => error.into(),
     }
 }
 
@@ -158,7 +223,13 @@ pub(super) fn controllers(
 ) -> Result<Backends, RegistryError> {
     let mut backends = Backends::default();
     let SchedulerConfig { allow_untested_driver, hold, hold_max, .. } = config.scheduler;
-    let settings = Settings { allow_untested_driver, hold_max: hold.then_some(hold_max) };
+    let private = options.private.as_ref();
+    let settings = Settings {
+        allow_untested_driver,
+        hold_max: hold.then_some(hold_max),
+        is_private: private.is_some(),
+        wishes: private.map(|private| private.wishes).unwrap_or_default(),
+    };
     let tell = |finding| match finding {
         Finding::Debug(text) => log.debug(text),
         Finding::Info(text) => log.info(text),

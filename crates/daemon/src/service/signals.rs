@@ -1,8 +1,10 @@
 //! Signals as something to read.
 //!
-//! Each sets its flag first and then makes the socket readable, so whoever reads sees the flag.
+//! Each sets its flag first and then makes the socket readable, so that the reader sees the flag.
+//! A service inside of a command has the same socket and flags without the handlers: the command
+//! keeps its signals and asks the service to stop through a [`Stopper`].
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-/// Signals that came and that nobody has taken note of.
+/// Signals that arrived since the last [`Signals::take`].
 #[derive(Debug)]
 pub(super) struct Signals {
     stream: UnixStream,
@@ -30,20 +32,39 @@ pub(super) struct Asked {
     pub(super) child: bool,
 }
 
+/// Asks a service in another thread of this process to stop.
+#[derive(Debug)]
+pub(super) struct Stopper {
+    sender: UnixStream,
+    stop: Arc<AtomicBool>,
+}
+
 impl Signals {
     /// From now on these signals do nothing else any more.
     pub(super) fn take_over() -> io::Result<Self> {
+        let (signals, sender) = Self::new()?;
+        let [stop, reload] = [&signals.stop, &signals.reload];
+        for (signal, flag) in [(SIGTERM, stop), (SIGINT, stop), (SIGHUP, reload)] {
+            register(signal, flag, &sender)?;
+        }
+        register(SIGCHLD, &signals.child, &sender)?;
+        Ok(signals)
+    }
+
+    /// The signals of a service inside of a command. The end of a child is noticed beside the
+    /// command's own handler; the other signals are the command's alone.
+    pub(super) fn of_command() -> io::Result<(Self, Stopper)> {
+        let (signals, sender) = Self::new()?;
+        register(SIGCHLD, &signals.child, &sender)?;
+        let stop = Arc::clone(&signals.stop);
+        Ok((signals, Stopper { sender, stop }))
+    }
+
+    fn new() -> io::Result<(Self, UnixStream)> {
         let (stream, sender) = UnixStream::pair()?;
         stream.set_nonblocking(true)?;
-        let flags = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
-        let [stop, reload, child] = &flags;
-        for (signal, flag) in [(SIGTERM, stop), (SIGINT, stop), (SIGHUP, reload), (SIGCHLD, child)]
-        {
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
-        }
-        let [stop, reload, child] = flags;
-        Ok(Self { stream, stop, reload, child })
+        let [stop, reload, child] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        Ok((Self { stream, stop, reload, child }, sender))
     }
 
     /// What was asked for since the last call.
@@ -53,6 +74,21 @@ impl Signals {
         let take = |flag: &AtomicBool| flag.swap(false, Ordering::Relaxed);
         Asked { stop: take(&self.stop), reload: take(&self.reload), child: take(&self.child) }
     }
+}
+
+impl Stopper {
+    /// Asks. The loop that reads the signals ends in good order.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A service that has ended reads nothing, and need not.
+        let _ = (&self.sender).write(&[1]);
+    }
+}
+
+fn register(signal: i32, flag: &Arc<AtomicBool>, sender: &UnixStream) -> io::Result<()> {
+    signal_hook::flag::register(signal, Arc::clone(flag))?;
+    signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+    Ok(())
 }
 
 impl AsFd for Signals {
@@ -76,5 +112,15 @@ mod tests {
         });
         assert!(asked.is_some_and(|asked| !asked.stop));
         assert!(!signals.take().reload);
+    }
+
+    #[test]
+    fn a_command_asks_without_a_signal() {
+        let (mut signals, stopper) = Signals::of_command().unwrap();
+        assert!(!signals.take().stop);
+        stopper.stop();
+        assert!(signals.take().stop);
+        drop(signals);
+        stopper.stop();
     }
 }

@@ -45,10 +45,12 @@ pub(crate) struct Telemetry {
     started_ns: u64,
     /// The HTTP server of metrics, where the configuration names an address.
     pub(crate) scrape: Option<Scrape>,
+    /// The command that the service runs in, if it is no daemon.
+    private: Option<String>,
 }
 
 impl Telemetry {
-    pub(crate) fn new(log: Log, scrape: Option<Scrape>) -> Self {
+    pub(crate) fn new(log: Log, scrape: Option<Scrape>, private: Option<String>) -> Self {
         Self {
             log,
             problems: Problems::default(),
@@ -60,6 +62,7 @@ impl Telemetry {
             turns: 0,
             started_ns: monotonic_ns(),
             scrape,
+            private,
         }
     }
 

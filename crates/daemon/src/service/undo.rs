@@ -2,4 +2,5 @@
 
 pub(crate) mod guard;
 pub(crate) mod hardware_check;
+pub(crate) mod lock;
 pub(crate) mod renewal;

@@ -76,6 +76,8 @@ pub struct NvidiaBackend {
     /// What was seen of processes that appeared and nobody has adopted yet.
     appeared: BTreeMap<ProcessKey, GpuProcess>,
     holds: Option<Holds>,
+    /// What adopted processes get beside their priority.
+    wishes: Wishes,
 }
 
 #[derive(Debug)]
@@ -123,7 +125,13 @@ impl NvidiaBackend {
             next_others: u64::MAX,
             appeared: BTreeMap::new(),
             holds: None,
+            wishes: Wishes::default(),
         })
+    }
+
+    /// What processes that are adopted from now on get beside their priority.
+    pub const fn set_wishes(&mut self, wishes: Wishes) {
+        self.wishes = wishes;
     }
 
     /// Takes a process in that was looked at already. If it has nothing on a GPU yet, what it makes

@@ -27,6 +27,8 @@ pub(crate) enum RequestError {
     PolicyNotPermitted,
     #[error("process {0} drives a display; the screen would freeze")]
     DrivesDisplay(ProcessKey),
+    #[error("process {0} drives a display; with a priority it could freeze the screen")]
+    PriorityOnDisplay(ProcessKey),
     #[error("process {0} drives a display")]
     QueueDrivesDisplay(ProcessKey),
 
@@ -41,6 +43,9 @@ pub(crate) enum RequestError {
         "process {0} uses no GPU that gpreemptd controls; if it will, start it with `gpreempt run`"
     )]
     NotOnGpu(ProcessKey),
+    /// A private session does not control it; the sentence says why.
+    #[error("{0}")]
+    NotOnPrivateGpu(String),
     #[error("process {key} is {why}; change the rule")]
     IgnoredByRule { key: ProcessKey, why: String },
 
@@ -97,11 +102,14 @@ impl RequestError {
             | Self::PriorityNotPermitted { .. }
             | Self::PolicyNotPermitted
             | Self::DrivesDisplay(_)
+            | Self::PriorityOnDisplay(_)
             | Self::QueueDrivesDisplay(_) => RefusalCode::NotPermitted,
             Self::SenderEnded | Self::UnreadableProcess(_) | Self::ReplacedProcess(_) => {
                 RefusalCode::NoSuchProcess
             }
-            Self::NotOnGpu(_) | Self::IgnoredByRule { .. } => RefusalCode::NotControlled,
+            Self::NotOnGpu(_) | Self::NotOnPrivateGpu(_) | Self::IgnoredByRule { .. } => {
+                RefusalCode::NotControlled
+            }
             Self::LeaseTooLong(_)
             | Self::GraceTooLong(_)
             | Self::WeightTooHigh

@@ -13,6 +13,7 @@ use crate::service::clients::pending_answers::{Asked, PendingSuspension};
 use crate::service::clients::permission::Caller;
 use crate::service::clients::request_error::RequestError;
 use crate::service::clients::requests::Asker;
+use crate::service::devices::Devices;
 use crate::verdict::open_to_all;
 
 /// The longest suspension: a day. A client that wants more asks again.
@@ -92,6 +93,12 @@ impl Processes {
     ) -> Result<(), RequestError> {
         let info = self.resolve(asker, process, context)?;
         check_limits(&change)?;
+        let is_met = self.roster.get(info.key).is_some();
+        if !is_met && self.rules.private.is_some_and(|private| private.expects(info.key)) {
+            self.rules.check_display(info.key)?;
+            self.write_down(asker.caller, &info, change, context);
+            return Ok(());
+        }
         self.order(asker.caller, info.key, change, context)
     }
 
@@ -103,10 +110,12 @@ impl Processes {
         change: TraitsChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let open = self.controllable(key)?.open_priority(self.rules.default_priority());
+        let open =
+            self.controllable(key, context.devices)?.open_priority(self.rules.default_priority());
         if let Some(priority) = change.priority {
             caller.check_priority(priority, open)?;
         }
+        self.rules.check_display(key)?;
         let order = Order { change, uid: caller.uid() };
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         member.order = Some(member.order.map_or(order, |before| before.and(order)));
@@ -120,8 +129,13 @@ impl Processes {
     }
 
     /// A process that may be given something else: it uses a device, and no rule forbids it.
-    fn controllable(&self, key: ProcessKey) -> Result<&Member, RequestError> {
-        let member = self.roster.get(key).ok_or(RequestError::NotOnGpu(key))?;
+    fn controllable(&self, key: ProcessKey, devices: &Devices) -> Result<&Member, RequestError> {
+        let Some(member) = self.roster.get(key) else {
+            let private = self.rules.private;
+            return Err(private.map_or(RequestError::NotOnGpu(key), |private| {
+                private.explain_stranger(key, &devices.backends.kinds())
+            }));
+        };
         if member.is_ignored() {
             return Err(RequestError::IgnoredByRule { key, why: member.why() });
         }
@@ -142,7 +156,7 @@ impl Processes {
         if lease_ms > LEASE_MS_MAX {
             return Err(RequestError::LeaseTooLong(lease_ms));
         }
-        self.controllable(key)?;
+        self.controllable(key, context.devices)?;
         if drives_display(key.pid) {
             return Err(RequestError::DrivesDisplay(key));
         }
@@ -228,7 +242,7 @@ impl Processes {
         let key = self.resolve(asker, process, context)?.key;
         self.registrations.remove(key);
         self.orders.forget(key);
-        self.controllable(key)?;
+        self.controllable(key, context.devices)?;
         let Some(member) = self.roster.get_mut(key) else { return Ok(()) };
         member.is_detached = true;
         member.order = None;

@@ -9,6 +9,8 @@ use super::tracked_process::About;
 use crate::accounts::Accounts;
 use crate::config::Config;
 use crate::facts::{Gpu, ProcessFacts};
+use crate::service::clients::request_error::RequestError;
+use crate::service::private::PrivateRules;
 use crate::verdict::Verdict;
 
 /// The configuration, and what its rules are evaluated with.
@@ -18,12 +20,25 @@ pub(crate) struct Rules {
     pub(crate) accounts: Accounts,
     /// The variables that rules read from the environment of a process.
     environment_names: BTreeSet<String>,
+    /// Where the service is a private session of a command.
+    pub(crate) private: Option<PrivateRules>,
 }
 
 impl Rules {
     pub(crate) fn new(config: Config, accounts: Accounts) -> Self {
         let environment_names = config.environment_names();
-        Self { config, accounts, environment_names }
+        Self { config, accounts, environment_names, private: None }
+    }
+
+    /// Those of a private session: the command names its processes, so no environment is read.
+    pub(crate) fn of_private(config: Config, accounts: Accounts, private: PrivateRules) -> Self {
+        let environment_names = BTreeSet::new();
+        Self { config, accounts, environment_names, private: Some(private) }
+    }
+
+    /// Refuses a priority for a process that drives a display, in a private session.
+    pub(crate) fn check_display(&self, key: ProcessKey) -> Result<(), RequestError> {
+        self.private.map_or(Ok(()), |private| private.check_display(key))
     }
 
     /// Whether a rule depends on the devices that a process uses.

@@ -80,6 +80,9 @@ pub(crate) struct Orders {
     boot: String,
     written: Option<Kept>,
     unmet: BTreeMap<ProcessKey, KeptMember>,
+    /// Whether there is a file. A private session ends with its command and leaves the file of a
+    /// daemon as it is.
+    is_kept: bool,
 }
 
 /// Why the file is not used.
@@ -109,6 +112,12 @@ impl From<KeptOrder> for Order {
 }
 
 impl Orders {
+    /// Orders of a private session: they are not read from a file and not written to one.
+    pub(crate) fn unkept() -> Self {
+        let (path, boot) = (PathBuf::new(), String::new());
+        Self { path, boot, written: None, unmet: BTreeMap::new(), is_kept: false }
+    }
+
     /// What the last daemon left in that folder, the registrations among it, and what is wrong
     /// with it.
     pub(crate) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>, Option<String>) {
@@ -124,7 +133,7 @@ impl Orders {
         let registrations = kept.registrations.into_iter();
         let registrations = registrations.filter(|known| lives(known.process)).collect();
         let boot = boot.trim().to_owned();
-        (Self { path, boot, written: None, unmet }, registrations, problem)
+        (Self { path, boot, written: None, unmet, is_kept: true }, registrations, problem)
     }
 
     /// What was known of a process that is met now.
@@ -160,7 +169,7 @@ impl Orders {
     /// If it cannot be written; then the old file stands.
     pub(crate) fn write(&mut self, mut kept: Kept) -> io::Result<()> {
         kept.members.extend(self.unmet.values().copied());
-        if self.written.as_ref() == Some(&kept) {
+        if !self.is_kept || self.written.as_ref() == Some(&kept) {
             return Ok(());
         }
         if kept == Kept::default() {

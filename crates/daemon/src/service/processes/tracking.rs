@@ -63,6 +63,7 @@ impl Processes {
         // A process that has ended since is not worth a line in the log.
         let Ok((about, verdict)) = self.judge(key, context.devices) else { return };
         let order = self.registrations.find(key, about.uid);
+        let order = order.filter(|_| self.rules.check_display(key).is_ok());
         let (pidfd, watch) = self.watch(key, context.poller);
         let mut member = Member {
             key,

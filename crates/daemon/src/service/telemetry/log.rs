@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::mpsc::Sender;
 
 use gpreempt_core::time::Instant;
 use gpreempt_device::keeper::monotonic_ns;
@@ -24,13 +25,22 @@ pub(crate) struct Log {
     for_journal: bool,
     bucket: TokenBucket,
     left_out: u64,
+    /// The command that the service runs in: it gets the problems and decides how to show them.
+    command: Option<Sender<String>>,
 }
 
 impl Log {
     pub(crate) fn new(level: LogLevel) -> Self {
         let now = Instant::from_nanos(monotonic_ns());
         let for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-        Self { level, for_journal, bucket: TokenBucket::new(BURST, PER_SECOND, now), left_out: 0 }
+        let bucket = TokenBucket::new(BURST, PER_SECOND, now);
+        Self { level, for_journal, bucket, left_out: 0, command: None }
+    }
+
+    /// The log of a service inside of a command: warnings and errors go to that command, without a
+    /// prefix; the rest is left out.
+    pub(crate) fn to_command(command: Sender<String>) -> Self {
+        Self { command: Some(command), ..Self::new(LogLevel::Warn) }
     }
 
     pub(crate) const fn set_level(&mut self, level: LogLevel) {
@@ -62,6 +72,11 @@ impl Log {
         if !self.writes(level) {
             return;
         }
+        if let Some(command) = &self.command {
+            // A command that is about to end no longer reads.
+            let _ = command.send(one_line(&what.to_string()));
+            return;
+        }
         let now = Instant::from_nanos(monotonic_ns());
         if let Some(lines) = self.compose(now, level, what) {
             // Nobody is left to tell if that fails.
@@ -85,8 +100,7 @@ impl Log {
     }
 
     fn format(&self, level: LogLevel, what: &str) -> String {
-        // What others say of themselves is in here; one line stays one line.
-        let what: String = what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let what = one_line(what);
         if self.for_journal {
             let number = match level {
                 LogLevel::Error => 3,
@@ -101,13 +115,27 @@ impl Log {
     }
 }
 
+/// Names that processes give themselves are in the text: a control character becomes a space.
+fn one_line(what: &str) -> String {
+    what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn log(for_journal: bool) -> Log {
         let bucket = TokenBucket::new(2, 1, Instant::ZERO);
-        Log { level: LogLevel::Info, for_journal, bucket, left_out: 0 }
+        Log { level: LogLevel::Info, for_journal, bucket, left_out: 0, command: None }
+    }
+
+    #[test]
+    fn a_command_gets_the_problems_and_nothing_else() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let mut log = Log::to_command(sender);
+        log.info("process 7 uses a GPU");
+        log.warn("a\nb");
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), ["a b"]);
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Telemetry {
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
             sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
+            private: self.private.clone(),
         }
     }
 }
@@ -179,6 +180,8 @@ fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
             expired: figures.expired,
             longest_us: figures.longest_us,
             quiet_us: figures.quiet_us,
+            late_looks: figures.late_looks,
+            blind_us: figures.blind_us,
             problem: None,
         },
         HoldStatus::Impossible(reason) => {
@@ -317,7 +320,7 @@ mod tests {
         untouched.about.pod = Some("pod-1".to_owned());
         untouched.about.slurm_job = Some("77".to_owned());
         table.insert(untouched);
-        let mut telemetry = Telemetry::new(Log::new(LogLevel::Error), None);
+        let mut telemetry = Telemetry::new(Log::new(LogLevel::Error), None, None);
         telemetry.started_ns = 500 * MS;
         telemetry.turns = 42;
         telemetry.punctuality.note(Duration::from_millis(7), Duration::from_millis(5));

@@ -1,9 +1,7 @@
 //! Whatever happens to us, everything is put back: the journal, our session in it, its keeper.
 
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +12,8 @@ use gpreempt_device::journal::{Journal, Session};
 use gpreempt_device::keeper::{self, Keeper, StartError};
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::ProcessKey;
-use rustix::fs::{FlockOperation, flock};
 
+use super::lock::{Lock, LockError, Owner, lock, owner_elsewhere, wait_for_others};
 use crate::service::clients::request_error::RequestError;
 
 /// How long it is waited for keepers of the dead to finish.
@@ -67,20 +65,6 @@ pub(crate) enum KeeperError {
     Unkillable(u32),
 }
 
-/// A file that is locked, and that is removed when it need not be any more.
-#[derive(Debug)]
-struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // While it is still locked: whoever opened it before finds out that it is another file.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 /// What was found at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -88,27 +72,40 @@ pub(crate) struct Found {
     pub(crate) cleaned: usize,
     /// Why some could not be undone. They have keepers now, which go on trying.
     pub(crate) problem: Option<String>,
+    /// A private session of another user that has not ended although this daemon controls the GPUs.
+    pub(crate) other: Option<Owner>,
 }
 
 impl Guard {
     /// Undoes what others left behind, begins a session and starts its keeper. The folder is the
     /// usual one unless another is given.
-    pub(crate) fn start(folder: Option<&Path>) -> io::Result<(Self, Ledger, Found)> {
+    pub(crate) fn start(
+        folder: Option<&Path>,
+        command: Option<&str>,
+    ) -> Result<(Self, Ledger, Found), LockError> {
         let journal = match folder {
             Some(folder) => Journal::at(folder.to_owned()),
             None => Journal::open(),
         }?;
-        let lock = lock(&journal)?;
+        let lock = lock(&journal, &Owner::current(command)?)?;
+        let other = match command {
+            // A user cannot keep the system's daemon from starting.
+            None => wait_for_others(&journal),
+            Some(_) => match owner_elsewhere(&journal) {
+                Some(other) => return Err(LockError::Private(other)),
+                None => None,
+            },
+        };
         wait_for_the_dead(&journal)?;
         // Until our session has its keeper: a command that cleans up at this very moment would take
         // it for one that was left behind, and remove it.
         let _cleaning = journal.lock()?;
-        let found = clean_up(&journal);
+        let found = Found { other, ..clean_up(&journal) };
         let session = journal.begin()?;
         // Without memory for them nothing is held, and the rest works.
         let holds = HoldPages::new().ok();
         let folder = session.folder().to_owned();
-        let keeper = start_keeper(&session, holds.as_deref())?;
+        let keeper = start_keeper(&session, holds.as_deref()).map_err(io::Error::from)?;
         let ledger = Ledger::new(session).with_holds(holds.clone());
         let guard = Self { journal, folder, ledger: ledger.clone(), keeper, holds, _lock: lock };
         Ok((guard, ledger, found))
@@ -213,13 +210,13 @@ impl Guard {
 /// process, is given to a keeper: it must not keep us from starting.
 fn clean_up(journal: &Journal) -> Found {
     match keeper::clean_up(journal, act::undo) {
-        Ok(cleaned) => Found { cleaned, problem: None },
+        Ok(cleaned) => Found { cleaned, problem: None, other: None },
         Err(error) => {
             let problem = match keeper::hand_over(journal) {
                 Ok(_) => format!("{error}; a keeper goes on trying"),
                 Err(other) => format!("{error}, and nobody goes on trying: {other}"),
             };
-            Found { cleaned: 0, problem: Some(problem) }
+            Found { cleaned: 0, problem: Some(problem), other: None }
         }
     }
 }
@@ -236,31 +233,6 @@ fn start_keeper(session: &Session, holds: Option<&HoldPages>) -> Result<Keeper, 
         started = Keeper::start_with(session, holds);
     }
     started
-}
-
-/// The lock beside the sessions.
-fn lock(journal: &Journal) -> io::Result<Lock> {
-    let path = journal.root().join("gpreemptd.lock");
-    loop {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(io::Error::other(format!(
-                    "another gpreemptd keeps its journal in {}; stop that one first, or give \
-                     another folder with --state",
-                    journal.root().display()
-                )));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        // A daemon that ended just now removed it between the two steps; then it keeps nobody out.
-        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
-        let known = std::fs::metadata(&path).map(identity);
-        if known.is_ok_and(|known| file.metadata().map(identity).is_ok_and(|own| own == known)) {
-            return Ok(Lock { path, _file: file });
-        }
-    }
 }
 
 /// A keeper whose owner was killed is undoing things right now. If it undid them after we did them
@@ -300,18 +272,5 @@ mod tests {
         assert_eq!(session("sockets").owner(), None);
         assert!(owner_lives(&session(&format!("session-{}-0", std::process::id()))));
         assert!(!owner_lives(&session("session-4294967295-0")));
-    }
-
-    #[test]
-    fn one_daemon_for_each_journal() {
-        let root = std::env::temp_dir().join(format!("gpreempt-guard-{}", std::process::id()));
-        let journal = Journal::at(root.clone()).unwrap();
-        let first = lock(&journal).unwrap();
-        let second = lock(&journal).unwrap_err().to_string();
-        assert!(second.contains("another gpreemptd"), "{second}");
-        drop(first);
-        assert!(!root.join("gpreemptd.lock").exists());
-        assert!(lock(&journal).is_ok());
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 use gpreempt_core::id::{QueueId, TaskId};
 
 use super::worker::Job;
-use super::{Device, NvidiaBackend, Wishes};
+use super::{Device, NvidiaBackend};
 use crate::act::{Act, UndoError};
 use crate::controller::{
     AdoptError, Controller, DeviceName, HintWatching, HoldReporting, Note, Rescanning,
@@ -19,9 +19,9 @@ impl Controller for NvidiaBackend {
 
     fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
         if let Some(seen) = self.appeared.remove(&process) {
-            return self.adopt_seen(task, &seen, Wishes::default());
+            return self.adopt_seen(task, &seen, self.wishes);
         }
-        self.hold(task, process, Wishes::default())?;
+        self.hold(task, process, self.wishes)?;
         // To look takes milliseconds, so the scout does it, who has seen nothing yet.
         self.scout.watch(process, Vec::new());
         Ok(())
