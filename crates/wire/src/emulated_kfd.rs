@@ -1,8 +1,8 @@
 //! The KFD of an emulator, `gpreempt-emu --kfd FOLDER`: its files, its messages and its clients.
 //!
 //! ```text
-//! FOLDER/kfd     a socket in place of /dev/kfd ([`message`])
-//! FOLDER/gpu     the emulator's own socket: memory, doorbells, results ([`crate::emulator`])
+//! FOLDER/kfd     a socket in place of /dev/kfd (module `message`)
+//! FOLDER/gpu     the emulator's own socket: memory, doorbells, results
 //! FOLDER/sys     files in place of /sys/class/kfd/kfd
 //! FOLDER/debug   files in place of /sys/kernel/debug/kfd
 //! FOLDER/parameters   patched kernels only: files in place of /sys/module/amdgpu/parameters

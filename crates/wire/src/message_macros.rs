@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! messages! {
-//!     pub enum Request of DAEMON {
+//!     pub enum Request of DAEMON, from 0 {
 //!         5 = Suspend { process: Process, lease_ms: NonZeroU32; 4 zeros },
 //!         7 = ResumeAll,
 //!         10 = PolicySet(settings: PolicySettings),
@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! [`messages!`] makes the enum, its [`Body`](crate::message::Body), the names and the list of all
-//! kinds. [`record!`] does the same for a struct with a place in a message, [`codes!`] for an enum
+//! `messages!` makes the enum, its [`Body`](crate::message::Body), the names and the list of all
+//! kinds. `record!` does the same for a struct with a place in a message, `codes!` for an enum
 //! that is a number there. Every body has exactly one encoding: reserved bytes are zero, and a
 //! decoder refuses what its encoder would not write.
 

@@ -10,8 +10,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::driver::ProcessView;
 use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
+
+use super::driver::ProcessView;
 pub(crate) use mqds::mqds;
 
 /// Says that a folder is ours, so that what is in it may be replaced.

@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use gpreempt_core::id::DeviceId;
-
 use gpreempt_wire::emulated_kfd::KfdClient;
-use gpreempt_wire::emulator::DeviceInfo;
-use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::emulator::client::{Client, Queue};
+use gpreempt_wire::emulator::{DeviceInfo, EmuError};
 
 /// A load's connection.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::io;
 
+use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS};
+
 use super::Tree;
 use crate::kfd::driver::ProcessView;
 use crate::kfd::parameters::Parameters;
-use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS};
 
 impl Tree {
     /// Shows every queue with the addresses of its ring, in a line of its own.
