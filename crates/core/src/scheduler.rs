@@ -354,7 +354,7 @@ pub enum Edge {
     Done,
     /// What was asked for did not happen.
     Failed,
-    /// Nobody knows whether it happened. To be on the safe side it did: then it is undone.
+    /// It is unknown whether it happened. The queue counts as off, so that it is resumed.
     Unknown,
 }
 

@@ -8,7 +8,6 @@
 pub mod act;
 pub mod amd;
 pub mod controller;
-mod device_file;
 pub mod emulated;
 pub mod hardware;
 pub mod hold_pages;

@@ -7,9 +7,10 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,16 @@ fn has_living_thread(pid: u32) -> bool {
     })
 }
 
+/// The number of a character device; none if the file is something else, or gone.
+///
+/// Files of other processes may be on a network, or served by a process that does not answer. So
+/// no file system is asked: what the kernel knows is enough.
+pub(crate) fn device_number(path: &Path) -> Option<u64> {
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+    let kind = FileType::from_raw_mode(found.stx_mode.into());
+    (kind == FileType::CharacterDevice).then(|| makedev(found.stx_rdev_major, found.stx_rdev_minor))
+}
+
 /// Every process there is, as far as it is shown.
 ///
 /// # Errors
@@ -264,5 +275,13 @@ mod tests {
         }
         assert!(!has_living_thread(pid));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_character_devices_have_a_number() {
+        let null = std::os::unix::fs::MetadataExt::rdev(&fs::metadata("/dev/null").unwrap());
+        assert_eq!(device_number(Path::new("/dev/null")), Some(null));
+        assert_eq!(device_number(Path::new("/")), None);
+        assert_eq!(device_number(Path::new("/nonexistent")), None);
     }
 }

@@ -63,10 +63,10 @@ pub(crate) enum Position {
     Evict,
     /// May be off although it should be on, and must be told to run whatever its rank.
     Restore,
-    /// May run and looks idle, but nobody knows whether it is, where only one may run.
+    /// May run and looks idle, which is not certain, where only one may run.
     Idle,
-    /// May run and looks idle, but what it has fetched may run still: it has to make way like
-    /// those that do run, and keeps nobody off.
+    /// May run and looks idle, but what it has fetched may still run: it is preempted like those
+    /// that do run, and no queue is kept off for it.
     Unseen(Place),
     /// Off and done: it may as well be on.
     Parked,
@@ -144,7 +144,7 @@ impl Lane {
         self.evict.first().copied()
     }
 
-    /// One of which nobody knows whether it runs.
+    /// One of which it is unknown whether it runs.
     pub(crate) fn doubtful(&self) -> Option<QueueId> {
         self.restore.first().copied()
     }
@@ -154,7 +154,7 @@ impl Lane {
         self.parked.first().copied()
     }
 
-    /// One that looks idle and may not be, where that would be in somebody's way.
+    /// One that looks idle and may not be, while another queue has work and only one may run.
     pub(crate) fn in_the_way(&self) -> Option<QueueId> {
         self.idle.first().copied().filter(|_| self.exclusive && self.is_busy())
     }
@@ -189,12 +189,12 @@ impl Lane {
         (!back.yields_to(&top, self.exclusive)).then_some(*back)
     }
 
-    /// Whether anybody in the order has work.
+    /// Whether any queue in the order has work.
     pub(crate) fn is_busy(&self) -> bool {
         !(self.on.is_empty() && self.off.is_empty() && self.resuming.is_empty())
     }
 
-    /// Everybody in the order, for checks.
+    /// How many queues there are in the order, for checks.
     pub(crate) fn len(&self) -> usize {
         let placed = self.on.len() + self.off.len() + self.resuming.len();
         let told = self.evict.len() + self.restore.len() + self.parked.len();
@@ -331,7 +331,7 @@ impl Scheduler {
         self.watch_for_starvation(device_id);
     }
 
-    /// The same for everybody on a seat.
+    /// The same for every queue of a seat.
     pub(super) fn reseat_all(&mut self, device: DeviceId, key: SeatKey) {
         let queues: Vec<QueueId> = self
             .devices
@@ -344,7 +344,7 @@ impl Scheduler {
         }
     }
 
-    /// The same for everybody on a device.
+    /// The same for every queue of a device.
     pub(super) fn reorder_device(&mut self, device: DeviceId) {
         let keys: Vec<SeatKey> = self
             .devices
@@ -383,7 +383,7 @@ impl Scheduler {
         self.tune_hold(id)
     }
 
-    /// Where somebody else decides: who is suspended goes, everybody else is let on.
+    /// Where the kernel decides: suspended queues are preempted, all others are resumed.
     fn settle_yielded(&mut self, id: DeviceId, class: Class) -> Option<Command> {
         let lane = self.devices.get(&id)?.lane(class);
         if let Some(queue) = lane.doubtful() {

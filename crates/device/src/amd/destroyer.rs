@@ -15,7 +15,7 @@ use super::lookout::Lookout;
 use super::node;
 use super::session::{Outcome, QueueName, Session};
 use super::site::{Site, SiteName};
-use crate::device_file::device_number;
+use crate::process::device_number;
 
 /// More threads than a process has, unless something is wrong with it.
 const THREADS_MAX: usize = 1 << 16;

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::device_file::device_number;
+use crate::process::device_number;
 
 /// Where it is.
 pub const PATH: &str = "/dev/kfd";

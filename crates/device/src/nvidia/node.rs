@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::device_file::device_number;
+use crate::process::device_number;
 
 /// What the kernel calls the nodes of unified memory, whose major number it chooses itself.
 const UNIFIED_MEMORY: &str = "nvidia-uvm";

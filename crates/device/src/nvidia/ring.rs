@@ -156,6 +156,12 @@ impl Rings {
         Ok(Self::new(Source::Memory(memory), get_at, slot_count(context)))
     }
 
+    /// One ring whose indices are in a file.
+    #[cfg(test)]
+    pub(crate) fn in_file(file: std::fs::File) -> Self {
+        Self::new(Source::Memory(ProcessMemory::in_file(file)), 0x88, 1)
+    }
+
     fn new(source: Source, get_at: usize, count: usize) -> Self {
         let slots = vec![Slot::default(); count];
         let (reading, next_cold, last_moved) = (0, 0, None);

@@ -59,7 +59,7 @@ fn whoever_may_still_run_has_to_go_before_another_comes_where_only_one_may() {
     let mut lane = Lane::default();
     lane.exclusive = true;
     lane.insert(QueueId(1), Position::Idle);
-    assert_eq!(lane.in_the_way(), None, "nobody else wants to run");
+    assert_eq!(lane.in_the_way(), None, "no other queue has work");
     lane.insert(QueueId(2), Position::Off(place(1, 2)));
     assert_eq!((lane.in_the_way(), lane.returner()), (Some(QueueId(1)), None));
     lane.remove(QueueId(1), Position::Idle);

@@ -277,7 +277,7 @@ impl Eyes {
     }
 }
 
-/// Whoever has not moved for so long is idle.
+/// A context whose rings have not moved for so long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(2_000);
 /// A ring that moved in the last two seconds is read every time, and one of the others every second
 /// time: each reading goes to the device and back, which takes a microsecond of a processor.
@@ -407,7 +407,7 @@ impl Watched {
         moved
     }
 
-    /// How long nobody has looked, where it matters.
+    /// How long ago the last look was, where it matters.
     fn note_lateness(&mut self, now: Instant) {
         let blind = now.since(std::mem::replace(&mut self.looked_at, now));
         if now.since(self.moved_at) <= IDLE_AFTER {
@@ -420,7 +420,7 @@ impl Watched {
     fn look_at_hints(&mut self, now: Instant) {
         let Some(sight) = &self.sight else { return };
         let Some(page) = sight.upgrade() else {
-            // Whoever said so is gone.
+            // The session that the page belonged to has ended.
             self.sight = None;
             self.hints = HintView::default();
             return self.conclude(now);
@@ -436,7 +436,7 @@ impl Watched {
         self.act(now, action);
     }
 
-    /// What whoever decides has to hear of, once.
+    /// What is reported to the scheduler, once.
     fn news(&self, now: Instant, submitted: bool) -> Option<Notice> {
         let is_done = !self.pending && now.since(self.moved_at) >= DONE_AFTER;
         if submitted && !self.grip.is_permitted() && self.told != Some(Notice::Work) {

@@ -31,6 +31,12 @@ impl ProcessMemory {
         Ok(None)
     }
 
+    /// A file that stands for the memory of a process.
+    #[cfg(test)]
+    pub(super) const fn in_file(file: File) -> Self {
+        Self { file, base: 0 }
+    }
+
     /// The eight bytes at `offset`, if they can be read.
     pub(super) fn load(&self, offset: usize) -> Option<u64> {
         let mut bytes = [0; 8];
