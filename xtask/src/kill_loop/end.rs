@@ -64,6 +64,11 @@ fn is_of_command(sentences: &[&str]) -> bool {
     matches!(sentences, [one] if one.starts_with("gpreempt: "))
 }
 
+/// One error as commands with `--json` print it.
+fn is_one_error(sentences: &[&str]) -> bool {
+    matches!(sentences, [one] if one.starts_with("{\"error\":"))
+}
+
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientEnd {
@@ -130,7 +135,7 @@ pub(super) fn of_owner(
         (Some(0), _) if facts.was_asked => Ok(OwnerEnd::Asked),
         (Some(0), Mode::Private) if !facts.has_loads => Ok(OwnerEnd::Over),
         (Some(1 | 2), _) if names_command => Ok(OwnerEnd::Refused),
-        (Some(1 | 2), Mode::Private) if is_of_command(&sentences) => Ok(OwnerEnd::Refused),
+        (Some(1 | 2), Mode::Private) if is_one_error(&sentences) => Ok(OwnerEnd::Refused),
         _ => Err(format!("the scheduling process ended with {}: {}", end.status, end.err)),
     }
 }
@@ -190,7 +195,7 @@ mod tests {
     fn a_session_ends_with_its_loads_or_says_why_it_did_not_begin() {
         let facts = OwnerFacts { was_asked: false, has_loads: true };
         let of = |end: &Ended, mode, facts| of_owner(end, mode, facts, false);
-        let (good, gone) = (end(0, "", ""), end(2, "", "gpreempt: there is no process 7\n"));
+        let (good, gone) = (end(0, "", ""), end(2, "", "{\"error\":\"there is no process 7\"}\n"));
         assert!(
             of(&good, Mode::Daemon, facts).is_err() && of(&good, Mode::Private, facts).is_err()
         );

@@ -209,7 +209,10 @@ impl<'a> KillLoop<'a> {
                     self.owner.replace_after(self.chance.pause(PAUSE_MAX));
                 }
             }
-            Err(problem) => self.tally.fail(problem),
+            Err(problem) => {
+                self.tally.fail(problem);
+                self.owner.replace_after(PAUSE_MAX);
+            }
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ impl KillLoop<'_> {
         let mut missing = "nothing was asked".to_owned();
         let mut asked = Instant::now();
         let mut was_stopped = false;
-        while Instant::now() < until {
+        while Instant::now() < until && !self.tally.is_hopeless() {
             self.tick()?;
             was_stopped |= self.watch.stopped > 0;
             if asked.elapsed() < ASK {
