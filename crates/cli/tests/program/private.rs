@@ -104,7 +104,7 @@ fn however_a_session_ends_everything_is_undone() {
         assert_eq!(code, 2);
         assert!(line.contains("is not attached"), "{signal:?}: {line}");
     }
-    // The reader of its output goes away: the next line ends it.
+    // The reader of its output goes away.
     let mut session = scene.attach(&[]);
     let mut lines = BufReader::new(session.stdout()).lines();
     assert!(lines.next().unwrap().unwrap().contains("attached"));
