@@ -22,6 +22,7 @@ use crate::args::AttachArgs;
 use crate::daemon;
 use crate::failure::Failure;
 use crate::link::{Link, refuse_beside_private_session};
+use crate::output;
 use crate::stop::Stop;
 pub(crate) use account::{Account, Voice};
 use regrouped::Regrouped;
@@ -144,6 +145,7 @@ impl Attach {
             if left == Some(Duration::ZERO) {
                 break;
             }
+            output::check_reader()?;
             for problem in self.link.take_problems() {
                 self.account.problem(&problem)?;
             }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -19,6 +20,16 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::run)?;
     text.push('\n');
     print(&text)
+}
+
+/// Fails if the reader of the output has closed it. A command that waits and prints nothing would
+/// not notice it otherwise.
+pub(crate) fn check_reader() -> Result<(), Failure> {
+    let out = std::io::stdout();
+    let mut fds = [PollFd::new(&out, PollFlags::empty())];
+    let polled = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    let is_gone = fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP);
+    if polled.is_ok() && is_gone { Err(Failure::ReaderGone) } else { Ok(()) }
 }
 
 /// Nanoseconds as microseconds.

@@ -15,6 +15,7 @@ use crate::args::SuspendArgs;
 use crate::daemon;
 use crate::failure::Failure;
 use crate::link::Link;
+use crate::output;
 use crate::shown::shown;
 use crate::stop::Stop;
 
@@ -56,6 +57,7 @@ impl<'a> Lease<'a> {
             if left == Some(Duration::ZERO) {
                 break;
             }
+            output::check_reader()?;
             if renewed.elapsed() >= RENEW {
                 renewed = Instant::now();
                 // What another command resumed stays so.
