@@ -23,7 +23,8 @@ class Bench:
         return subprocess.run([self.cli, *arguments], capture_output=True, text=True, timeout=60)
 
     def ps(self):
-        return {row["pid"]: row for row in json.loads(self.gpreempt("ps", "--json").stdout)}
+        """What the devices tell, also while a service runs."""
+        return {row["pid"]: row for row in json.loads(self.gpreempt("ps", "--hardware", "--json").stdout)}
 
     def start(self, *arguments, before=(), environment=None):
         """Starts a load and waits until it is ready."""

@@ -16,7 +16,7 @@ def test_priority(bench):
     bench.row("one kernel, alone", service, [], [])
     service, _ = bench.latency(4, *twenty)
     bench.row("20 kernels, alone", service, [], [])
-    be = bench.start("be", "--seconds", "90", "--kernel-us", "8000", "--report-ms", "100",
+    be = bench.start("be", "--seconds", "240", "--kernel-us", "8000", "--report-ms", "100",
                      "--kind", "counter")
     descriptors = len(os.listdir(f"/proc/{be.pid}/fd"))
     alone = measured_rate(be, 3)

@@ -353,6 +353,7 @@ mod tests {
         if let HoldStatus::Ready(figures) = &mut status {
             (figures.is_held, figures.placed, figures.expired) = (true, 9, 2);
             (figures.longest_us, figures.quiet_us) = (800, 60);
+            (figures.late_looks, figures.blind_us) = (3, 70);
         }
         let expected = HoldSnapshot {
             held: true,
@@ -360,6 +361,8 @@ mod tests {
             expired: 2,
             longest_us: 800,
             quiet_us: 60,
+            late_looks: 3,
+            blind_us: 70,
             problem: None,
         };
         assert_eq!(hold_snapshot(status), expected);
