@@ -24,7 +24,8 @@ class Bench:
 
     def ps(self):
         """What the devices tell, also while a service runs."""
-        return {row["pid"]: row for row in json.loads(self.gpreempt("ps", "--hardware", "--json").stdout)}
+        listing = self.gpreempt("ps", "--hardware", "--json").stdout
+        return {row["pid"]: row for row in json.loads(listing)}
 
     def start(self, *arguments, before=(), environment=None):
         """Starts a load and waits until it is ready."""

@@ -13,7 +13,7 @@
 //!   owner  <--------- answer --------------   keeper    20 beats unanswered: killed and replaced
 //! ```
 //!
-//! Nothing that fails in a keeper ends it before it has undone what it can: [`life`] has no early
+//! Nothing that fails in a keeper ends it before it has undone what it can: `life` has no early
 //! return between its start and the undo.
 
 mod life;

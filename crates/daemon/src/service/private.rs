@@ -174,7 +174,7 @@ impl PrivateRules {
         if drives_display(key.pid) { Err(RequestError::PriorityOnDisplay(key)) } else { Ok(()) }
     }
 
-    /// Why a process that was not met cannot be controlled by a session with these kinds of devices.
+    /// Why a session with these kinds of devices cannot control a process that was not met.
     pub(crate) fn explain_stranger(self, key: ProcessKey, kinds: &[&str]) -> RequestError {
         let sentence = match self.nvidia_gate() {
             Ok(()) => match survey::look(key.pid).map(|process| process.clients) {

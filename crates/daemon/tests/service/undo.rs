@@ -153,15 +153,16 @@ fn refusal(answer: Result<(), ClientError>, code: RefusalCode) -> String {
     }
 }
 
-/// A daemon whose journal is on a disk of 64 KiB of its own. None, and the reason on stderr, if this
-/// user may not mount one.
+/// A daemon whose journal is on a disk of 64 KiB of its own. None, and the reason on stdout, if
+/// this user may not mount one.
+#[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 fn start_on_small_disk(stage: &Stage, emulator: &Emulator) -> Option<Daemon> {
     let state = stage.state();
     std::fs::create_dir(&state).unwrap();
     let mount = format!("mount -t tmpfs -o size=64k,mode=755 tmpfs '{}'", state.display());
     let mut trial = std::process::Command::new("unshare");
     if !trial.args(["--mount", "sh", "-c", &mount]).status().is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: a small disk cannot be mounted; this needs root and unshare(1)");
+        println!("SKIPPED: a small disk cannot be mounted; this needs root and unshare(1)");
         return None;
     }
     let script = format!("{mount} && exec \"$0\" \"$@\"");

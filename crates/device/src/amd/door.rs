@@ -1,8 +1,8 @@
 //! Doors to KFD, with a method for each operation ([`Door`]).
 //!
 //! Behind a [`KernelDoor`] is the kernel, behind an [`EmulatedDoor`] an emulator; for tests its
-//! rules alone are enough ([`super::fake`]). Who may call what, and from which thread, is up to
-//! whoever is behind it: see [`super::session`].
+//! rules alone are enough (`super::fake`). Which calls are permitted, and from which thread, the
+//! kernel or the emulator decides: see [`super::session`].
 
 mod emulated;
 mod kernel;
