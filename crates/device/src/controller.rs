@@ -128,6 +128,10 @@ pub trait QueueParking {
 pub trait HintWatching {
     /// Where a task gives its hints. They are not in force any more once the page is dropped.
     fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>);
+
+    /// Has the thread read the pages now instead of at its next look. The daemon's loop calls it
+    /// when a process has woken it for a hint.
+    fn read_hints_now(&mut self);
 }
 
 /// Priorities for devices that the kernel schedules.

@@ -16,7 +16,7 @@ pub use hint_writer::HintWriter;
 use pace::Pace;
 use socket::Socket;
 
-use crate::mapping::Mapping;
+use crate::hint_page::Mapping;
 use crate::message::Message;
 use crate::policy::PolicySettings;
 use crate::queue::{QueueList, QueueRecord};

@@ -31,7 +31,6 @@ pub mod event;
 pub mod header;
 pub mod hint_page;
 pub mod hint_reader;
-pub mod mapping;
 pub mod message;
 pub mod packet_socket;
 pub mod policy;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::decode_error::DecodeError;
 use crate::header::VERSION;
-use crate::mapping::MappingError;
+use crate::hint_page::MappingError;
 use crate::refusal::Refusal;
 
 /// Why a client got no answer.

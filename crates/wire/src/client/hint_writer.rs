@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
 use super::socket::Socket;
-use crate::mapping::Mapping;
+use crate::hint_page::Mapping;
 use crate::message::Message;
 use crate::request::Request;
 

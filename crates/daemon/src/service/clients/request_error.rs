@@ -4,7 +4,7 @@ use gpreempt_core::event::EventError;
 use gpreempt_core::priority::Priority;
 use gpreempt_device::act::ActError;
 use gpreempt_device::process::{ProcessError, ProcessKey};
-use gpreempt_wire::mapping::MappingError;
+use gpreempt_wire::hint_page::MappingError;
 use gpreempt_wire::refusal::{Refusal, RefusalCode};
 
 use super::pending_answers::SuspendError;

@@ -47,8 +47,13 @@ impl Backends {
     }
 
     /// Says something as if a device had: it is taken in with the next step, and if it is a hint
-    /// all rings are read at once.
+    /// all rings are read at once. Threads that read hint pages themselves do so now.
     pub(crate) fn say(&mut self, event: Event) {
+        if matches!(event, Event::HintBegin { .. } | Event::HintEnd { .. }) {
+            for watching in self.controllers.iter_mut().filter_map(|c| c.hint_watching()) {
+                watching.read_hints_now();
+            }
+        }
         self.own.push_back(event);
     }
 

