@@ -21,6 +21,7 @@ mod processes;
 mod run;
 mod sim;
 mod top;
+mod two_users;
 mod with_daemon;
 
 use gpreempt_stage::Stage;

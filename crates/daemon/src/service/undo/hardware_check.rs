@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gpreempt_device::act;
+use gpreempt_device::act::{self, UndoError};
 use gpreempt_device::controller::Waker;
 use gpreempt_device::hardware::{DevicePlaces, Righted};
 use gpreempt_device::journal::{Act, Journal};
@@ -182,10 +182,10 @@ fn set_right(
     places: &DevicePlaces,
     key: ProcessKey,
 ) -> Result<(), ResumeError> {
-    let refused = |why: String| ResumeError::Refused(key, why);
-    let was_left = undo_left_behind(journal, key).map_err(refused)?;
+    let refused = |why: &dyn std::error::Error| ResumeError::Refused(key, why.to_string());
+    let was_left = undo_left_behind(journal, key).map_err(|error| refused(&error))?;
     let righted = ledger.set_right(key, || places.read(key));
-    match righted.map_err(|error| refused(error.to_string()))? {
+    match righted.map_err(|error| refused(&error))? {
         Righted::Resumed => Ok(()),
         Righted::Running | Righted::Unknown if was_left => Ok(()),
         Righted::Running => Err(ResumeError::NotSuspended(key)),
@@ -194,19 +194,27 @@ fn set_right(
     }
 }
 
+/// Why something that a dead owner left in a process is still there.
+#[derive(Debug, thiserror::Error)]
+enum LeftBehindError {
+    #[error(transparent)]
+    Journal(#[from] io::Error),
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
 /// Undoes what sessions of dead owners left in a process, their keepers notwithstanding: a keeper
 /// that hangs undoes nothing, and undoing twice changes nothing. True if there was something.
-fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, String> {
+fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehindError> {
     let mut was_any = false;
-    let sessions = journal.sessions().map_err(|error| error.to_string())?;
-    for session in sessions {
+    for session in journal.sessions()? {
         if session.owner().is_none_or(keeper::is_alive) {
             continue;
         }
         let entries = session.entries().unwrap_or_default();
         for entry in entries.iter().filter(|entry| entry.process == key) {
-            act::undo(entry).map_err(|error| error.to_string())?;
-            session.forget(key).map_err(|error| error.to_string())?;
+            act::undo(entry)?;
+            session.forget(key)?;
             was_any = true;
         }
     }

@@ -1,0 +1,99 @@
+//! A private session of an ordinary user, and root's daemon: the daemon gets the GPUs.
+
+use std::process::Command;
+
+use gpreempt_stage::Stage;
+
+/// Runs with a `/run` of its own. `$1` is the folder of the programs, `$2` a folder for output.
+const SCRIPT: &str = r#"
+set -eu
+bin=$1 out=$2
+mount -t tmpfs tmpfs /run
+mkdir -p /run/user/4242
+chown 4242:4242 /run/user/4242
+chmod 700 /run/user/4242
+emulator=/run/user/4242/emu
+# For the background: the program takes the place of the subshell, so that $! is its pid.
+as_user() {
+    exec setpriv --reuid 4242 --regid 4242 --clear-groups env HOME=/ XDG_RUNTIME_DIR=/run/user/4242 \
+        GPREEMPT_EMULATED=$emulator "$@"
+}
+wait_for() {
+    for _ in $(seq 600); do if "$@" 2>/dev/null; then return 0; fi; sleep 0.1; done
+    echo "not within 60 s: $*" >&2
+    return 1
+}
+started=
+trap 'kill $started 2>/dev/null || true' EXIT
+as_user "$bin/gpreempt-emu" --socket $emulator --model mi300x --compute-units 1 >"$out/emu" 2>&1 &
+started="$started $!"
+wait_for test -S $emulator
+as_user "$bin/gpreempt-emu" load be --socket $emulator --kernel-us 4000 --seconds 120 --json \
+    >"$out/load" 2>&1 &
+load=$!
+started="$started $load"
+wait_for grep -q ready "$out/load"
+as_user "$bin/gpreempt" attach $load -p 2 --json >"$out/attach" 2>"$out/attach.err" &
+attach=$!
+started="$started $attach"
+wait_for grep -q '"attached"' "$out/attach"
+
+# A private session of root is refused beside it, with the pid of the first.
+if GPREEMPT_EMULATED=$emulator "$bin/gpreempt" attach $load -p 3 >/dev/null 2>"$out/root"; then
+    echo "root attached beside a user's session" >&2
+    exit 1
+fi
+grep -q "gpreempt attach (pid $attach) controls the GPUs" "$out/root"
+
+"$bin/gpreemptd" --no-nvidia --no-amd --emulated $emulator >/dev/null 2>"$out/daemon" &
+daemon=$!
+started="$started $daemon"
+code=0
+wait $attach || code=$?
+test $code -eq 1
+grep -q "gpreemptd (pid $daemon) was started and controls the GPUs now" "$out/attach.err"
+wait_for grep -q "ready at" "$out/daemon"
+wait_for test -z "$(ls -d /run/user/4242/gpreempt/session-* 2>/dev/null)"
+
+# The user's commands go through the daemon from now on.
+wait_for sh -c "setpriv --reuid 4242 --regid 4242 --clear-groups '$bin/gpreempt' set $load -p 1"
+"$bin/gpreempt" ps >"$out/ps"
+grep -q "priority 1 (asked for by uid 4242)" "$out/ps"
+kill $daemon
+wait $daemon
+"#;
+
+#[test]
+fn a_users_session_ends_when_roots_daemon_starts() {
+    let tools = Command::new("unshare").args(["--mount", "setpriv", "--version"]).output();
+    if !tools.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: this needs root, unshare(1) and setpriv(1)");
+        return;
+    }
+    let stage = Stage::new("two-users").unwrap();
+    // Programs in folders that an ordinary user cannot read are of no use here.
+    let bin = stage.path("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for name in ["gpreempt", "gpreemptd", "gpreempt-emu"] {
+        std::fs::copy(stage.program(name).unwrap(), bin.join(name)).unwrap();
+    }
+    let out = stage.path("out");
+    std::fs::create_dir(&out).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(stage.root(), open).unwrap();
+    let mut command = Command::new("unshare");
+    stage.clean(&mut command);
+    command.env_remove("GPREEMPT_STATE").env_remove("GPREEMPT_SOCKET");
+    command.args(["--mount", "sh", "-c", SCRIPT, "sh"]).args([&bin, &out]);
+    let ran = command.output().unwrap();
+    let said = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
+    assert!(
+        ran.status.success(),
+        "{}\nattach: {}\nroot: {}\ndaemon: {}\nps: {}",
+        String::from_utf8_lossy(&ran.stderr),
+        said("attach.err"),
+        said("root"),
+        said("daemon"),
+        said("ps"),
+    );
+}
