@@ -32,6 +32,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) driver: &'a ChangeArgs,
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) wishes: Wishes,
+    pub(crate) expects_others: bool,
 }
 
 /// A client of the service, and the service itself if it runs in this process.
@@ -45,13 +46,13 @@ impl<'a> Wanted<'a> {
     /// The usual scheduler for that command.
     pub(crate) fn new(command: &'static str, driver: &'a ChangeArgs) -> Self {
         let scheduler = SchedulerConfig::default();
-        Self { command, driver, scheduler, wishes: Wishes::default() }
+        Self { command, driver, scheduler, wishes: Wishes::default(), expects_others: true }
     }
 
-    /// The same for a command that only stops processes: holds would cost it their preparation.
-    pub(crate) fn without_holds(command: &'static str, driver: &'a ChangeArgs) -> Self {
+    /// The same for a command that only stops processes: it needs neither holds nor time slices.
+    pub(crate) fn to_stop(command: &'static str, driver: &'a ChangeArgs) -> Self {
         let scheduler = SchedulerConfig { hold: false, ..SchedulerConfig::default() };
-        Self { scheduler, ..Self::new(command, driver) }
+        Self { scheduler, expects_others: false, ..Self::new(command, driver) }
     }
 
     fn options(&self) -> Options {
@@ -64,10 +65,11 @@ impl<'a> Wanted<'a> {
             allow_untested_driver: self.driver.allow_untested_driver,
             ..self.scheduler
         };
+        let Self { wishes, expects_others, .. } = *self;
         let command = self.command.to_owned();
         Options {
             devices: Selection { nvidia: true, amd, emulated_kfd, emulated: emulated(self.driver) },
-            private: Some(PrivateOptions { command, scheduler, wishes: self.wishes }),
+            private: Some(PrivateOptions { command, scheduler, wishes, expects_others }),
             ..Options::default()
         }
     }

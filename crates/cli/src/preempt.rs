@@ -35,7 +35,7 @@ struct Taken {
 pub(crate) fn main(args: &PreemptArgs) -> Result<(), Failure> {
     // A signal ends the wait; what was taken off is let on again first.
     let stop = Stop::on_signals()?;
-    let mut link = Link::open(&Wanted::without_holds("gpreempt preempt", &args.driver))?;
+    let mut link = Link::open(&Wanted::to_stop("gpreempt preempt", &args.driver))?;
     let follow = link.another(Role::Monitor)?.follow(&Request::Follow);
     let follow = follow.map_err(|error| daemon::failure(&error))?;
     let taken = preempt(&mut link.client, follow, args, &stop);

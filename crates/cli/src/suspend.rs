@@ -43,7 +43,7 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
 }
 
 fn open(args: &SuspendArgs) -> Result<Link, Failure> {
-    Link::open(&Wanted::without_holds("gpreempt suspend", &args.driver))
+    Link::open(&Wanted::to_stop("gpreempt suspend", &args.driver))
 }
 
 /// Says that it is stopped, and whose suspension this one replaces, if any: what was left of that.

@@ -1,8 +1,13 @@
 //! What the end of a process means.
 
+use std::os::unix::process::ExitStatusExt;
+
 use gpreempt_stage::Ended;
 
 use super::site::Mode;
+
+/// The number of the signal of Ctrl-C.
+const SIGINT: i32 = 2;
 
 /// What became of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +110,7 @@ pub(super) enum OwnerEnd {
     Killed,
     /// It was asked to end, and ended in good order.
     Asked,
-    /// A private session whose loads have all ended.
+    /// A private session whose loads have all ended or were detached.
     Over,
     /// It did not begin, and said why: a command of the loop schedules, or what it was started
     /// for is gone.
@@ -121,6 +126,12 @@ pub(super) struct OwnerFacts {
     pub(super) has_loads: bool,
 }
 
+/// Whether an attach ended in good order after a request to detach a process.
+fn was_detached(out: &str) -> bool {
+    let is_over = out.lines().last().is_some_and(|line| line.contains("\"line\":\"over\""));
+    is_over && out.lines().any(|line| line.contains("\"request\":{\"detach\""))
+}
+
 /// What the end of the daemon or of a private session means, or what is wrong with it.
 /// `names_command` says whether its errors name a command of the loop, which schedules beside it.
 pub(super) fn of_owner(
@@ -133,7 +144,14 @@ pub(super) fn of_owner(
     match (end.status.code(), mode) {
         _ if end.was_killed => Ok(OwnerEnd::Killed),
         (Some(0), _) if facts.was_asked => Ok(OwnerEnd::Asked),
-        (Some(0), Mode::Private) if !facts.has_loads => Ok(OwnerEnd::Over),
+        // Commands of the loop detach what it attached, and `resume` detaches everything.
+        (Some(0), Mode::Private) if !facts.has_loads || was_detached(&end.out) => {
+            Ok(OwnerEnd::Over)
+        }
+        // Ctrl-C before it had a handler for that, so before it changed anything.
+        (None, Mode::Private) if facts.was_asked && end.status.signal() == Some(SIGINT) => {
+            Ok(OwnerEnd::Killed)
+        }
         (Some(1 | 2), _) if names_command => Ok(OwnerEnd::Refused),
         (Some(1 | 2), Mode::Private) if is_one_error(&sentences) => Ok(OwnerEnd::Refused),
         _ => Err(format!("the scheduling process ended with {}: {}", end.status, end.err)),
@@ -204,6 +222,10 @@ mod tests {
         let alone = OwnerFacts { has_loads: false, ..facts };
         assert_eq!(of(&good, Mode::Private, alone), Ok(OwnerEnd::Over));
         assert!(of(&good, Mode::Daemon, alone).is_err(), "a daemon has no end of its own");
+        let request = "{\"line\":\"request\",\"request\":{\"detach\":{\"pid\":7}}}\n";
+        let detached = end(0, &format!("{request}{{\"line\":\"over\"}}\n"), "");
+        assert_eq!(of(&detached, Mode::Private, facts), Ok(OwnerEnd::Over));
+        assert!(of(&end(0, request, ""), Mode::Private, facts).is_err(), "it is not over");
         assert_eq!(of(&gone, Mode::Private, facts), Ok(OwnerEnd::Refused));
         assert!(of(&gone, Mode::Daemon, facts).is_err());
         assert_eq!(of_owner(&gone, Mode::Daemon, facts, true), Ok(OwnerEnd::Refused));

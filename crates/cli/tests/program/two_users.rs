@@ -15,8 +15,8 @@ chmod 700 /run/user/4242
 emulator=/run/user/4242/emu
 # For the background: the program takes the place of the subshell, so that $! is its pid.
 as_user() {
-    exec setpriv --reuid 4242 --regid 4242 --clear-groups env HOME=/ XDG_RUNTIME_DIR=/run/user/4242 \
-        GPREEMPT_EMULATED=$emulator "$@"
+    exec setpriv --reuid 4242 --regid 4242 --clear-groups \
+        env HOME=/ XDG_RUNTIME_DIR=/run/user/4242 GPREEMPT_EMULATED=$emulator "$@"
 }
 wait_for() {
     for _ in $(seq 600); do if "$@" 2>/dev/null; then return 0; fi; sleep 0.1; done

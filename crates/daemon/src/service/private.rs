@@ -43,6 +43,9 @@ pub struct PrivateOptions {
     pub scheduler: SchedulerConfig,
     /// What adopted processes get on NVIDIA beside their priority.
     pub wishes: Wishes,
+    /// Whether time slices are set before another process uses the GPU, so that its first request
+    /// is fast. A session that only stops processes need not.
+    pub expects_others: bool,
 }
 
 /// A private session. Dropping it undoes everything that it changed.
@@ -155,6 +158,7 @@ fn check_devices(options: &Options) -> Result<(), Failure> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PrivateRules {
     allow_untested_driver: bool,
+    pub(crate) expects_others: bool,
 }
 
 impl PrivateRules {
@@ -198,7 +202,8 @@ impl PrivateOptions {
     }
 
     pub(super) const fn rules(&self) -> PrivateRules {
-        PrivateRules { allow_untested_driver: self.scheduler.allow_untested_driver }
+        let allow_untested_driver = self.scheduler.allow_untested_driver;
+        PrivateRules { allow_untested_driver, expects_others: self.expects_others }
     }
 }
 

@@ -89,11 +89,12 @@ impl Roster {
         self.members.values().filter_map(|member| member.suspended_until_ns).min()
     }
 
-    /// Whom the scheduled processes of a controller are compared with where all of them are of one
-    /// class: everybody else there, who is not touched. Nobody if there is nobody else.
-    pub(crate) fn others(&self, controller: usize) -> Option<Priority> {
+    /// The priority that stands for all processes of a controller that are not scheduled, where
+    /// those that are scheduled are of one class. None if there are no such processes, unless some
+    /// are expected.
+    pub(crate) fn others(&self, controller: usize, are_expected: bool) -> Option<Priority> {
         let here = || self.members.values().filter(|member| member.homes.contains(&controller));
-        if here().all(|member| member.in_force.is_some()) {
+        if !are_expected && here().all(|member| member.in_force.is_some()) {
             return None;
         }
         let classes = || here().filter_map(|member| member.in_force);
@@ -141,16 +142,17 @@ mod tests {
     #[test]
     fn others_matter_where_all_the_scheduled_are_of_one_class() {
         let mut roster = Roster::default();
-        assert_eq!(roster.others(0), None);
+        assert_eq!(roster.others(0, false), None);
         let high = member(&mut roster, 1, Some(12));
-        assert_eq!(roster.others(0), None, "nobody else is there");
+        assert_eq!(roster.others(0, false), None, "no other process is there");
+        assert_eq!(roster.others(0, true), Priority::new(7), "but one may come");
         member(&mut roster, 2, None);
-        assert_eq!(roster.others(0), Priority::new(7));
-        assert_eq!(roster.others(1), None, "not on those devices");
+        assert_eq!(roster.others(0, false), Priority::new(7));
+        assert_eq!(roster.others(1, false), None, "not on those devices");
         member(&mut roster, 3, Some(2));
-        assert_eq!(roster.others(0), None);
+        assert_eq!(roster.others(0, false), None);
         roster.remove(high);
-        assert_eq!(roster.others(0), Priority::new(8));
+        assert_eq!(roster.others(0, false), Priority::new(8));
     }
 
     #[test]

@@ -263,8 +263,9 @@ impl Processes {
     /// The processes that are not scheduled count as one task of the other class where all that are
     /// scheduled are of one class.
     fn judge_others(&self, devices: &mut Devices) {
+        let are_expected = self.rules.private.is_some_and(|private| private.expects_others);
         for controller in 0..devices.backends.len() {
-            let others = self.roster.others(controller);
+            let others = self.roster.others(controller, are_expected);
             devices.backends.set_others(controller, others);
         }
     }
