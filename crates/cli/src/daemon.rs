@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gpreempt_daemon::service::Owner;
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::process::Process;
+use gpreempt_wire::refusal::RefusalCode;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::role::Role;
 use gpreempt_wire::socket_path::Surroundings;
@@ -101,6 +102,10 @@ pub(crate) fn process(pid: u32) -> Result<Process, Failure> {
 /// everything as it was; of a daemon that went silent nobody knows.
 pub(crate) fn failure(error: &ClientError) -> Failure {
     match error {
+        // It may have begun what was asked for, and undoes it.
+        ClientError::Refused(refusal) if refusal.code == RefusalCode::Stopping => {
+            Failure::run(error)
+        }
         ClientError::NoDaemon { .. }
         | ClientError::PermissionDenied { .. }
         | ClientError::BadPath { .. }
@@ -118,13 +123,16 @@ pub(crate) fn failure(error: &ClientError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_wire::refusal::{Refusal, RefusalCode};
+    use gpreempt_wire::refusal::Refusal;
 
     #[test]
     fn refusals_are_the_callers_affair_and_silence_is_not() {
         let refusal = Refusal::new(RefusalCode::NotPermitted, "not yours; ask its owner");
         let refused = failure(&ClientError::Refused(Box::new(refusal)));
         assert!(matches!(refused, Failure::Input(line) if line == "not yours; ask its owner"));
+        let stopping = Refusal::new(RefusalCode::Stopping, "gpreemptd is about to end");
+        let stopping = failure(&ClientError::Refused(Box::new(stopping)));
+        assert!(matches!(stopping, Failure::Run(_)));
         assert!(matches!(failure(&ClientError::HungUp), Failure::Run(_)));
     }
 

@@ -88,6 +88,7 @@ impl Link {
     fn start(wanted: &Wanted<'_>) -> Result<Self, Failure> {
         let service = match PrivateService::start(wanted.options()) {
             Ok(service) => service,
+            Err(failure) if wanted.expects_others => return Err(of_service(failure)),
             Err(failure) => return Self::beside_rival(of_service(failure)),
         };
         let options = ClientOptions {
@@ -98,8 +99,8 @@ impl Link {
         Ok(Self { client, service: Some(service) })
     }
 
-    /// A private session that could not start because another service started at the same moment is
-    /// not needed.
+    /// A command that only stops a process needs no session of its own if another command started
+    /// one at the same moment.
     fn beside_rival(failure: Failure) -> Result<Self, Failure> {
         let until = Instant::now() + RIVAL_MAX;
         while Owner::of_private_session().is_some() {

@@ -32,6 +32,15 @@ pub(crate) fn check_reader() -> Result<(), Failure> {
     if polled.is_ok() && is_gone { Err(Failure::ReaderGone) } else { Ok(()) }
 }
 
+/// Whether a line can be printed without waiting for its reader.
+pub(crate) fn is_writable() -> bool {
+    let out = std::io::stdout();
+    let mut fds = [PollFd::new(&out, PollFlags::OUT)];
+    let polled = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    // A reader that is gone is noticed by the attempt.
+    !matches!(polled, Ok(0))
+}
+
 /// Nanoseconds as microseconds.
 pub(crate) fn micros(ns: u64) -> f64 {
     // CAST: a float has 53 bits, enough for a hundred days in nanoseconds.

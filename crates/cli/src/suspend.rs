@@ -26,9 +26,9 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     };
     let mut lease = Lease::new(args, pid)?;
     loop {
-        let owner = Owner::of_private_session();
         let mut link = open(args)?;
         let is_own = link.is_private();
+        let owner = Owner::of_private_session();
         let result = lease.hold(&mut link, &stop);
         // Whatever happened, a private session undoes everything before the command ends.
         link.end()?;

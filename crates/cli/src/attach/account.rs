@@ -1,5 +1,6 @@
 //! What a running attach says: sentences for people, lines of JSON for programs.
 
+use std::cell::Cell;
 use std::io::Write;
 
 use gpreempt_core::priority::Priority;
@@ -31,11 +32,13 @@ pub(crate) enum Voice {
 pub(crate) struct Account {
     voice: Voice,
     problems: Vec<String>,
+    /// Lines that the reader of the output had no room for.
+    left_out: Cell<u64>,
 }
 
 impl Account {
     pub(crate) fn new(voice: Voice) -> Self {
-        Self { voice, problems: Vec::new() }
+        Self { voice, problems: Vec::new(), left_out: Cell::new(0) }
     }
 
     /// A process has its priority. On AMD its contexts are listed later, so none are counted.
@@ -129,15 +132,30 @@ impl Account {
         Ok(())
     }
 
-    fn say(&self, mut line: Value, sentence: impl FnOnce() -> String) -> Result<(), Failure> {
-        match self.voice {
-            Voice::Quiet => Ok(()),
-            Voice::Text => output::print(&format!("{}\n", sentence())),
-            Voice::Json => {
-                line["time_ns"] = monotonic_ns().into();
-                output::print(&format!("{line}\n"))
-            }
+    /// Prints a line. One that its reader has no room for is left out: signals and the end of the
+    /// time must not wait for a reader.
+    fn say(&self, line: Value, sentence: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.voice == Voice::Quiet {
+            return Ok(());
         }
+        if !output::is_writable() {
+            self.left_out.set(self.left_out.get() + 1);
+            return Ok(());
+        }
+        let left_out = self.left_out.take();
+        if left_out > 0 {
+            let gap = json!({ "line": "left_out", "lines": left_out });
+            self.write(gap, || format!("{left_out} lines were left out: they were not read"))?;
+        }
+        self.write(line, sentence)
+    }
+
+    fn write(&self, mut line: Value, sentence: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.voice == Voice::Text {
+            return output::print(&format!("{}\n", sentence()));
+        }
+        line["time_ns"] = monotonic_ns().into();
+        output::print(&format!("{line}\n"))
     }
 }
 

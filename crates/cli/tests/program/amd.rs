@@ -123,8 +123,10 @@ fn an_attach_is_undone_when_it_is_killed() {
         child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(child.wait().unwrap().success(), signal == Signal::HUP);
         assert_eq!(said.contains("\"over\""), signal == Signal::HUP, "{said}");
-        let attached = said.lines().find(|line| line.contains("\"attached\"")).unwrap();
-        assert!(attached.contains("\"contexts\":null"), "{attached}");
+        let attached = said.lines().find(|line| line.contains("\"attached\""));
+        // A process may be off before the command says so.
+        assert!(attached.is_some() || signal == Signal::KILL, "{said}");
+        assert!(attached.is_none_or(|line| line.contains("\"contexts\":null")), "{said}");
         until("it is on", || !machine.is_stopped());
     }
     machine.load.finish_exact().unwrap();

@@ -120,6 +120,21 @@ fn however_a_session_ends_everything_is_undone() {
 }
 
 #[test]
+fn an_attach_whose_output_is_not_read_ends_in_time() {
+    let machine = PrivateMachine::new("unread");
+    let (low, high) = (format!("{}:2", machine.low.pid()), format!("{}:2", machine.high.pid()));
+    let arguments = ["attach", &low, &high, "--policy", "round-robin", "--json", "--for", "5s"];
+    let mut session = machine.start(&arguments);
+    // Room for about twenty lines, of which more are printed in five seconds.
+    let out = session.stdout();
+    rustix::pipe::fcntl_setpipe_size(&out, 4096).unwrap();
+    until("it ends", || session.0.try_wait().unwrap().is_some());
+    machine.until_all_run();
+    machine.until_nothing_is_left();
+    machine.finish();
+}
+
+#[test]
 fn a_killed_suspension_is_undone() {
     let machine = PrivateMachine::new("suspend-kill");
     for signal in [Signal::KILL, Signal::HUP] {

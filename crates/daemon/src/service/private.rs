@@ -20,6 +20,7 @@ use gpreempt_device::registry::sites;
 
 use super::clients::request_error::RequestError;
 use super::failure::LoopError;
+use super::poller::Source;
 use super::processes::changes::drives_display;
 use super::setup::Host;
 use super::signals::{Signals, Stopper};
@@ -229,7 +230,15 @@ impl Service {
                 return self.explain_silence();
             }
             let ready = self.poller.wait(SETTLE_STEP).map_err(LoopError::Wait)?;
-            self.dispatch_all(ready)?;
+            // Clients that found the socket already are answered when the processes are known.
+            let is_client =
+                |source: &Source| matches!(source, Source::Clients | Source::Session(_));
+            let (clients, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(is_client);
+            if !clients.is_empty() {
+                // They stay ready, so the next wait would not be one.
+                std::thread::sleep(Duration::from_nanos(SETTLE_STEP.as_nanos()));
+            }
+            self.dispatch_all(others)?;
         }
     }
 

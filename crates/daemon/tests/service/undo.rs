@@ -235,6 +235,26 @@ fn a_stop_that_fails_after_the_request_was_accepted_is_told_in_the_answer() {
     assert_eq!(state(), Some(TaskState::Suspended));
 }
 
+#[test]
+fn a_suspension_that_the_device_does_not_carry_out_is_refused() {
+    let stage = Stage::new("daemon").unwrap();
+    let mut emulator = start_gpu(&stage, "cwsr");
+    let mut load = emulator.load_at(4, ENDLESS).unwrap();
+    let daemon = start_daemon(&stage, &emulator);
+    let state = || daemon.task(load.pid()).map(|task| task.state);
+    until("the load runs", || state() == Some(TaskState::Running));
+    emulator.process().signal(Signal::STOP);
+    // A lease that would be over long before it is known that nothing was stopped.
+    let answer = daemon.connect().expect_ok(&suspend(&load, 100));
+    emulator.process().signal(Signal::CONT);
+    let sentence = refusal(answer, RefusalCode::Failed);
+    assert!(sentence.contains("was not suspended"), "{sentence}");
+    until("the load runs again", || {
+        !emulator.is_stopped(load.pid()) && state() == Some(TaskState::Running)
+    });
+    load.finish_exact().unwrap();
+}
+
 /// One load without contention, under a daemon, and stopped by another program.
 fn stray() -> (Load, Daemon, Emulator, Stage) {
     let stage = Stage::new("daemon").unwrap();

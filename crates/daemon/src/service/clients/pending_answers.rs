@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::queue::Standing;
 use gpreempt_core::scheduler::QueueView;
+use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::ActRefusal;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::EventKind;
@@ -23,7 +24,8 @@ use crate::service::telemetry::Telemetry;
 
 /// How long a process may take to get off its devices. Measured stops take 0.2 to 20 ms; this is
 /// well beyond that and within a client's own limit of 5 s.
-const OFF_MAX: Duration = Duration::from_secs(1);
+const OFF_MAX: Duration = Duration::from_nanos(OFF_MAX_NS);
+pub(crate) const OFF_MAX_NS: u64 = 1_000_000_000;
 /// How long a process without queues is watched for some: its controller may be looking for them.
 const QUEUES_WAIT: Duration = Duration::from_millis(100);
 /// How often what is pending is judged, at the least.
@@ -44,6 +46,8 @@ pub(crate) struct PendingSuspension {
     pub(crate) since: Instant,
     /// What the log is told when the process is off, and for how long it is.
     pub(crate) line: String,
+    /// When the suspension ends if it is never carried out.
+    pub(crate) until_ns: u64,
     pub(crate) lease_ns: u64,
 }
 
@@ -52,6 +56,8 @@ pub(crate) struct PendingSuspension {
 pub(crate) enum SuspendError {
     #[error("process {0} was not suspended: it has ended")]
     Ended(ProcessKey),
+    #[error("process {0} was not suspended: another client resumed it first")]
+    Resumed(ProcessKey),
     #[error("process {0} was not suspended: {1}")]
     Refused(ProcessKey, String),
     #[error("process {0} was not suspended: its GPU did not stop it within {OFF_MAX:?}")]
@@ -62,7 +68,7 @@ impl SuspendError {
     pub(crate) const fn code(&self) -> RefusalCode {
         match self {
             Self::Ended(_) => RefusalCode::NoSuchProcess,
-            Self::Refused(..) | Self::Late(_) => RefusalCode::Failed,
+            Self::Resumed(_) | Self::Refused(..) | Self::Late(_) => RefusalCode::Failed,
         }
     }
 }
@@ -107,6 +113,15 @@ impl Processes {
         task.map(|task| views.filter(|view| view.task == task).collect()).unwrap_or_default()
     }
 
+    /// The process is off from now on, unless another request has changed its lease meanwhile.
+    fn begin_lease(&mut self, pending: &PendingSuspension) {
+        if let Some(member) = self.roster.get_mut(pending.key)
+            && member.suspended_until_ns == Some(pending.until_ns)
+        {
+            member.suspended_until_ns = Some(monotonic_ns().saturating_add(pending.lease_ns));
+        }
+    }
+
     /// Tells log and followers that a process is suspended.
     pub(crate) fn announce_suspension(
         &self,
@@ -125,6 +140,7 @@ impl Service {
             match self.judge_suspension(&pending) {
                 None => self.clients.pending.push(pending),
                 Some(Ok(())) => {
+                    self.processes.begin_lease(&pending);
                     self.processes.announce_suspension(&pending, &mut self.telemetry);
                     self.reply(pending.asked, Reply::Ok);
                 }
@@ -148,8 +164,7 @@ impl Service {
             return Some(Err(SuspendError::Refused(key, why.clone())));
         }
         if !member.is_suspended() {
-            // Its lease is over, or another client resumed it.
-            return Some(Ok(()));
+            return Some(Err(SuspendError::Resumed(key)));
         }
         let refusal = self.guard.ledger().refusal_of(key);
         let refusal = refusal.filter(|refusal| refusal.at >= pending.since);

@@ -9,7 +9,7 @@ use super::registrations::Registration;
 use super::tracked_process::{Member, Order};
 use super::{Context, Processes};
 use crate::rule::Wish;
-use crate::service::clients::pending_answers::{Asked, PendingSuspension};
+use crate::service::clients::pending_answers::{Asked, OFF_MAX_NS, PendingSuspension};
 use crate::service::clients::permission::Caller;
 use crate::service::clients::request_error::RequestError;
 use crate::service::clients::requests::Asker;
@@ -166,7 +166,9 @@ impl Processes {
         }
         let Some(member) = self.roster.get_mut(key) else { return Ok(None) };
         let lease_ns = u64::from(lease_ms).saturating_mul(1_000_000);
-        let until_ns = now_ns.saturating_add(lease_ns);
+        // The lease begins when the process is off, so it cannot end before that is known.
+        let pending_ns = if is_off { 0 } else { OFF_MAX_NS };
+        let until_ns = now_ns.saturating_add(pending_ns).saturating_add(lease_ns);
         let before_ns = member.suspended_until_ns.replace(until_ns);
         member.obstacle = None;
         self.apply(key, context);
@@ -179,7 +181,7 @@ impl Processes {
         });
         let line = format!("process {key} is suspended for {lease_ms} ms{instead}");
         let since = std::time::Instant::now();
-        let pending = PendingSuspension { asked, key, since, line, lease_ns };
+        let pending = PendingSuspension { asked, key, since, line, until_ns, lease_ns };
         // A client that renews its lease in time says nothing new.
         let is_renewal = before_ns.is_some_and(|before| before <= until_ns);
         match (is_off, is_renewal) {

@@ -72,12 +72,15 @@ impl Log {
         if !self.writes(level) {
             return;
         }
+        let now = Instant::from_nanos(monotonic_ns());
         if let Some(command) = &self.command {
-            // A command that is about to end no longer reads.
-            let _ = command.send(one_line(&what.to_string()));
+            // Clients cause lines, and the command may not read them for a while.
+            if self.bucket.take(now) {
+                // A command that is about to end no longer reads.
+                let _ = command.send(one_line(&what.to_string()));
+            }
             return;
         }
-        let now = Instant::from_nanos(monotonic_ns());
         if let Some(lines) = self.compose(now, level, what) {
             // Nobody is left to tell if that fails.
             let _ = std::io::stderr().write_all(lines.as_bytes());
