@@ -150,9 +150,10 @@ impl Journal {
     /// # Errors
     /// If its folder cannot be made.
     pub fn begin(&self) -> io::Result<Session> {
-        let pid = std::process::id();
+        let own = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
         for number in 0..1000 {
-            let folder = self.root.join(format!("session-{pid}-{number}"));
+            let ProcessKey { pid, start_ticks } = own;
+            let folder = self.root.join(format!("session-{pid}-{number}-{start_ticks}"));
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => {
                     // Made now: a keeper must be able to take it when the disk is full.
@@ -205,10 +206,18 @@ impl Session {
         &self.folder
     }
 
-    /// The process that began it: its number is part of the name.
-    pub fn owner(&self) -> Option<u32> {
+    /// Whether the process that began it lives. Its pid and its start time are part of the name,
+    /// because the pid may be another process's by now. Earlier builds left the start time out.
+    /// None if the name has no pid.
+    pub fn has_living_owner(&self) -> Option<bool> {
         let name = self.folder.file_name()?.to_str()?;
-        name.strip_prefix("session-")?.split('-').next()?.parse().ok()
+        let mut numbers = name.strip_prefix("session-")?.split('-');
+        let pid = numbers.next()?.parse().ok()?;
+        let start_ticks: Option<u64> = numbers.nth(1).and_then(|text| text.parse().ok());
+        let is_it = |info: ProcessInfo| {
+            !info.zombie && start_ticks.is_none_or(|ticks| info.key.start_ticks == ticks)
+        };
+        Some(ProcessInfo::read(pid).is_ok_and(is_it))
     }
 
     /// The keeper that signed the lock last, if one did.
@@ -428,8 +437,10 @@ impl Revision {
 /// Whether a folder is called like a session: `session-PID-NUMBER`.
 fn is_session_name(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let numbers = name.strip_prefix("session-").and_then(|numbers| numbers.split_once('-'));
-    numbers.is_some_and(|(pid, number)| is_number(pid) && is_number(number))
+    let numbers = name.strip_prefix("session-").map(|numbers| numbers.split('-'));
+    numbers.is_some_and(|mut numbers| {
+        (2..=3).contains(&numbers.clone().count()) && numbers.all(is_number)
+    })
 }
 
 #[cfg(test)]

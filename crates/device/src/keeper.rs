@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::act::UndoError;
 use crate::journal::{Entry, HeldSession, Session};
-use crate::process::{Held, ProcessInfo};
+use crate::process::Held;
 pub use life::main;
 pub use owner::{Keeper, StartError};
 use undoing::Undoing;
@@ -132,7 +132,7 @@ pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
 /// debugger): it undoes nothing, and its lock keeps every other program from undoing. A keeper that
 /// runs is left alone, because it may wait for a process that is traced, for days.
 pub fn end_stopped_keeper(session: &Session) {
-    if session.owner().is_none_or(is_alive) {
+    if session.has_living_owner().unwrap_or(true) {
         return;
     }
     let Some(keeper) = session.keeper() else { return };
@@ -146,11 +146,6 @@ pub fn end_stopped_keeper(session: &Session) {
     while held.lives() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Whether there is such a process, and it has not ended.
-pub fn is_alive(pid: u32) -> bool {
-    ProcessInfo::read(pid).is_ok_and(|info| !info.zombie)
 }
 
 /// Undoes what sessions without a keeper left behind. Returns how many there were.

@@ -258,19 +258,23 @@ fn is_held(session: &Session) -> bool {
 
 /// Whether the process lives that began a session.
 fn owner_lives(session: &Session) -> bool {
-    session.owner().is_some_and(keeper::is_alive)
+    session.has_living_owner() == Some(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpreempt_device::process::ProcessInfo;
 
     #[test]
     fn the_owner_of_a_session_is_in_its_name() {
         let session = |name: &str| Session::at(Path::new("/run/gpreempt").join(name));
-        assert_eq!(session("session-42-0").owner(), Some(42));
-        assert_eq!(session("sockets").owner(), None);
-        assert!(owner_lives(&session(&format!("session-{}-0", std::process::id()))));
+        assert_eq!(session("sockets").has_living_owner(), None);
+        let own = ProcessInfo::read(std::process::id()).unwrap().key;
+        assert!(owner_lives(&session(&format!("session-{}-0", own.pid))), "an earlier build");
+        let named = |ticks: u64| session(&format!("session-{}-0-{ticks}", own.pid));
+        assert!(owner_lives(&named(own.start_ticks)));
+        assert!(!owner_lives(&named(own.start_ticks + 1)), "its pid was given to this process");
         assert!(!owner_lives(&session("session-4294967295-0")));
     }
 }

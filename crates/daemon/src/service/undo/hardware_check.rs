@@ -17,7 +17,6 @@ use gpreempt_device::act::{self, UndoError};
 use gpreempt_device::controller::Waker;
 use gpreempt_device::hardware::{DevicePlaces, Righted};
 use gpreempt_device::journal::{Act, Journal};
-use gpreempt_device::keeper;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_device::registry::{self, Selection};
@@ -208,7 +207,7 @@ enum LeftBehindError {
 fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehindError> {
     let mut was_any = false;
     for session in journal.sessions()? {
-        if session.owner().is_none_or(keeper::is_alive) {
+        if session.has_living_owner().unwrap_or(true) {
             continue;
         }
         let entries = session.entries().unwrap_or_default();
