@@ -13,6 +13,7 @@
 //!
 //! There is one connection for each process (`session`). A child that was forked has none of it:
 //! `fork` closes what it inherited, and it connects by itself when it calls something.
+#![warn(missing_docs)]
 
 mod amd;
 pub mod c_api;

@@ -16,6 +16,7 @@
 //!
 //! Nothing in here does I/O, reads a clock or depends on hash order; time is an argument. The
 //! [`driver::Driver`] is the loop body that the daemon and the simulator share.
+#![warn(missing_docs)]
 #![no_std]
 #![forbid(unsafe_code)]
 

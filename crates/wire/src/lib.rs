@@ -17,6 +17,7 @@
 //! Encoding and decoding are pure and total: any bytes are a message or one
 //! [`decode_error::DecodeError`]. Values that a decoder returns are within the limits that their
 //! types promise; whether the sender may ask for what it asks is the daemon's affair.
+#![warn(missing_docs)]
 
 mod codec;
 #[macro_use]
