@@ -2,7 +2,8 @@
 //!
 //! The real programs, built for release, on the emulated GPU and the emulated KFD. These are times
 //! of this machine and of everything else that runs on it, so no test asserts them;
-//! `crates/sim/tests/reaction.rs` asserts the same of the scheduler's loop in virtual time.
+//! `crates/sim/tests/simulations/reaction.rs` asserts the same of the scheduler's loop in virtual
+//! time.
 
 mod company;
 mod cost;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpreempt_sim::model::DeviceModel;
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::scenario::Scenario;
-use gpreempt_sim::world::{Options, run_while};
+use gpreempt_sim::simulation::{Options, run_while};
 
 use crate::engine::{Backend, Measured};
 use crate::machine;

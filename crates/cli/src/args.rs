@@ -18,8 +18,8 @@ pub(crate) use daemon::{
 };
 use number::within;
 pub(crate) use process::{
-    AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, Policy, PreemptArgs, PreemptAt,
-    ReadArgs, ResumeArgs, SetArgs, SuspendArgs,
+    AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
+    ResumeArgs, SetArgs, SuspendArgs,
 };
 
 /// What all commands have in common.

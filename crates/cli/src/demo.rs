@@ -9,7 +9,7 @@ use gpreempt_core::time::Instant;
 use gpreempt_sim::model::DeviceModel;
 use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::scenario::Scenario;
-use gpreempt_sim::world::{Options, run_watched};
+use gpreempt_sim::simulation::{Options, run_watched};
 
 use crate::args::DemoArgs;
 use crate::failure::Failure;

@@ -10,7 +10,7 @@ use gpreempt_sim::fields::{FILE_BYTES_MAX, decode_utf8};
 use gpreempt_sim::model::{DeviceModel, read_model};
 use gpreempt_sim::outcome::SimError;
 use gpreempt_sim::scenario::{Scenario, read_scenario};
-use gpreempt_sim::world::{Options, run_watched};
+use gpreempt_sim::simulation::{Options, run_watched};
 
 use crate::args::SimArgs;
 use crate::failure::Failure;
@@ -30,12 +30,11 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
             simulate(args, &scenario)
         }
         (None, _, Some(count)) => swarm::main(args.start, count, args.json),
-        (None, Some(seed), None) => {
-            simulate(args, &gpreempt_sim::swarm::scenario(seed)).map_err(|failure| match failure {
+        (None, Some(seed), None) => simulate(args, &gpreempt_sim::random_scenario::scenario(seed))
+            .map_err(|failure| match failure {
                 Failure::Run(what) => Failure::Run(format!("seed {seed}: {what}")),
                 Failure::Input(_) | Failure::ReaderGone => failure,
-            })
-        }
+            }),
         (None, None, None) => Err(Failure::input(
             "sim needs a scenario file, or --seeds N for random ones, or --seed N to replay one",
         )),

@@ -1,4 +1,4 @@
-//! What an event costs: `cost QUEUES EVENTS [all]` handles EVENTS events on a device with QUEUES
+//! The cost of an event: `cost QUEUES EVENTS [all]` handles EVENTS events on a device with QUEUES
 //! queues and prints nothing. Count its instructions and subtract those of zero events.
 //!
 //! At most 64 queues have work at a time, as on real hardware; with `all`, every queue may.
@@ -6,10 +6,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
 
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::config::Config;
-use gpreempt_core::event::{Event, EventError, TaskTraits};
+use gpreempt_core::event::{Event, EventError, SchedAttr};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A scheduler and those who keep it busy.
+/// A scheduler and a generator of events.
 struct Load {
     scheduler: Scheduler,
     now: Instant,
@@ -50,7 +50,7 @@ struct Load {
     working: Vec<u64>,
     active_max: usize,
     finished: Option<u64>,
-    /// Queues that were stopped.
+    /// Queues that are off.
     off: BTreeSet<u64>,
     /// Tasks whose hint is open, oldest first.
     hinted: VecDeque<TaskId>,
@@ -71,11 +71,11 @@ impl Load {
             off: BTreeSet::new(),
             hinted: VecDeque::new(),
         };
-        load.tell(Event::DeviceAppeared {
+        load.deliver(Event::DeviceAppeared {
             device: DEVICE,
             capabilities: Capabilities {
                 mechanism: Mechanism::Stop,
-                level: Level::Switch,
+                level: PreemptLevel::Interrupt,
                 preempt_cost: Duration::from_micros(10),
                 resume_cost: Duration::from_micros(10),
                 quiet: Duration::from_micros(50),
@@ -84,13 +84,13 @@ impl Load {
             },
         })?;
         for task in 0..load.tasks {
-            let traits = load.traits();
+            let attr = load.attr();
             let task = TaskId(task);
-            load.tell(Event::TaskAppeared { task, traits })?;
+            load.deliver(Event::TaskAppeared { task, attr })?;
         }
         for queue in 0..queues {
             load.rings.push(RingView::default());
-            load.tell(Event::QueueAppeared {
+            load.deliver(Event::QueueAppeared {
                 queue: QueueId(queue),
                 task: TaskId(queue % load.tasks),
                 device: DEVICE,
@@ -118,14 +118,14 @@ impl Load {
             80..85 => self.hint(),
             85..90 => {
                 let task = TaskId(self.below(self.tasks));
-                let traits = self.traits();
-                self.tell(Event::TaskChanged { task, traits })
+                let attr = self.attr();
+                self.deliver(Event::TaskChanged { task, attr })
             }
             _ => {
                 let pause = Duration::from_micros(self.below(100));
                 self.now += pause;
                 self.scheduler.handle_timeout(self.now);
-                self.obey()
+                self.complete()
             }
         }
     }
@@ -134,22 +134,22 @@ impl Load {
         if self.hinted.len() == HINTED_MAX
             && let Some(task) = self.hinted.pop_front()
         {
-            return self.tell(Event::HintEnd { task });
+            return self.deliver(Event::HintEnd { task });
         }
         let task = TaskId(self.below(self.tasks));
         self.hinted.push_back(task);
         let deadline = None;
-        self.tell(Event::HintBegin { task, deadline })
+        self.deliver(Event::HintBegin { task, deadline })
     }
 
-    /// Half of the readings show what was there before, the others an end or a beginning.
+    /// Half of the readings show no change, the others the end or the beginning of work.
     fn read_ring(&mut self) -> Result<(), EventError> {
         let queue = self.below(self.queues);
         if self.below(2) == 0 {
             return self.read(queue);
         }
         if self.working.len() < self.active_max {
-            // With all at work, the idle one is the one that finished last.
+            // With `all`, the idle queue is the one that finished last.
             let idle = self.finished.filter(|_| self.active_max == self.rings.len());
             let queue = idle.unwrap_or(queue);
             if !self.rings[index(queue)].has_work() {
@@ -160,7 +160,7 @@ impl Load {
         let Some(&queue) = self.working.get(index(which)) else {
             return self.read(queue);
         };
-        // What is off cannot finish.
+        // A queue that is off cannot finish.
         if !self.off.contains(&queue) {
             self.working.swap_remove(index(which));
             self.finished = Some(queue);
@@ -173,16 +173,16 @@ impl Load {
     fn read(&mut self, queue: u64) -> Result<(), EventError> {
         let ring = self.rings[index(queue)];
         let queue = QueueId(queue);
-        self.tell(Event::RingObserved { queue, ring })
+        self.deliver(Event::RingObserved { queue, ring })
     }
 
-    fn tell(&mut self, event: Event) -> Result<(), EventError> {
+    fn deliver(&mut self, event: Event) -> Result<(), EventError> {
         self.scheduler.handle_event(self.now, event)?;
-        self.obey()
+        self.complete()
     }
 
-    /// Does what the scheduler says, at once.
-    fn obey(&mut self) -> Result<(), EventError> {
+    /// Completes all commands at once.
+    fn complete(&mut self) -> Result<(), EventError> {
         while let Some(command) = self.scheduler.poll_command() {
             let done = match command {
                 Command::Preempt { queue, .. } => {
@@ -203,11 +203,11 @@ impl Load {
         Ok(())
     }
 
-    fn traits(&mut self) -> TaskTraits {
+    fn attr(&mut self) -> SchedAttr {
         let level = u8::try_from(self.below(u64::from(Priority::LEVELS))).unwrap_or_default();
-        TaskTraits {
+        SchedAttr {
             priority: Priority::new(level).unwrap_or(Priority::DEFAULT),
-            ..TaskTraits::default()
+            ..SchedAttr::default()
         }
     }
 
@@ -220,7 +220,6 @@ impl Load {
     }
 }
 
-/// Queues are kept in memory, so their numbers are indices.
 fn index(queue: u64) -> usize {
     usize::try_from(queue).unwrap_or(usize::MAX)
 }

@@ -1,88 +1,49 @@
-//! What an operator may choose. Everything else follows from the device and the tasks.
+//! The settings of the scheduler. All other parameters follow from the devices and the tasks.
 
 use core::fmt;
 
+pub use crate::policy::PolicyKind;
 use crate::time::Duration;
 
-/// Which policy decides who runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// The highest priority runs; equals share the device as the hardware likes.
-    #[default]
-    Strict,
-    /// As strict, but equals take turns, each for a slice.
-    RoundRobin,
-    /// The earliest deadline runs; tasks without one come after all that have one.
-    Deadline,
-    /// Device time in proportion to weights, whatever the priorities.
-    Fair,
-}
-
-impl PolicyKind {
-    /// Every policy, in the order they are documented.
-    pub const ALL: [Self; 4] = [Self::Strict, Self::RoundRobin, Self::Deadline, Self::Fair];
-
-    /// The name people write.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::RoundRobin => "round-robin",
-            Self::Deadline => "edf",
-            Self::Fair => "fair",
-        }
-    }
-
-    /// The policy of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Protection against starvation: who waited long gets a short turn, whatever its priority.
+/// Protection against starvation: a queue that waited long outranks all others for a short time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aging {
     /// How long a queue with work may be kept off the device.
     pub after: Duration,
-    /// How long it then runs above everybody else.
+    /// How long it then outranks all others.
     pub grant: Duration,
 }
 
 /// The scheduler's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Who runs.
+    /// How ranks are computed.
     pub policy: PolicyKind,
     /// How often the rings are read: 1 to 10 ms.
     pub interval: Duration,
-    /// How long one of several equals runs before the next; stretched where a switch is dear.
+    /// How long one of several equals runs before the next; longer where a switch is expensive.
     pub slice: Duration,
-    /// Starvation protection, if wanted.
+    /// Starvation protection; none switches it off.
     pub aging: Option<Aging>,
-    /// How long a preempt may take before somebody hears about it.
+    /// How long a preempt may take before it is reported as a fault.
     pub preempt_timeout: Duration,
-    /// How long a hint counts when nobody ends it.
+    /// How long a hint is valid if it is not ended.
     pub hint_max: Duration,
-    /// How long an important queue may be idle, at the most, while the others wait for its next
-    /// request because giving the device away would not pay.
+    /// How long, at most, an idle queue keeps its device because its next request is expected
+    /// before a switch would pay.
     pub linger_max: Duration,
 }
 
 impl Config {
     /// The shortest interval between two readings of the rings.
     pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
-    /// The longest.
+    /// The longest interval between two readings of the rings.
     pub const INTERVAL_MAX: Duration = Duration::from_millis(10);
 
-    /// The first setting that makes no sense, if any.
+    /// Checks every setting.
     ///
     /// # Errors
-    /// Names the setting and the rule it breaks.
+    /// The first invalid setting and the rule it breaks.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rules = [
             (
@@ -120,12 +81,12 @@ impl Default for Config {
     }
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Which one.
+    /// Its name.
     pub setting: &'static str,
-    /// What it has to be.
+    /// The rule it breaks.
     pub rule: &'static str,
 }
 
@@ -149,13 +110,5 @@ mod tests {
         let aging = Some(Aging { after: Duration::ZERO, grant: Duration::from_millis(1) });
         let never = Config { aging, ..Config::default() };
         assert_eq!(never.check().map_err(|error| error.setting), Err("aging"));
-    }
-
-    #[test]
-    fn policies_have_names_that_lead_back() {
-        for kind in PolicyKind::ALL {
-            assert_eq!(PolicyKind::from_name(kind.name()), Some(kind));
-        }
-        assert_eq!(PolicyKind::from_name("best"), None);
     }
 }

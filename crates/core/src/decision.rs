@@ -1,4 +1,4 @@
-//! The record of every choice and its reason.
+//! Decisions: the record of every preempt, resume, boost and fault with its reason.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -8,93 +8,52 @@ use crate::id::{GangId, QueueId};
 use crate::priority::Priority;
 use crate::time::{Duration, Instant};
 
-/// One choice.
+/// One decision about one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Decision {
-    /// When.
     pub at: Instant,
-    /// About whom.
     pub queue: QueueId,
-    /// What and why.
     pub reason: Reason,
 }
 
 /// What was decided, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant explains the fields that need it")]
 pub enum Reason {
-    /// Preempt: a more important queue waits (priority inversion).
-    Outranked {
-        /// Who waits.
-        by: QueueId,
-        /// Its priority.
-        theirs: Priority,
-        /// The priority of the one that goes.
-        own: Priority,
-    },
-    /// Preempt: its slice is over and an equal waits.
-    TurnOver {
-        /// Who is next.
-        next: QueueId,
-    },
-    /// Preempt: somebody's deadline comes first.
-    Deadline {
-        /// Whose.
-        by: QueueId,
-    },
-    /// Preempt: somebody waited so long that it runs above everybody for a while.
-    Starved {
-        /// Who.
-        by: QueueId,
-    },
-    /// Preempt: another member of its gang cannot run.
-    GangBlocked {
-        /// Which gang.
-        gang: GangId,
-    },
-    /// Preempt: somebody suspended it or its task.
+    /// Preempt: queue `by`, with priority `theirs`, waits (priority inversion).
+    Outranked { by: QueueId, theirs: Priority, own: Priority },
+    /// Preempt: the queue's slice is over, and an equal one waits.
+    TurnOver { next: QueueId },
+    /// Preempt: the deadline of another queue is earlier.
+    Deadline { by: QueueId },
+    /// Preempt: another queue has starved and is boosted.
+    Starved { by: QueueId },
+    /// Preempt: another member of the queue's gang cannot run.
+    GangBlocked { gang: GangId },
+    /// Preempt: the queue or its task is suspended.
     Suspended,
-    /// Preempt: it looks idle and may not be, and another wants to run where only one may.
-    InDoubt,
-    /// Preempt: the low class has waited long enough and gets a turn.
+    /// Preempt: the queue's ring is empty, but a kernel may still run, and only one queue of the
+    /// low class may be runnable.
+    PossiblyRunning,
+    /// Preempt: the low class has starved and gets a turn.
     LowTurn,
-    /// Resume: nobody more important has work.
-    Clear {
-        /// How long it was off.
-        off: Duration,
-    },
-    /// Boost: it waited so long that it runs above everybody for a while.
-    Aged {
-        /// How long it waited.
-        waited: Duration,
-    },
-    /// Fault: a preempt has not finished in time. It is still awaited.
-    Overdue {
-        /// How long it has taken so far.
-        after: Duration,
-    },
-    /// Fault: a preempt did not happen. It is tried again later.
-    PreemptFailed {
-        /// Why.
-        fault: Fault,
-        /// How long until the next try.
-        retry_in: Duration,
-    },
-    /// Fault: a resume did not happen. It is tried again later.
-    ResumeFailed {
-        /// Why.
-        fault: Fault,
-        /// How long until the next try.
-        retry_in: Duration,
-    },
-    /// Linger: it is idle, but its next request is expected sooner than a switch would pay.
-    Linger {
-        /// How long the others wait for it.
-        until: Instant,
-    },
+    /// Resume, after the queue was `off` that long: no queue of higher rank has work.
+    Unblocked { off: Duration },
+    /// Boost: the queue has starved, so it outranks all others for a short time.
+    Aged { waited: Duration },
+    /// Fault: a preempt has not finished in time. Its completion is still expected.
+    Overdue { after: Duration },
+    /// Fault: a preempt failed and will be retried.
+    PreemptFailed { fault: Fault, retry_in: Duration },
+    /// Fault: a resume failed and will be retried.
+    ResumeFailed { fault: Fault, retry_in: Duration },
+    /// Linger: the queue is idle, but its next request is expected before a switch would pay.
+    Anticipate { until: Instant },
 }
 
 impl Reason {
-    /// Whether somebody should hear about it.
+    /// Whether the decision reports a fault.
     pub const fn is_fault(&self) -> bool {
         matches!(
             self,
@@ -102,7 +61,7 @@ impl Reason {
         )
     }
 
-    /// One word for what was decided.
+    /// The kind of decision, in one word.
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Outranked { .. }
@@ -111,11 +70,11 @@ impl Reason {
             | Self::Starved { .. }
             | Self::GangBlocked { .. }
             | Self::Suspended
-            | Self::InDoubt
+            | Self::PossiblyRunning
             | Self::LowTurn => "preempt",
-            Self::Clear { .. } => "resume",
+            Self::Unblocked { .. } => "resume",
             Self::Aged { .. } => "boost",
-            Self::Linger { .. } => "linger",
+            Self::Anticipate { .. } => "linger",
             Self::Overdue { .. } | Self::PreemptFailed { .. } | Self::ResumeFailed { .. } => {
                 "fault"
             }
@@ -130,14 +89,20 @@ impl fmt::Display for Reason {
                 write!(f, "{by} waits with priority {theirs} while this one runs with {own}")
             }
             Self::TurnOver { next } => write!(f, "its turn is over, {next} is next"),
-            Self::Deadline { by } => write!(f, "{by} has to be done earlier"),
-            Self::Starved { by } => write!(f, "{by} has starved and gets a turn"),
+            Self::Deadline { by } => write!(f, "{by} has an earlier deadline"),
+            Self::Starved { by } => write!(f, "{by} has starved and is boosted"),
             Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
             Self::Suspended => write!(f, "it was suspended"),
-            Self::InDoubt => write!(f, "it may still run something, and only one may"),
-            Self::LowTurn => write!(f, "the low class has waited long enough and gets a turn"),
-            Self::Clear { off } => write!(f, "nobody more important has work; it was off {off}"),
-            Self::Aged { waited } => write!(f, "it has waited {waited}, longer than anybody may"),
+            Self::PossiblyRunning => write!(
+                f,
+                "its ring is empty but a kernel may still run; only one low-priority queue may be \
+                 runnable"
+            ),
+            Self::LowTurn => write!(f, "the low class has starved and gets a turn"),
+            Self::Unblocked { off } => {
+                write!(f, "no queue with a higher rank has work; was off for {off}")
+            }
+            Self::Aged { waited } => write!(f, "it has waited {waited}, longer than the limit"),
             Self::Overdue { after } => write!(f, "the preempt has not finished after {after}"),
             Self::PreemptFailed { fault, retry_in } => {
                 write!(f, "the preempt failed ({fault}); next try in {retry_in}")
@@ -145,7 +110,9 @@ impl fmt::Display for Reason {
             Self::ResumeFailed { fault, retry_in } => {
                 write!(f, "the resume failed ({fault}); next try in {retry_in}")
             }
-            Self::Linger { .. } => write!(f, "its next request is expected too soon to switch"),
+            Self::Anticipate { .. } => {
+                write!(f, "its next request is expected before a switch would pay")
+            }
         }
     }
 }
@@ -154,14 +121,14 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::TimedOut => f.write_str("the device did not answer in time"),
-            Self::UNASKED => f.write_str("it could not be asked"),
+            Self::NOT_SENT => f.write_str("the command could not be sent; see the log"),
             Self::Refused(status) => write!(f, "the device refused with status {status:#x}"),
-            Self::Gone => f.write_str("the queue is gone"),
+            Self::Gone => f.write_str("the queue no longer exists"),
         }
     }
 }
 
-/// The decisions nobody has read yet. Bounded: a reader that never comes costs nothing.
+/// The decisions that were not read yet. Bounded, because there may be no reader.
 #[derive(Debug, Default)]
 pub(crate) struct DecisionLog {
     unread: VecDeque<Decision>,
@@ -203,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_forgets_the_oldest_and_counts_them() {
+    fn a_full_log_drops_the_oldest_decisions_and_counts_them() {
         let mut log = DecisionLog::default();
         for at in 0..5000 {
             log.push(Decision {

@@ -1,201 +1,115 @@
-//! What the world tells the scheduler.
+//! Events: everything that the scheduler learns about devices, tasks and queues.
 
 use core::fmt;
 
-use crate::capability::Capabilities;
+use crate::backend::Capabilities;
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::Priority;
 use crate::ring::RingView;
 use crate::time::Duration;
 
-/// What is known of a task when it appears. All but the gang can be changed later.
+/// The scheduling attributes of a task. All but the gang can change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskTraits {
-    /// How important it is.
+pub struct SchedAttr {
+    /// The priority of its queues, unless a queue has its own.
     pub priority: Priority,
     /// Its part of the device under the fair policy. At least 1.
     pub weight: u32,
     /// How long after its arrival a request should be done.
     pub deadline: Option<Duration>,
-    /// Who it must run and stop together with.
+    /// The tasks with which it runs and stops together.
     pub gang: Option<GangId>,
 }
 
-impl Default for TaskTraits {
+impl Default for SchedAttr {
     fn default() -> Self {
         Self { priority: Priority::DEFAULT, weight: 1, deadline: None, gang: None }
     }
 }
 
-/// Why the hardware did not do what it was told.
+/// Why a command was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It did not answer in time.
+    /// The device did not answer in time.
     TimedOut,
-    /// It said no; the number is the vendor's, or [`Fault::UNASKED`].
+    /// The device refused; the number is the vendor's, or [`Fault::NOT_SENT`].
     Refused(u32),
-    /// The queue is no longer there. That is no failure: the backend also reports that the queue
-    /// vanished, and no further command is given for it.
+    /// The queue no longer exists. That is no failure: the backend also reports that the queue
+    /// vanished, and the scheduler gives no further command for it.
     Gone,
 }
 
 impl Fault {
-    /// It was not even asked: something of ours failed, and whoever tried has said what.
-    pub const UNASKED: Self = Self::Refused(u32::MAX);
+    /// The command was never sent to the device; the backend has logged why.
+    pub const NOT_SENT: Self = Self::Refused(u32::MAX);
 }
 
-/// Something that happened outside.
+/// A change outside of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant explains the fields that need it")]
 pub enum Event {
     /// A device can be used.
-    DeviceAppeared {
-        /// Its name.
-        device: DeviceId,
-        /// What it can do.
-        capabilities: Capabilities,
-    },
-    /// What a stop and a resume cost on a device is different now, for example because there are
-    /// more processes to stop, one after the other.
-    DeviceCost {
-        /// Its name.
-        device: DeviceId,
-        /// From the preempt command to the queue being off.
-        preempt_cost: Duration,
-        /// From the resume command to the queue running again.
-        resume_cost: Duration,
-    },
-    /// Somebody else decides who runs on a device, or no longer does. As long as it is so, queues
-    /// are taken off only because somebody suspended them, and all others are let on.
-    DeviceYielded {
-        /// Its name.
-        device: DeviceId,
-        /// Whether it is so from now on.
-        yielded: bool,
-    },
+    DeviceAppeared { device: DeviceId, capabilities: Capabilities },
+    /// A preempt and a resume cost something else now, for example because there are more
+    /// processes to stop one after the other.
+    DeviceCost { device: DeviceId, preempt_cost: Duration, resume_cost: Duration },
+    /// Another scheduler (a patched kernel) decides which queues run on a device, or no longer
+    /// does. Meanwhile this one preempts suspended queues only, and resumes all others.
+    DeviceExternallyScheduled { device: DeviceId, externally_scheduled: bool },
     /// A device is gone, with every queue on it.
-    DeviceVanished {
-        /// Its name.
-        device: DeviceId,
-    },
+    DeviceVanished { device: DeviceId },
     /// A process started to use a device.
-    TaskAppeared {
-        /// Its name.
-        task: TaskId,
-        /// What is known of it.
-        traits: TaskTraits,
-    },
-    /// A task's traits are different now. The gang stays what it was.
-    TaskChanged {
-        /// Its name.
-        task: TaskId,
-        /// What is known of it now.
-        traits: TaskTraits,
-    },
-    /// Somebody took a task off its devices whatever its priority, or lets it on again.
-    TaskSuspended {
-        /// Its name.
-        task: TaskId,
-        /// Whether it is to stay off from now on.
-        suspended: bool,
-    },
+    TaskAppeared { task: TaskId, attr: SchedAttr },
+    /// A task has other attributes. It stays in its gang.
+    TaskChanged { task: TaskId, attr: SchedAttr },
+    /// A user or program suspended a task, or ended the suspension.
+    TaskSuspended { task: TaskId, suspended: bool },
     /// A process ended, with every queue it had.
-    TaskVanished {
-        /// Its name.
-        task: TaskId,
-    },
-    /// A task has one more queue.
-    QueueAppeared {
-        /// Its name.
-        queue: QueueId,
-        /// Whose it is.
-        task: TaskId,
-        /// Where it is.
-        device: DeviceId,
-        /// Whether it is off already: stopped by a scheduler before us, and now adopted.
-        stopped: bool,
-    },
-    /// A queue has a priority of its own, or again its task's.
-    QueueChanged {
-        /// Its name.
-        queue: QueueId,
-        /// The priority, or none for the task's.
-        priority: Option<Priority>,
-    },
-    /// Somebody took one queue off its device whatever its priority, or lets it on again.
-    QueueSuspended {
-        /// Its name.
-        queue: QueueId,
-        /// Whether it is to stay off from now on.
-        suspended: bool,
-    },
+    TaskVanished { task: TaskId },
+    /// A task has one more queue. `stopped`: an earlier scheduler preempted it, and this one
+    /// adopts it.
+    QueueAppeared { queue: QueueId, task: TaskId, device: DeviceId, stopped: bool },
+    /// A queue has its own priority, or with none its task's again.
+    QueueChanged { queue: QueueId, priority: Option<Priority> },
+    /// A user or program suspended one queue, or ended the suspension.
+    QueueSuspended { queue: QueueId, suspended: bool },
     /// A queue is gone.
-    QueueVanished {
-        /// Its name.
-        queue: QueueId,
-    },
+    QueueVanished { queue: QueueId },
     /// A ring was read.
-    RingObserved {
-        /// Whose ring.
-        queue: QueueId,
-        /// What it showed.
-        ring: RingView,
-    },
-    /// A task says that a request is coming: the urgent path that needs no polling.
-    HintBegin {
-        /// Who says so.
-        task: TaskId,
-        /// When the request should be done, from now.
-        deadline: Option<Duration>,
-    },
-    /// A task says that its request is done.
-    HintEnd {
-        /// Who says so.
-        task: TaskId,
-    },
+    RingObserved { queue: QueueId, ring: RingView },
+    /// A task announces a request, which should be done `deadline` from now. Takes effect before
+    /// the next reading of the rings.
+    HintBegin { task: TaskId, deadline: Option<Duration> },
+    /// A task's request is done.
+    HintEnd { task: TaskId },
     /// A preempt is done: the queue is off.
-    Preempted {
-        /// Which queue.
-        queue: QueueId,
-    },
-    /// A preempt did not happen: the queue runs on.
-    PreemptFailed {
-        /// Which queue.
-        queue: QueueId,
-        /// Why.
-        fault: Fault,
-    },
+    Preempted { queue: QueueId },
+    /// A preempt failed: the queue is still on.
+    PreemptFailed { queue: QueueId, fault: Fault },
     /// A resume is done: the queue is on.
-    Resumed {
-        /// Which queue.
-        queue: QueueId,
-    },
-    /// A resume did not happen: the queue is still off.
-    ResumeFailed {
-        /// Which queue.
-        queue: QueueId,
-        /// Why.
-        fault: Fault,
-    },
+    Resumed { queue: QueueId },
+    /// A resume failed: the queue is still off.
+    ResumeFailed { queue: QueueId, fault: Fault },
 }
 
-/// An event that cannot be true. It changed nothing.
+/// Why an event was refused. It changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventError {
-    /// It names a device that is not there.
+    /// The device is not known.
     UnknownDevice(DeviceId),
-    /// It names a task that is not there.
+    /// The task is not known.
     UnknownTask(TaskId),
-    /// It names a queue that is not there, for example one that vanished meanwhile.
+    /// The queue is not known; it may have vanished.
     UnknownQueue(QueueId),
-    /// A device of that name is there already.
+    /// The device is known already.
     DuplicateDevice(DeviceId),
-    /// A task of that name is there already.
+    /// The task is known already.
     DuplicateTask(TaskId),
-    /// A queue of that name is there already.
+    /// The queue is known already.
     DuplicateQueue(QueueId),
-    /// A completion of something that was not asked for.
-    NotAskedFor(QueueId),
-    /// A weight of zero.
+    /// A completion arrived, but no command of that kind was in flight.
+    NoCommandInFlight(QueueId),
+    /// The weight is zero.
     ZeroWeight(TaskId),
 }
 
@@ -208,7 +122,9 @@ impl fmt::Display for EventError {
             Self::DuplicateDevice(id) => write!(f, "{id} is known already; use another name"),
             Self::DuplicateTask(id) => write!(f, "{id} is known already; use another name"),
             Self::DuplicateQueue(id) => write!(f, "{id} is known already; use another name"),
-            Self::NotAskedFor(id) => write!(f, "{id} completed a command nobody gave; ignored"),
+            Self::NoCommandInFlight(id) => {
+                write!(f, "completion for {id} ignored: no command was in flight")
+            }
             Self::ZeroWeight(id) => write!(f, "{id} has weight 0; a weight is at least 1"),
         }
     }

@@ -1,4 +1,4 @@
-//! Names for things. The world hands them out and never uses one twice.
+//! Identifiers. The caller assigns them and never reuses one.
 
 use core::fmt;
 
@@ -27,13 +27,13 @@ id!(
     "task"
 );
 id!(
-    /// One thing the hardware can stop: an AMD user queue, an NVIDIA channel group, an emulated
-    /// ring.
+    /// The unit that the scheduler preempts and resumes: an AMD user queue, an NVIDIA context, a
+    /// ring of the emulated GPU.
     QueueId(u64),
     "queue"
 );
 id!(
-    /// Tasks that must run and stop together, on whatever devices they use.
+    /// Tasks that run on all of their devices at once or on none.
     GangId(u64),
     "gang"
 );

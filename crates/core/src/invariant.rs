@@ -1,62 +1,72 @@
-//! What must be true of a scheduler between any two calls.
+//! Invariants: what is true of a scheduler between any two calls.
 
 use alloc::format;
 use alloc::string::String;
 
 use crate::priority::Class;
-use crate::queue::Standing;
+use crate::queue::RunState;
 use crate::scheduler::Scheduler;
-use crate::scheduler::order::Position;
+use crate::scheduler::run_order::RunSet;
 
-/// Checks everything that can be checked from the inside. Costs as much as there are queues, so
-/// tests and the simulator call it, the daemon does not.
+/// Checks all invariants. Tests and simulator call it; the daemon does not, because the cost grows
+/// with the number of queues.
 ///
 /// # Errors
-/// The first thing that is not as it should be, in a sentence.
+/// The first violated invariant.
 pub fn check(scheduler: &Scheduler) -> Result<(), String> {
     scheduler.check_queues()?;
-    scheduler.check_lanes()?;
+    scheduler.check_run_orders()?;
     scheduler.check_turns()
 }
 
 impl Scheduler {
     fn check_queues(&self) -> Result<(), String> {
         for (id, queue) in self.all_queues() {
-            let doubtful = queue.doubtful && queue.standing == Standing::Off && !queue.stuck;
-            if doubtful != (queue.position == Position::Restore) {
-                return Err(format!("{id} is in doubt: {doubtful}, but {:?}", queue.position));
+            let preempt_unknown =
+                queue.preempt_unknown && queue.run_state == RunState::Off && !queue.backing_off;
+            if preempt_unknown != (queue.run_set == RunSet::MustResume) {
+                return Err(format!(
+                    "{id}: preempt unknown is {preempt_unknown}, but {:?}",
+                    queue.run_set
+                ));
             }
-            let expected = match (queue.active && !queue.stuck, queue.standing) {
-                _ if doubtful => true,
-                (_, Standing::On) if queue.suspended && !queue.stuck => {
-                    queue.position == Position::Evict
+            let expected = match (queue.active && !queue.backing_off, queue.run_state) {
+                _ if preempt_unknown => true,
+                (_, RunState::On) if queue.suspended && !queue.backing_off => {
+                    queue.run_set == RunSet::MustPreempt
                 }
-                _ if queue.suspended => queue.position == Position::Out,
-                (true, Standing::On) => {
-                    matches!(queue.position, Position::On(_) | Position::Evict)
+                _ if queue.suspended => queue.run_set == RunSet::Out,
+                (true, RunState::On) => {
+                    matches!(queue.run_set, RunSet::On(_) | RunSet::MustPreempt)
                 }
-                (true, Standing::Off) => matches!(queue.position, Position::Off(_) | Position::Out),
-                (true, Standing::Resuming) => {
-                    matches!(queue.position, Position::Resuming(_) | Position::Out)
+                (true, RunState::Off) => matches!(queue.run_set, RunSet::Off(_) | RunSet::Out),
+                (true, RunState::Resuming) => {
+                    matches!(queue.run_set, RunSet::Resuming(_) | RunSet::Out)
                 }
-                (false, Standing::On) if !queue.stuck => {
-                    matches!(queue.position, Position::Out | Position::Idle | Position::Unseen(_))
+                (false, RunState::On) if !queue.backing_off => {
+                    matches!(
+                        queue.run_set,
+                        RunSet::Out | RunSet::UnprovenIdle | RunSet::PossiblyRunning(_)
+                    )
                 }
-                (false, Standing::Off) if !queue.stuck => queue.position == Position::Parked,
-                (true, Standing::Preempting) | (false, _) => queue.position == Position::Out,
+                (false, RunState::Off) if !queue.backing_off => queue.run_set == RunSet::OffIdle,
+                (true, RunState::Preempting) | (false, _) => queue.run_set == RunSet::Out,
             };
             if !expected {
-                let (standing, position) = (queue.standing, queue.position);
-                return Err(format!("{id} is {standing:?} but in its lane {position:?}"));
+                let (run_state, run_set) = (queue.run_state, queue.run_set);
+                return Err(format!("{id} is {run_state:?} but in the set {run_set:?}"));
             }
-            if queue.awaited && queue.standing != Standing::Preempting {
-                return Err(format!("{id} is waited for but {:?}", queue.standing));
+            if queue.preempt_awaited && queue.run_state != RunState::Preempting {
+                return Err(format!(
+                    "{id}: its preempt is awaited but it is {:?}",
+                    queue.run_state
+                ));
             }
             let is_off = self.is_task_suspended(queue.task) || queue.own_suspended;
             if is_off != queue.suspended {
-                return Err(format!("{id} is not suspended as it or its task is"));
+                return Err(format!("{id}: suspended does not follow from queue and task"));
             }
-            let waits = queue.active && queue.standing == Standing::Off && !queue.suspended;
+            let waits = queue.active && queue.run_state == RunState::Off && !queue.suspended;
             if waits != queue.waits_since.is_some() {
                 return Err(format!("{id} waits: {waits}, but {:?}", queue.waits_since));
             }
@@ -64,60 +74,69 @@ impl Scheduler {
         Ok(())
     }
 
-    fn check_lanes(&self) -> Result<(), String> {
+    fn check_run_orders(&self) -> Result<(), String> {
         for (id, device) in self.all_devices() {
             let here = || self.all_queues().filter(|(_, queue)| queue.device == id);
             for class in [Class::Low, Class::High] {
-                let lane = device.lane(class);
+                let order = device.run_order(class);
                 let placed = here()
-                    .filter(|(_, queue)| queue.lane == class && queue.position != Position::Out)
+                    .filter(|(_, queue)| queue.order == class && queue.run_set != RunSet::Out)
                     .count();
-                if placed != lane.len() {
-                    let len = lane.len();
-                    return Err(format!("{id}: {placed} queues say they are in a lane of {len}"));
+                if placed != order.len() {
+                    let len = order.len();
+                    return Err(format!(
+                        "{id}: {placed} queues say they are in a run order of {len}"
+                    ));
                 }
-                let leaving =
-                    here().filter(|(_, queue)| queue.lane == class && queue.awaited).count();
-                if u32::try_from(leaving) != Ok(lane.preempting) {
-                    let count = lane.preempting;
-                    return Err(format!("{id}: {leaving} queues leave, the lane says {count}"));
+                let leaving = here()
+                    .filter(|(_, queue)| queue.order == class && queue.preempt_awaited)
+                    .count();
+                if u32::try_from(leaving) != Ok(order.preempting) {
+                    let count = order.preempting;
+                    return Err(format!(
+                        "{id}: {leaving} preempts are awaited, the run order says {count}"
+                    ));
                 }
             }
-            for (key, seat) in &device.seats {
+            for (key, entity) in &device.entities {
                 let active = here()
                     .filter(|(queue_id, queue)| {
-                        device.seat_key(queue.task, *queue_id) == *key && queue.active
+                        device.entity_key(queue.task, *queue_id) == *key && queue.active
                     })
                     .count();
-                if u32::try_from(active) != Ok(seat.active) {
-                    return Err(format!("{id}: {key:?} has {active} active, says {}", seat.active));
+                if u32::try_from(active) != Ok(entity.active) {
+                    return Err(format!(
+                        "{id}: {key:?} has {active} active, says {}",
+                        entity.active
+                    ));
                 }
             }
         }
         Ok(())
     }
-    /// Who has the turn knows it, has work in that lane, and has it once.
+
+    /// Entities with the turn know it, have work in that run order, and are in no other.
     fn check_turns(&self) -> Result<(), String> {
         for (id, device) in self.all_devices() {
             let mut holders = 0;
             for class in [Class::Low, Class::High] {
                 let here = |queue_id| {
-                    self.all_queues().any(|(id, queue)| id == queue_id && queue.lane == class)
+                    self.all_queues().any(|(id, queue)| id == queue_id && queue.order == class)
                 };
-                for key in &device.lane(class).holders {
-                    let seat = device.seats.get(key).filter(|seat| {
-                        let knows = seat.holds.is_some() && seat.active > 0;
-                        knows && seat.queues.iter().any(|&queue| here(queue))
+                for key in &device.run_order(class).holders {
+                    let entity = device.entities.get(key).filter(|entity| {
+                        let knows = entity.holds.is_some() && entity.active > 0;
+                        knows && entity.queues.iter().any(|&queue| here(queue))
                     });
-                    if seat.is_none() {
-                        return Err(format!("{id}: {key:?} has the {class:?} turn but no use"));
+                    if entity.is_none() {
+                        return Err(format!("{id}: {key:?} has the {class:?} turn but no work"));
                     }
                     holders += 1;
                 }
             }
-            let believers = device.seats.values().filter(|seat| seat.holds.is_some());
-            if believers.count() != holders {
-                return Err(format!("{id}: a seat believes that it has the turn"));
+            let claimants = device.entities.values().filter(|entity| entity.holds.is_some());
+            if claimants.count() != holders {
+                return Err(format!("{id}: an entity outside of the holders says it has the turn"));
             }
         }
         Ok(())

@@ -1,31 +1,31 @@
-//! Sixteen priorities, 0 (lowest) to 15 (highest).
+//! Sixteen priorities in two classes.
 
 use core::fmt;
 
-/// How important a queue's work is: 0 (lowest) to 15 (highest).
+/// A priority, 0 (lowest) to 15 (highest).
 ///
 /// # Invariants
 /// The number is at most 15; the only way in is [`Priority::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
-/// Which half of the priorities a queue is in: what devices with time slices distinguish.
+/// The half of the priorities: what devices with time slices distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// 0 to 7: runs in the gaps, loses nothing.
+    /// 0 to 7: best-effort; preempted while a high queue has work, resumed where it stopped.
     Low,
-    /// 8 to 15: runs now.
+    /// 8 to 15: latency-critical; runs immediately.
     High,
 }
 
 impl Priority {
-    /// How many levels there are.
+    /// The number of levels.
     pub const LEVELS: u8 = 16;
-    /// The least important.
+    /// The lowest priority.
     pub const MIN: Self = Self(0);
-    /// The most important.
+    /// The highest priority.
     pub const MAX: Self = Self(Self::LEVELS - 1);
-    /// What a task gets when nobody said anything: the middle of the low class.
+    /// The priority of tasks without an explicit one: the middle of the low class.
     pub const DEFAULT: Self = Self(4);
 
     /// Level `level`, if there is such a level.

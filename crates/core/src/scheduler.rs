@@ -1,36 +1,34 @@
 //! The scheduler: events in, commands out.
 //!
 //! Call order: any number of `handle_*`, then `poll_command` until it has no more, then
-//! `poll_decision` if somebody wants to know why, then sleep until `poll_timeout` or the next
-//! event. Time must not run backwards between calls; [`crate::clock::SteadyClock`] sees to that.
+//! `poll_decision` for the reasons, then sleep until `poll_timeout` or the next event. Time must
+//! not run backwards between calls; [`crate::scheduler_loop`] ensures that.
 //!
-//! The idea in four lines: every queue with work has a rank on its device. The highest rank runs;
-//! equal ranks run together. A queue that runs below the top is a priority inversion: it is
-//! preempted. A queue that is off and belongs to the top is resumed.
+//! Every queue with work has a rank on its device. The highest rank runs; equal ranks run together.
+//! A queue that is on below the highest rank is a priority inversion: it is preempted. A queue of
+//! the highest rank that is off is resumed.
 //!
 //! Every event costs a few lookups in ordered maps, so the cost grows with the logarithm of the
 //! number of queues; every command is found in the same way, one at a time.
 
 mod activity;
 mod aging;
-mod doubt;
 mod gang;
-pub(crate) mod order;
+mod next_command;
 mod registry;
+pub(crate) mod run_order;
+mod slices_and_holds;
 pub(crate) mod state;
-mod suspension;
-mod tuning;
 mod turn;
-mod view;
 
 #[cfg(test)]
 mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-pub use view::QueueView;
+pub use state::QueueView;
 
-use crate::command::Command;
+use crate::backend::Command;
 use crate::config::{Config, ConfigError};
 use crate::decision::{Decision, DecisionLog, Reason};
 use crate::event::{Event, EventError, Fault};
@@ -39,7 +37,7 @@ use crate::time::{Duration, Instant};
 use crate::timer::{Timer, Timers};
 use state::{Device, Gang, Queue, Task};
 
-/// Decides who runs on every device.
+/// Decides which queues run on every device.
 #[derive(Debug)]
 pub struct Scheduler {
     config: Config,
@@ -49,21 +47,21 @@ pub struct Scheduler {
     queues: BTreeMap<QueueId, Queue>,
     gangs: BTreeMap<GangId, Gang>,
     timers: Timers,
-    /// Devices where something changed since they were last looked at.
-    unsettled: BTreeSet<DeviceId>,
+    /// Devices that changed since their last command was computed.
+    changed_devices: BTreeSet<DeviceId>,
     decisions: DecisionLog,
-    /// The last turn that was given up.
+    /// The number of turns that were used up.
     turn: u64,
-    /// Whether the gangs were judged since something happened. Judging moves turns, which is a
-    /// reason to judge again; once for each thing that happens is enough, and it ends.
-    judged: bool,
+    /// Whether the gangs were updated since the last event or timer. An update moves turns, which
+    /// would require another one; one for each event suffices and terminates.
+    gangs_updated: bool,
 }
 
 impl Scheduler {
-    /// A scheduler that knows nobody yet.
+    /// A scheduler without devices and tasks.
     ///
     /// # Errors
-    /// If a setting makes no sense.
+    /// If a setting is invalid.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self {
@@ -74,10 +72,10 @@ impl Scheduler {
             queues: BTreeMap::new(),
             gangs: BTreeMap::new(),
             timers: Timers::default(),
-            unsettled: BTreeSet::new(),
+            changed_devices: BTreeSet::new(),
             decisions: DecisionLog::default(),
             turn: 0,
-            judged: false,
+            gangs_updated: false,
         })
     }
 
@@ -86,29 +84,29 @@ impl Scheduler {
         &self.config
     }
 
-    /// Changes the settings while everything runs.
+    /// Changes the settings; running queues keep running until the next command.
     ///
     /// # Errors
-    /// If a setting makes no sense; then nothing changes.
+    /// If a setting is invalid; then nothing changes.
     pub fn set_config(&mut self, now: Instant, config: Config) -> Result<(), ConfigError> {
         config.check()?;
         self.advance(now);
         self.config = config;
-        self.judged = false;
+        self.gangs_updated = false;
         let devices: alloc::vec::Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
             self.end_turns(device);
-            self.forget_virtual_time(device);
-            self.reorder_device(device);
-            self.watch_for_starvation(device);
+            self.reset_virtual_time(device);
+            self.update_device(device);
+            self.set_starvation_timer(device);
         }
         Ok(())
     }
 
-    /// Takes note of something that happened.
+    /// Takes in one event.
     ///
     /// # Errors
-    /// If it cannot be true; then nothing changes.
+    /// If it contradicts the state; then nothing changes.
     pub fn handle_event(&mut self, now: Instant, event: Event) -> Result<(), EventError> {
         self.advance(now);
         let result = match event {
@@ -116,10 +114,12 @@ impl Scheduler {
             Event::DeviceCost { device, preempt_cost, resume_cost } => {
                 self.set_cost(device, preempt_cost, resume_cost)
             }
-            Event::DeviceYielded { device, yielded } => self.set_yielded(device, yielded),
+            Event::DeviceExternallyScheduled { device, externally_scheduled } => {
+                self.set_externally_scheduled(device, externally_scheduled)
+            }
             Event::DeviceVanished { device } => self.remove_device(device),
-            Event::TaskAppeared { task, traits } => self.add_task(task, traits),
-            Event::TaskChanged { task, traits } => self.change_task(task, traits),
+            Event::TaskAppeared { task, attr } => self.add_task(task, attr),
+            Event::TaskChanged { task, attr } => self.change_task(task, attr),
             Event::TaskSuspended { task, suspended } => self.suspend_task(task, suspended),
             Event::TaskVanished { task } => self.remove_task(task),
             Event::QueueAppeared { queue, task, device, stopped } => {
@@ -136,50 +136,50 @@ impl Scheduler {
             Event::Resumed { queue } => self.finish_resume(queue),
             Event::ResumeFailed { queue, fault } => self.fail(queue, fault, false),
         };
-        self.judged &= result.is_err();
+        self.gangs_updated &= result.is_err();
         result
     }
 
-    /// Does what time alone brings about.
+    /// Handles the timers that have expired.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance(now);
         while let Some(timer) = self.timers.pop(self.now) {
-            self.judged = false;
+            self.gangs_updated = false;
             match timer {
                 Timer::Idle(queue) => self.set_active(queue, false),
                 Timer::Overdue(queue) => self.report_overdue(queue),
-                Timer::Retry(queue) => self.release_stuck(queue),
+                Timer::Retry(queue) => self.end_backoff(queue),
                 Timer::HintOver(task) => self.drop_hint(task),
                 Timer::SliceOver(device, class) => self.end_turn(device, class),
-                Timer::Starving(device) => self.help_starving(device),
-                Timer::GrantOver(device) => self.end_grant(device),
+                Timer::Starving(device) => self.boost_starving(device),
+                Timer::BoostOver(device) => self.end_boost(device),
             }
         }
     }
 
-    /// The next thing the hardware has to do, if any.
+    /// The next command for the backend.
     pub fn poll_command(&mut self) -> Option<Command> {
-        // A device that changes while it is settled comes round again.
-        while let Some(device) = self.unsettled.pop_first() {
-            if let Some(command) = self.settle(device) {
-                self.unsettled.insert(device);
+        // A device that changes while its command is computed is inserted again.
+        while let Some(device) = self.changed_devices.pop_first() {
+            if let Some(command) = self.next_command(device) {
+                self.changed_devices.insert(device);
                 return Some(command);
             }
         }
         None
     }
 
-    /// When `handle_timeout` has something to do.
+    /// When `handle_timeout` has to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// The next choice that nobody has read yet, oldest first.
+    /// The oldest decision that was not read yet.
     pub fn poll_decision(&mut self) -> Option<Decision> {
         self.decisions.pop()
     }
 
-    /// How many decisions were forgotten because nobody read them.
+    /// How many decisions were dropped because they were not read.
     pub const fn decisions_dropped(&self) -> u64 {
         self.decisions.dropped()
     }
@@ -199,123 +199,125 @@ impl Scheduler {
     fn finish_preempt(&mut self, id: QueueId) -> Result<(), EventError> {
         let now = self.now;
         let queue = self.queue_mut(id)?;
-        let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
-        if next != Standing::Off {
-            return Err(EventError::NotAskedFor(id));
+        let next =
+            queue.run_state.next(Transition::Done).ok_or(EventError::NoCommandInFlight(id))?;
+        if next != RunState::Off {
+            return Err(EventError::NoCommandInFlight(id));
         }
-        queue.standing = next;
+        queue.run_state = next;
         queue.off_since = now;
         queue.failures = 0;
-        queue.meter.account.preempts += 1;
+        queue.meter.totals.preempts += 1;
         let (device, latency) = (queue.device, now.since(queue.commanded_at));
         let queue_is_done = queue.ring.is_done();
-        self.stop_waiting(id);
+        self.finish_awaiting(id);
         if let Some(device) = self.devices.get_mut(&device) {
             device.preempt_latency.record(latency);
         }
-        // It looked idle and may not have been: until its ring says so, it is not.
+        // It may have had work in spite of its empty ring; only a finished ring proves otherwise.
         if !queue_is_done {
             self.set_active(id, true);
         }
-        self.reseat(id);
+        self.update_queue(id);
         Ok(())
     }
 
     fn finish_resume(&mut self, id: QueueId) -> Result<(), EventError> {
         let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
-        let next = queue.standing.next(Edge::Done).ok_or(EventError::NotAskedFor(id))?;
-        if next != Standing::On {
-            return Err(EventError::NotAskedFor(id));
+        let next =
+            queue.run_state.next(Transition::Done).ok_or(EventError::NoCommandInFlight(id))?;
+        if next != RunState::On {
+            return Err(EventError::NoCommandInFlight(id));
         }
-        queue.standing = next;
-        queue.meter.account.resumes += 1;
-        queue.go_on_doubting(now);
-        if core::mem::take(&mut queue.doubtful) {
-            // It runs for certain; the preempt that was given up on is not repeated at once.
-            queue.stuck = true;
+        queue.run_state = next;
+        queue.meter.totals.resumes += 1;
+        queue.resume_idle_timer(now);
+        if core::mem::take(&mut queue.preempt_unknown) {
+            // The queue is on for certain; the preempt is retried later.
+            queue.backing_off = true;
             let retry_in = backoff(interval, queue.failures);
             self.timers.set(Timer::Retry(id), self.now + retry_in);
         } else {
             queue.failures = 0;
         }
-        self.reseat(id);
+        self.update_queue(id);
         Ok(())
     }
 
-    /// A command did not happen: leave the queue alone for a while, longer each time.
+    /// A command failed: no other for this queue before a retry time that doubles each time.
     fn fail(&mut self, id: QueueId, fault: Fault, preempt: bool) -> Result<(), EventError> {
         let (interval, now) = (self.config.interval, self.now);
         let queue = self.queue_mut(id)?;
-        let asked = if preempt { Standing::Preempting } else { Standing::Resuming };
+        let asked = if preempt { RunState::Preempting } else { RunState::Resuming };
         let is_gone = fault == Fault::Gone;
-        let doubtful = preempt && fault == Fault::TimedOut;
-        let edge = if doubtful { Edge::Unknown } else { Edge::Failed };
-        let next = queue.standing.next(edge).filter(|_| queue.standing == asked);
-        queue.standing = next.ok_or(EventError::NotAskedFor(id))?;
-        if queue.standing == Standing::On {
-            queue.go_on_doubting(now);
+        let preempt_unknown = preempt && fault == Fault::TimedOut;
+        let edge = if preempt_unknown { Transition::Unknown } else { Transition::Failed };
+        let next = queue.run_state.next(edge).filter(|_| queue.run_state == asked);
+        queue.run_state = next.ok_or(EventError::NoCommandInFlight(id))?;
+        if queue.run_state == RunState::On {
+            queue.resume_idle_timer(now);
         }
-        queue.doubtful |= doubtful;
+        queue.preempt_unknown |= preempt_unknown;
         if is_gone {
-            // No failure: the backend reports that the queue vanished. Until then it is left alone.
-            queue.stuck = true;
+            // No failure: the backend will report that the queue vanished.
+            queue.backing_off = true;
             if preempt {
-                self.stop_waiting(id);
+                self.finish_awaiting(id);
             }
             self.timers.set(Timer::Retry(id), now + GONE_MAX);
-            self.reseat(id);
+            self.update_queue(id);
             return Ok(());
         }
         let retry_in = backoff(interval, queue.failures);
         queue.failures = queue.failures.saturating_add(1);
-        queue.stuck = !doubtful;
-        queue.meter.account.faults += 1;
+        queue.backing_off = !preempt_unknown;
+        queue.meter.totals.faults += 1;
         if preempt {
-            self.stop_waiting(id);
+            self.finish_awaiting(id);
             self.decide(id, Reason::PreemptFailed { fault, retry_in });
         } else {
             self.decide(id, Reason::ResumeFailed { fault, retry_in });
         }
-        if !doubtful {
+        if !preempt_unknown {
             self.timers.set(Timer::Retry(id), self.now + retry_in);
         }
-        self.reseat(id);
+        self.update_queue(id);
         Ok(())
     }
 
-    fn release_stuck(&mut self, id: QueueId) {
+    fn end_backoff(&mut self, id: QueueId) {
         if let Some(queue) = self.queues.get_mut(&id) {
-            queue.stuck = false;
-            self.reseat(id);
+            queue.backing_off = false;
+            self.update_queue(id);
         }
     }
 
-    /// A preempt is late. Somebody hears about it, and the others no longer wait for it.
+    /// A preempt is late: it is reported, and the other queues no longer wait for it.
     fn report_overdue(&mut self, id: QueueId) {
         let now = self.now;
         if let Some(queue) = self.queues.get_mut(&id) {
-            queue.meter.account.faults += 1;
+            queue.meter.totals.faults += 1;
             let after = now.since(queue.commanded_at);
-            self.stop_waiting(id);
+            self.finish_awaiting(id);
             self.decide(id, Reason::Overdue { after });
         }
     }
 
-    /// A queue's preempt has finished, or nobody waits for it any longer.
-    fn stop_waiting(&mut self, id: QueueId) {
+    /// A queue's preempt has finished, or the other queues no longer wait for it.
+    fn finish_awaiting(&mut self, id: QueueId) {
         self.timers.stop(Timer::Overdue(id));
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        if core::mem::take(&mut queue.awaited)
+        if core::mem::take(&mut queue.preempt_awaited)
             && let Some(device) = self.devices.get_mut(&queue.device)
         {
-            device.lane_mut(queue.lane).preempting -= 1;
-            self.unsettled.insert(queue.device);
+            device.run_order_mut(queue.order).preempting -= 1;
+            self.changed_devices.insert(queue.device);
         }
     }
 }
 
-/// Whether the hardware may run a queue, and how that may change.
+/// Whether the hardware may run a queue.
 ///
 /// ```text
 ///              Preempt                  done
@@ -326,49 +328,50 @@ impl Scheduler {
 ///       +------------------ done --------- Resuming
 ///                                failed: back to Off
 /// ```
-/// A preempt that was given up on may have happened or not: the queue counts as off, and is told to
-/// run before anything else is done with it.
+/// After a preempt that timed out the queue counts as off and is resumed before any other command.
 ///
-/// The picture is the law: [`Standing::next`] knows no other edges, so at most one command is
-/// ever in flight for a queue.
+/// [`RunState::next`] permits no other transitions, so at most one command is in flight for a
+/// queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It may. Whether it does is the hardware's business.
+pub enum RunState {
+    /// The hardware may run it.
     On,
     /// A preempt is in flight.
     Preempting,
-    /// It may not: its running kernel is saved, its ring is as it was.
+    /// Preempted: its kernel is saved or finished, its ring is unchanged.
     Off,
     /// A resume is in flight.
     Resuming,
 }
 
-/// What moves a queue along an edge.
+/// What changes a run state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
-    /// We asked for a preempt.
+pub enum Transition {
+    /// A preempt was commanded.
     Preempt,
-    /// We asked for a resume.
+    /// A resume was commanded.
     Resume,
-    /// What was asked for happened.
+    /// The command succeeded.
     Done,
-    /// What was asked for did not happen.
+    /// The command failed.
     Failed,
-    /// It is unknown whether it happened. The queue counts as off, so that it is resumed.
+    /// The result is unknown. The queue counts as off, so that it is resumed.
     Unknown,
 }
 
-impl Standing {
-    /// Where `edge` leads from here, if it leads anywhere.
-    pub const fn next(self, edge: Edge) -> Option<Self> {
-        match (self, edge) {
-            (Self::On, Edge::Preempt) => Some(Self::Preempting),
-            (Self::Preempting, Edge::Done | Edge::Unknown)
-            | (Self::Resuming, Edge::Failed | Edge::Unknown) => Some(Self::Off),
-            (Self::Off, Edge::Resume) => Some(Self::Resuming),
-            (Self::Resuming, Edge::Done) | (Self::Preempting, Edge::Failed) => Some(Self::On),
+impl RunState {
+    /// The state after `transition`; none if it is not possible here.
+    pub const fn next(self, transition: Transition) -> Option<Self> {
+        match (self, transition) {
+            (Self::On, Transition::Preempt) => Some(Self::Preempting),
+            (Self::Preempting, Transition::Done | Transition::Unknown)
+            | (Self::Resuming, Transition::Failed | Transition::Unknown) => Some(Self::Off),
+            (Self::Off, Transition::Resume) => Some(Self::Resuming),
+            (Self::Resuming, Transition::Done) | (Self::Preempting, Transition::Failed) => {
+                Some(Self::On)
+            }
             (Self::On | Self::Off, _)
-            | (Self::Preempting | Self::Resuming, Edge::Preempt | Edge::Resume) => None,
+            | (Self::Preempting | Self::Resuming, Transition::Preempt | Transition::Resume) => None,
         }
     }
 
@@ -378,15 +381,14 @@ impl Standing {
     }
 }
 
-/// How long a queue is left alone after that many failures.
+/// The time to the next try after that many failures.
 fn backoff(interval: Duration, failures: u32) -> Duration {
     interval.times(1 << failures.min(6)).min(RETRY_MAX)
 }
 
-/// The longest time a queue is left alone after a failed command.
+/// The longest time between two tries.
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
-/// A queue of which a backend said that it is gone, and which has not vanished after this time, is
-/// there: commands for it are given again. Backends report within a few milliseconds that a queue
-/// vanished.
+/// If a backend reported [`Fault::Gone`] and the queue has not vanished after this time, commands
+/// for it are tried again. Backends report within a few milliseconds that a queue vanished.
 const GONE_MAX: Duration = Duration::from_millis(1_000);

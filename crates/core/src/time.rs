@@ -1,12 +1,12 @@
-//! Time as a number.
+//! Time in nanoseconds.
 //!
-//! The scheduler never asks what time it is: every call brings `now`. That makes a run a pure
-//! function of its inputs, so the simulator can replay it and a log can be re-read years later.
+//! The scheduler reads no clock: every call passes `now`. So a run is a pure function of its
+//! inputs, and the simulator can replay it.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// A point in time: nanoseconds since an epoch that only the caller knows.
+/// A point in time: nanoseconds since an epoch of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -17,7 +17,7 @@ pub struct Duration(u64);
 impl Instant {
     /// The epoch.
     pub const ZERO: Self = Self(0);
-    /// Further away than anything that is waited for.
+    /// The last instant.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `ns` nanoseconds after the epoch.
@@ -30,14 +30,14 @@ impl Instant {
         self.0
     }
 
-    /// Time since `earlier`, or nothing at all if `earlier` is in the future.
+    /// Time since `earlier`, or zero if `earlier` is in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Duration {
-    /// No time.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// `ns` nanoseconds.
@@ -65,7 +65,7 @@ impl Duration {
         self.0 / 1_000
     }
 
-    /// Whether this is no time at all.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -75,7 +75,7 @@ impl Duration {
         Self(self.0.saturating_mul(factor))
     }
 
-    /// `self - other`, or nothing if `other` is longer.
+    /// `self - other`, or zero if `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -118,7 +118,7 @@ impl Sub for Duration {
 }
 
 impl fmt::Display for Duration {
-    /// In the unit a person would choose, without floating point: `812ns`, `18.4us`, `7.07ms`.
+    /// With three digits in the largest fitting unit: `812ns`, `18.4us`, `7.07ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, name) = match self.0 {
             0..1_000 => return write!(f, "{}ns", self.0),

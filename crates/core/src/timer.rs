@@ -1,4 +1,4 @@
-//! What the scheduler waits for.
+//! The scheduler's timers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -6,26 +6,26 @@ use crate::id::{DeviceId, QueueId, TaskId};
 use crate::priority::Class;
 use crate::time::Instant;
 
-/// Each kind of wait, named by what is true when it ends.
+/// Each kind of timer, named by what is true when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The queue's ring has looked empty long enough: it counts as idle.
+    /// The queue's ring has been empty long enough: it counts as idle.
     Idle(QueueId),
     /// The queue's preempt should have finished by now.
     Overdue(QueueId),
     /// The queue's failed command may be tried again.
     Retry(QueueId),
-    /// The task's hint has been open for too long.
+    /// The task's hint has expired.
     HintOver(TaskId),
-    /// The lane's holder has had its slice.
+    /// The slice of the run order's holder is over.
     SliceOver(DeviceId, Class),
-    /// Somebody on the device may have waited too long.
+    /// A queue of the device may have starved.
     Starving(DeviceId),
-    /// The boost somebody on the device got is over.
-    GrantOver(DeviceId),
+    /// The boost on the device is over.
+    BoostOver(DeviceId),
 }
 
-/// The waits that are running, in order of their ends.
+/// The running timers, in order of their ends.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     ends: BTreeSet<(Instant, Timer)>,
@@ -33,7 +33,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Waits for `timer` until `at`, instead of whenever it was waited for before.
+    /// Starts `timer`, or moves it, to end at `at`.
     pub(crate) fn set(&mut self, timer: Timer, at: Instant) {
         if let Some(before) = self.running.insert(timer, at) {
             self.ends.remove(&(before, timer));
@@ -41,7 +41,6 @@ impl Timers {
         self.ends.insert((at, timer));
     }
 
-    /// Stops waiting.
     pub(crate) fn stop(&mut self, timer: Timer) {
         if let Some(before) = self.running.remove(&timer) {
             self.ends.remove(&(before, timer));
@@ -53,12 +52,11 @@ impl Timers {
         self.running.get(&timer).copied()
     }
 
-    /// When the next wait ends.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.ends.first().map(|&(at, _)| at)
     }
 
-    /// Takes out one wait that has ended by `now`, earliest first.
+    /// Removes the earliest timer that has ended by `now`.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
         let &(at, timer) = self.ends.first()?;
         if at > now {

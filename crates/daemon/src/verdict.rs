@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use gpreempt_core::event::TaskTraits;
+use gpreempt_core::event::SchedAttr;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
 
@@ -103,7 +103,7 @@ pub fn judge(
     }
     let priority = first(ruled.priority, wished.priority, &of_rule);
     let weight = first(ruled.weight, wished.weight, &of_rule);
-    let plain = TaskTraits::default();
+    let plain = SchedAttr::default();
     let outcome = Outcome::Scheduled {
         priority: priority.or(of_default).unwrap_or_else(|| built_in(plain.priority)),
         weight: weight.unwrap_or_else(|| built_in(plain.weight)),
@@ -172,13 +172,13 @@ const LOW_MAX: Priority = match Priority::new(Priority::LEVELS / 2 - 1) {
 
 impl Verdict {
     /// What the scheduler is told; nothing if the process is left alone.
-    pub fn traits(&self) -> Option<TaskTraits> {
+    pub fn attr(&self) -> Option<SchedAttr> {
         match &self.outcome {
-            Outcome::Scheduled { priority, weight, deadline } => Some(TaskTraits {
+            Outcome::Scheduled { priority, weight, deadline } => Some(SchedAttr {
                 priority: priority.value,
                 weight: weight.value,
                 deadline: deadline.as_ref().map(|given| given.value),
-                ..TaskTraits::default()
+                ..SchedAttr::default()
             }),
             Outcome::Ignored(_) | Outcome::Unknown => None,
         }

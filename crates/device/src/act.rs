@@ -76,7 +76,7 @@ impl ActError {
             | Self::Journal(_)
             | Self::Amd(..)
             | Self::Emulated(..)
-            | Self::Rm(_, RmError::Os(_)) => Fault::UNASKED,
+            | Self::Rm(_, RmError::Os(_)) => Fault::NOT_SENT,
         }
     }
 }

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_sim::external_gpu::{CallId, ExternalGpu, Progress};
 use gpreempt_sim::isa::Program;
 use gpreempt_sim::kernels;
-use gpreempt_sim::live::{CallId, LiveGpu, Progress};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use gpreempt_wire::clock::monotonic;
 use rustix::event::epoll;
@@ -83,7 +83,7 @@ const _: () = assert!(KERNELS.len() == gpreempt_wire::emulator::client::KERNEL_C
 /// The emulator.
 #[derive(Debug)]
 pub struct Server {
-    gpu: LiveGpu,
+    gpu: ExternalGpu,
     clock: DeviceClock,
     socket: Listening,
     epoll: OwnedFd,
@@ -136,7 +136,7 @@ impl Server {
     /// The machine is none that can be emulated, or the system says no.
     pub fn bind(options: Options) -> Result<Self, ServeError> {
         let Options { socket, model, machine, devices } = options;
-        let gpu = LiveGpu::new(model, machine, devices, load_kernels())
+        let gpu = ExternalGpu::new(model, machine, devices, load_kernels())
             .ok_or_else(|| ServeError::Machine(machine.name()))?;
         let socket = Listening::new(socket)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -2,8 +2,8 @@
 ;
 ; Loads the item's own word, does half of the work with the word in a register, stores
 ; `word * 1664525 + packet + 1013904223`, does the other half. The factor makes the result depend
-; on the order of packets and on each of them running once; nobody else touches the word, so the
-; order of waves does not matter.
+; on the order of packets and on each of them running once; no other item accesses the word, so
+; the order of waves does not matter.
 
         mul     s8, s0, s3
         add     s8, s8, s2              ; number of this wave in the grid

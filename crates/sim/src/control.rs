@@ -2,17 +2,16 @@
 
 use std::collections::VecDeque;
 
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
 use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::Duration;
 
-use crate::agenda::What;
+use crate::event_queue::SimEvent;
 use crate::gpu::Notice;
 use crate::model::MachineKind;
-use crate::rig::Rig;
+use crate::sim_backend::SimBackend;
 
-/// The worker of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
     waiting: VecDeque<Command>,
@@ -20,20 +19,18 @@ pub(crate) struct Worker {
     epoch: u64,
 }
 
-/// The call a worker is in.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     command: Command,
     stage: Stage,
-    /// Whoever made the call is dead: nobody hears how it ends.
+    /// The scheduler that made the call is dead: its end is not reported.
     orphan: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// On its way to the hardware.
     Travels,
-    /// The hardware is at it.
+    /// The hardware works on it.
     Works,
     /// The hardware will not answer.
     Fails,
@@ -44,7 +41,7 @@ impl Worker {
         self.current.is_none()
     }
 
-    /// Whoever made the calls is dead: what has not begun never will.
+    /// The scheduler that made the calls is dead: those that have not begun are dropped.
     pub(crate) fn orphan(&mut self) {
         self.waiting.clear();
         if let Some(call) = self.current.as_mut() {
@@ -53,8 +50,8 @@ impl Worker {
     }
 }
 
-impl Rig {
-    /// Hands a command to the worker of its device.
+impl SimBackend {
+    /// Passes a command to the worker of its device.
     pub(crate) fn call(&mut self, device: usize, command: Command) {
         self.workers[device].waiting.push_back(command);
         self.next_call(device);
@@ -70,11 +67,11 @@ impl Rig {
         worker.epoch += 1;
         worker.current = Some(Call { command, stage: Stage::Travels, orphan: false });
         let epoch = worker.epoch;
-        self.gpu.agenda.after(cost, What::CallReaches { device, epoch });
+        self.gpu.event_queue.after(cost, SimEvent::CallReaches { device, epoch });
     }
 
     fn cost_of(&self, command: &Command) -> Duration {
-        // The papers' design has no call: its steps have costs of their own.
+        // The reset design has no call; its steps have their own costs.
         if self.gpu.machine == MachineKind::Reset {
             return Duration::ZERO;
         }
@@ -89,7 +86,7 @@ impl Rig {
         }
     }
 
-    /// A call has reached the hardware, or has given up on it.
+    /// A call has reached the hardware, or has timed out.
     pub(crate) fn call_reaches(&mut self, device: usize, epoch: u64) {
         let worker = &mut self.workers[device];
         let Some(call) = worker.current.as_mut().filter(|_| worker.epoch == epoch) else { return };
@@ -109,12 +106,12 @@ impl Rig {
                 if let Some(call) = self.workers[device].current.as_mut() {
                     call.stage = Stage::Fails;
                 }
-                // The hardware may have done it all the same, and only the answer got lost.
+                // The hardware may have carried it out, and only the answer was lost.
                 if self.gpu.machine != MachineKind::Reset && self.chance.chance(1, 2) {
                     self.gpu.stop(queue);
                 }
                 let timeout = self.preempt_timeout;
-                self.gpu.agenda.after(timeout, What::CallReaches { device, epoch });
+                self.gpu.event_queue.after(timeout, SimEvent::CallReaches { device, epoch });
             }
             Command::Preempt { .. } => self.gpu.stop(queue),
             Command::Resume { .. } => self.gpu.resume(queue),
@@ -126,11 +123,11 @@ impl Rig {
             | Command::ForbidHold { .. }
             | Command::SetHardwarePriority { .. } => self.end_call(device, None),
         }
-        self.take_notices();
+        self.handle_notices();
     }
 
-    /// What the hardware finished ends the call that waited for it.
-    pub(crate) fn take_notices(&mut self) {
+    /// Ends the calls that waited for what the hardware finished.
+    pub(crate) fn handle_notices(&mut self) {
         while let Some(notice) = self.gpu.notices.pop_front() {
             let (queue, event) = match notice {
                 Notice::Stopped(queue) => (queue, Event::Preempted { queue }),
@@ -147,14 +144,14 @@ impl Rig {
                         )
                 })
             });
-            // A notice that nobody waits for follows from the keeper's work.
+            // Other notices result from the keeper.
             if let Some(device) = awaited {
                 self.end_call(device, Some(event));
             }
         }
     }
 
-    /// A process is gone: its device's worker need not wait for its queues any longer.
+    /// Ends the calls that wait for a queue of a process that is gone.
     pub(crate) fn abandon_calls(&mut self, queue: QueueId) {
         for device in 0..self.workers.len() {
             let works = self.workers[device]
@@ -178,7 +175,8 @@ impl Rig {
     }
 }
 
-fn failed(command: &Command, fault: Fault) -> Option<Event> {
+/// The event that reports the failure of a preempt or resume.
+pub(crate) fn failed(command: &Command, fault: Fault) -> Option<Event> {
     match *command {
         Command::Preempt { queue, .. } => Some(Event::PreemptFailed { queue, fault }),
         Command::Resume { queue } => Some(Event::ResumeFailed { queue, fault }),

@@ -1,21 +1,17 @@
-//! The emulated GPU: rings in, memory out, virtual time in between.
+//! The GPU in virtual time.
 //!
 //! A command processor fetches packets from rings, a dispatcher places work-groups on compute
-//! units, waves execute their program and serve busy time. What differs between machines is who may
-//! be on the units and how work gets off them: one file each ([`none`], [`reset`], [`cwsr`],
-//! [`tsg`]). Nothing in here knows about priorities.
+//! units, waves execute their program and serve busy time. Machines differ in which queues may be
+//! on the units and how they are preempted ([`reset`], [`cwsr`], [`tsg`]). The GPU ignores
+//! priorities.
 
-mod abilities;
+mod control;
 mod cwsr;
 mod dispatch;
 mod execution;
-mod none;
 pub(crate) mod queue;
 mod reset;
-mod stop;
 mod tsg;
-mod units;
-mod waves;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,22 +19,22 @@ use std::sync::Arc;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
 
-use crate::agenda::{Agenda, What};
+use crate::event_queue::{EventQueue, SimEvent};
 use crate::isa::Program;
 use crate::memory::Memory;
 use crate::model::{DeviceModel, MachineKind};
-use crate::packet::Packet;
+use crate::ring::Packet;
 use crate::ring::Ring;
 use crate::track::Tracks;
+use dispatch::Units;
 use execution::Execution;
 use queue::{HardwareQueue, LaunchRecord, Residency};
 use tsg::Runlist;
-use units::Units;
 
 /// All devices of a simulation, with their queues and the memory of the tasks.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    pub(crate) agenda: Agenda,
+    pub(crate) event_queue: EventQueue,
     pub(crate) model: DeviceModel,
     pub(crate) machine: MachineKind,
     pub(crate) devices: Vec<Device>,
@@ -49,35 +45,31 @@ pub(crate) struct Gpu {
     pub(crate) memories: Vec<Memory>,
     /// Loaded programs, by the number packets use.
     pub(crate) programs: Vec<Arc<Program>>,
-    /// What the hardware finished and somebody waits for, oldest first.
+    /// What the hardware finished, oldest first.
     pub(crate) notices: VecDeque<Notice>,
     pub(crate) tracks: Tracks,
-    /// A queue's kernel did something impossible: whose, and what.
+    /// The queue whose kernel faulted, and how.
     pub(crate) failure: Option<(QueueId, String)>,
-    /// Launches whose execution was begun more than once.
+    /// Launches whose execution began more than once.
     pub(crate) reexecuted: u64,
-    /// Times that running waves were taken off the device.
+    /// How often running waves were preempted.
     pub(crate) preemptions: u64,
 }
 
-/// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) units: Units,
     runlist: Runlist,
-    /// Queues that want a hardware slot, longest waiting first.
+    /// Queues that wait for a hardware slot, the longest waiting first.
     slot_waiters: VecDeque<QueueId>,
     slot_turn: bool,
-    /// Whose work-group was placed last.
+    /// The queue whose work-group was placed last.
     served: QueueId,
 }
 
-/// Something the hardware finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The queue is off.
     Stopped(QueueId),
-    /// The queue is on.
     Resumed(QueueId),
 }
 
@@ -97,7 +89,7 @@ impl Gpu {
             served: QueueId(0),
         };
         Self {
-            agenda: Agenda::default(),
+            event_queue: EventQueue::default(),
             devices: (0..devices).map(|_| device()).collect(),
             model,
             machine,
@@ -113,7 +105,6 @@ impl Gpu {
         }
     }
 
-    /// A client opens a queue.
     pub(crate) fn open_queue(
         &mut self,
         id: QueueId,
@@ -135,7 +126,7 @@ impl Gpu {
 
     /// A client launches a kernel. Returns the launch's number in its queue.
     pub(crate) fn submit(&mut self, id: QueueId, mut packet: Packet) -> Option<u64> {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let reset = self.machine == MachineKind::Reset;
         let queue = self.queues.get_mut(&id)?;
         let number = queue.launches.len() as u64;
@@ -153,16 +144,21 @@ impl Gpu {
         Some(number)
     }
 
+    /// The queues for which `wanted` holds.
+    pub(crate) fn queues_where(&self, wanted: impl Fn(&HardwareQueue) -> bool) -> Vec<QueueId> {
+        self.queues.iter().filter(|(_, queue)| wanted(queue)).map(|(&id, _)| id).collect()
+    }
+
     pub(crate) fn ring_doorbell(&mut self, id: QueueId) {
         let submit = self.model.submit;
         let Some(queue) = self.queues.get_mut(&id) else { return };
         if !queue.fetching {
             queue.fetching = true;
-            self.agenda.after(submit, What::Fetch { queue: id });
+            self.event_queue.after(submit, SimEvent::Fetch { queue: id });
         }
     }
 
-    /// The command processor looks into a ring.
+    /// The command processor reads a ring.
     pub(crate) fn fetch(&mut self, id: QueueId) {
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.fetching = false;
@@ -198,12 +194,12 @@ impl Gpu {
         self.begin(id);
     }
 
-    /// Whether the device looks into that ring at all.
+    /// Whether the command processor reads that ring.
     fn may_fetch(&self, id: QueueId) -> bool {
         let Some(queue) = self.queues.get(&id).filter(|queue| !queue.parked) else { return false };
         match self.machine {
             MachineKind::None => true,
-            // The host part fetches even while another group is on the engine.
+            // The host engine fetches even while another group is resident.
             MachineKind::Reset | MachineKind::Tsg => !queue.stopped,
             MachineKind::Cwsr => !queue.stopped && queue.mapped_at.is_some(),
         }
@@ -224,7 +220,7 @@ impl Gpu {
         queue.execution = Some(Execution::new(packet, program));
     }
 
-    /// A launch is complete: tell the client, go on with the next.
+    /// A launch is complete: notifies the client and begins the next one.
     fn complete(&mut self, id: QueueId) {
         let after = self.model.complete;
         let Some(queue) = self.queues.get_mut(&id) else { return };
@@ -246,13 +242,13 @@ impl Gpu {
         }
         queue.completed = queue.completed.max(number + 1);
         if first {
-            self.agenda.after(after, What::Seen { queue: id, number });
+            self.event_queue.after(after, SimEvent::Seen { queue: id, number });
         }
         self.fetch_more(id);
         self.consider(id);
     }
 
-    /// Something about a queue changed: let the machine decide who may be on the units.
+    /// Updates which queues may be on the units after a change of a queue.
     pub(crate) fn consider(&mut self, id: QueueId) {
         let Some(device) = self.queues.get(&id).map(|queue| queue.device) else { return };
         match self.machine {

@@ -1,41 +1,40 @@
-//! The hold watcher: keeps an important group on the engine across its gaps.
+//! The hold watcher: keeps a high group on the engine between its kernels.
 //!
-//! It polls the ring of the one queue that may be held, far more often than the scheduler's loop:
-//! work appeared, so place the hold; quiet for long enough, so release it. The quiet time begins
-//! when the group is on the engine, because before that a fetched ring says nothing. A hint places
-//! the hold ahead of the work.
+//! It polls the ring of the permitted queue, far more often than the scheduler's loop. New work
+//! places the hold; a quiet time releases it. The quiet time begins when the group is on the
+//! engine, because before that an empty ring does not mean that the work is done. A hint places the
+//! hold before the work arrives.
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Instant;
 
-use crate::agenda::What;
+use crate::event_queue::SimEvent;
 use crate::gpu::Gpu;
-use crate::rig::Rig;
+use crate::sim_backend::SimBackend;
 
-/// The watcher of one device.
 #[derive(Debug, Default)]
 pub(crate) struct HoldWatcher {
     permitted: Option<QueueId>,
-    /// Tells polls and holds of the current permission from older ones.
+    /// Distinguishes polls and holds of the current permission from older ones.
     epoch: u64,
     last: RingView,
     moved_at: Instant,
     placed: bool,
     hinted: bool,
-    /// Whether it sleeps while there is nothing to watch; then the doorbell has to wake it.
+    /// Whether it sleeps while its queue has no work, until the doorbell wakes it.
     sleeps: bool,
-    /// Whether its next poll is on the agenda.
+    /// Whether its next poll is scheduled.
     awake: bool,
 }
 
 impl HoldWatcher {
-    /// One that sleeps while its queue has nothing to do: virtual polls cost nothing, real ones do.
+    /// A watcher that sleeps while its queue has no work, because in real time polls cost
+    /// something.
     pub(crate) fn sleeping() -> Self {
         Self { sleeps: true, ..Self::default() }
     }
 
-    /// Whether it is that queue that may be held.
     pub(crate) fn permits(&self, queue: QueueId) -> bool {
         self.permitted == Some(queue)
     }
@@ -46,7 +45,7 @@ impl HoldWatcher {
         self.epoch += 1;
         let last = gpu.queues.get(&queue).map(|queue| queue.ring.view(None));
         self.last = last.unwrap_or_default();
-        self.moved_at = gpu.agenda.now();
+        self.moved_at = gpu.event_queue.now();
         self.await_poll(gpu, device);
     }
 
@@ -57,7 +56,7 @@ impl HoldWatcher {
         self.epoch += 1;
     }
 
-    /// The doorbell of the queue that may be held was rung.
+    /// The doorbell of the permitted queue was rung.
     pub(crate) fn wake(&mut self, gpu: &mut Gpu, device: usize) {
         if !self.awake {
             self.await_poll(gpu, device);
@@ -67,7 +66,7 @@ impl HoldWatcher {
     fn await_poll(&mut self, gpu: &mut Gpu, device: usize) {
         self.awake = true;
         let epoch = self.epoch;
-        gpu.agenda.after(gpu.model.tsg.hold_poll, What::HoldPoll { device, epoch });
+        gpu.event_queue.after(gpu.model.tsg.hold_poll, SimEvent::HoldPoll { device, epoch });
     }
 
     pub(crate) fn poll(&mut self, gpu: &mut Gpu, device: usize, epoch: u64) {
@@ -76,7 +75,7 @@ impl HoldWatcher {
         }
         self.awake = false;
         let (quiet, max) = (gpu.model.tsg.hold_quiet, gpu.model.tsg.hold_max);
-        let now = gpu.agenda.now();
+        let now = gpu.event_queue.now();
         let loaded = gpu.loaded(device);
         let Some(id) = self.permitted else { return };
         let Some(queue) = gpu.queues.get_mut(&id) else { return };
@@ -103,10 +102,10 @@ impl HoldWatcher {
         }
     }
 
-    /// A task announces a request, or says that it is done.
+    /// A task announces a request, or its end.
     pub(crate) fn hint(&mut self, gpu: &mut Gpu, begins: bool) {
         self.hinted = begins;
-        self.moved_at = gpu.agenda.now();
+        self.moved_at = gpu.event_queue.now();
         if begins {
             self.set(gpu, true);
         }
@@ -118,13 +117,13 @@ impl HoldWatcher {
         }
         self.placed = placed;
         if let Some(queue) = self.permitted {
-            gpu.agenda.after(gpu.model.tsg.hold_latency, What::HoldSeen { queue, placed });
+            gpu.event_queue.after(gpu.model.tsg.hold_latency, SimEvent::HoldSeen { queue, placed });
         }
     }
 }
 
 impl Gpu {
-    /// The hardware sees a hold placed or released.
+    /// A hold is placed or released in hardware.
     pub(crate) fn hold_seen(&mut self, id: QueueId, placed: bool) {
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.held = placed;
@@ -133,7 +132,7 @@ impl Gpu {
     }
 }
 
-impl Rig {
+impl SimBackend {
     pub(crate) fn permit_hold(&mut self, device: usize, queue: QueueId) {
         self.holds[device].permit(&mut self.gpu, device, queue);
     }
@@ -146,7 +145,7 @@ impl Rig {
         self.holds[device].poll(&mut self.gpu, device, epoch);
     }
 
-    /// A task announces a request, or says that it is done.
+    /// A task announces a request, or its end.
     pub(crate) fn hint_hold(&mut self, task: usize, begins: bool) {
         for watcher in &mut self.holds {
             let Some(id) = watcher.permitted else { continue };

@@ -1,7 +1,7 @@
 //! The instruction set of the emulated device.
 //!
-//! A preempted kernel is only proved whole if its waves really computed something, so they do: a
-//! small machine with a program counter, scalar and vector registers, LDS and memory.
+//! Waves really compute, so that a test can prove that a preempted kernel lost nothing: a small
+//! machine with a program counter, scalar and vector registers, LDS and memory.
 //!
 //! ```text
 //! registers    s0 .. s15  one u32 each            v0 .. v7  eight lanes of u32 each
@@ -29,17 +29,15 @@
 //! Numbers are unsigned and wrap; shifts count modulo 32. A wave starts with its place and its
 //! kernel's arguments in `s0` to `s7` (see [`Launch`](crate::wave::Launch)) and zero elsewhere.
 
-mod assemble;
-mod display;
 mod instruction;
-mod operand;
 mod parse;
 mod program;
 
-pub use assemble::AssembleError;
-pub use instruction::{Access, Condition, Instruction, Operator, Space};
-pub use operand::{ScalarOperand, ScalarRegister, VectorOperand, VectorRegister};
-pub use program::Program;
+pub use instruction::{
+    Access, Condition, Instruction, Operator, ScalarOperand, ScalarRegister, Space, VectorOperand,
+    VectorRegister,
+};
+pub use program::{AssembleError, Program};
 
 /// Lanes of a vector register.
 pub const LANES: usize = 8;

@@ -1,8 +1,8 @@
 //! The built-in kernels.
 //!
-//! All of them give the same memory whatever the order of their waves, and another memory if a
-//! wave ran twice or not at all; so a wrong preempt cannot hide. The head of each file in
-//! `kernels/` says how. Their waves are busy with `work` for just the time the kernel is given.
+//! Each leaves the same memory whatever the order of its waves, and another one if a wave ran twice
+//! or not at all, so that a wrong preempt is detected. The head of each file in `kernels/` says
+//! how. Their waves are busy with `work` for exactly the configured time.
 
 /// Names and texts, in the order they are documented.
 const BUILT_IN: [(&str, &str); 5] = [
@@ -18,7 +18,6 @@ pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.into_iter().find(|(known, _)| *known == name).map(|(_, text)| text)
 }
 
-/// What the built-in kernels are called.
 pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.into_iter().map(|(name, _)| name)
 }
@@ -48,14 +47,14 @@ mod tests {
     }
 
     #[test]
-    fn kernels_assemble_and_work_just_as_long_as_they_are_told() {
+    fn kernels_assemble_and_work_for_exactly_the_given_time() {
         for name in built_in_names() {
             let program = Program::assemble(name, built_in(name).unwrap()).unwrap();
             for work in [0, 1, 7, 8, 1_000, 12_345, u32::MAX] {
                 assert_eq!(busy(&program, work, 0), u64::from(work), "{name}");
             }
         }
-        assert_eq!(built_in("unheard-of"), None);
+        assert_eq!(built_in("unknown"), None);
     }
 
     #[test]

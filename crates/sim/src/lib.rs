@@ -1,34 +1,31 @@
-//! An exact GPU in virtual time.
+//! A simulated GPU that executes its kernels exactly, in virtual time.
 //!
-//! A [`scenario::Scenario`] says what is simulated; [`world::run`] simulates it and returns an
-//! [`outcome::Outcome`]. The scheduler in it is the real one, driven by the real loop; only the
-//! hardware and the processes are simulated. Time is virtual and chance comes from a seed, so a
-//! run is the same on every machine, every time.
+//! A [`scenario::Scenario`] says what is simulated; [`simulation::run`] simulates it and returns an
+//! [`outcome::Outcome`]. Scheduler and loop are those of the daemon; hardware and processes are
+//! simulated. Time is virtual and random numbers come from a seed, so a run is the same on every
+//! machine, every time.
 #![forbid(unsafe_code)]
 
-mod agenda;
 mod checker;
 mod client;
 mod control;
-mod fault;
+mod event_queue;
+pub mod external_gpu;
 mod gpu;
 mod hold;
 pub mod isa;
 pub mod kernels;
-pub mod live;
 pub mod memory;
 pub mod model;
 pub mod outcome;
-pub mod packet;
 pub mod prng;
-mod process;
+pub mod random_scenario;
 pub mod reference;
-mod rig;
 pub mod ring;
 pub mod scenario;
-pub mod swarm;
+mod sim_backend;
+pub mod simulation;
 pub mod track;
 pub mod wave;
-pub mod world;
 
 pub use gpreempt_fields as fields;

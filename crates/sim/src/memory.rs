@@ -5,19 +5,17 @@
 use crate::isa::Space;
 use crate::wave::WaveFault;
 
-/// One task's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     bytes: Vec<u8>,
 }
 
 impl Memory {
-    /// That many bytes, all zero.
+    /// Zeroed memory.
     pub fn new(bytes: usize) -> Self {
         Self { bytes: vec![0; bytes] }
     }
 
-    /// Everything in it.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -47,7 +45,6 @@ impl Memory {
         self.store(address, sum)
     }
 
-    /// The bytes, for waves to work on.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -1,4 +1,4 @@
-//! What came of a simulation.
+//! The result of a simulation.
 
 use gpreempt_core::decision::Decision;
 use gpreempt_core::id::QueueId;
@@ -7,70 +7,63 @@ use gpreempt_core::time::{Duration, Instant};
 use crate::isa::AssembleError;
 use crate::track::Span;
 
-/// Everything worth knowing after a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// When the last launch was complete.
     pub ended_at: Instant,
     /// How long work arrived.
     pub duration: Duration,
-    /// What each task got, in the scenario's order.
+    /// In the scenario's order.
     pub tasks: Vec<TaskOutcome>,
-    /// Times that running waves were taken off a device.
+    /// How often running waves were preempted.
     pub preemptions: u64,
-    /// Launches whose execution was begun more than once.
+    /// Launches whose execution began more than once.
     pub reexecuted: u64,
     /// Launches of surviving tasks that never completed.
     pub lost: u64,
-    /// Whether the memory of every surviving task is what an undisturbed run leaves, bit by bit.
+    /// Whether the memory of every surviving task is bit by bit that of an undisturbed run.
     pub exact: bool,
-    /// What the scheduler decided and why, up to the limit asked for.
+    /// The first decisions, up to the requested number.
     pub decisions: Vec<Decision>,
-    /// Who was where and when, up to the limit asked for.
+    /// The activities of queues, up to the requested number.
     pub spans: Vec<Span>,
-    /// Every queue there was: its task and its device.
+    /// Task and device of every queue.
     pub queues: Vec<(QueueId, usize, usize)>,
-    /// Steps of the simulation.
+    /// Handled events.
     pub events: u64,
 }
 
-/// What one task got.
 #[derive(Debug)]
 pub struct TaskOutcome {
-    /// Its name.
     pub name: String,
-    /// Its finished requests, in order of their ends.
+    /// Finished requests, in order of their ends.
     pub served: Vec<Served>,
     /// Launches completed while work arrived.
     pub launches_in_time: u64,
-    /// Launches completed in all.
     pub launches: u64,
     /// Requests that missed their deadline.
     pub deadline_misses: u64,
-    /// Whether it was killed.
     pub died: bool,
 }
 
 /// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// When it arrived.
     pub arrived: Instant,
-    /// When its task began with it: later, if the one before took too long.
+    /// Later than the arrival if the request before took too long.
     pub began: Instant,
-    /// When it was done.
     pub ended: Instant,
 }
 
 impl Served {
-    /// From the arrival to the end: what whoever sent the request sees.
+    /// From the arrival to the end.
     pub fn latency(&self) -> Duration {
         self.ended.since(self.arrived)
     }
 }
 
 impl TaskOutcome {
-    /// The latencies of its requests, shortest first.
+    /// The latencies of all requests, the shortest first.
     pub fn latencies(&self) -> Vec<Duration> {
         let mut latencies: Vec<Duration> = self.served.iter().map(Served::latency).collect();
         latencies.sort_unstable();
@@ -84,30 +77,21 @@ pub fn percentile(sorted: &[Duration], permille: usize) -> Option<Duration> {
     sorted.get(rank - 1).copied()
 }
 
-/// Why a simulation has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The assembly of a kernel is wrong.
     #[error("{0}")]
     Assemble(#[from] AssembleError),
-    /// A setting of the scheduler makes no sense.
     #[error("scheduler: {0}")]
     Config(#[from] gpreempt_core::config::ConfigError),
-    /// A kernel did something impossible.
+    /// A kernel faulted.
     #[error("{0}")]
     Kernel(String),
-    /// Something that must not be: a bug in the scheduler or in the simulator.
+    /// A checker failed: a bug in the scheduler or in the simulator.
     #[error("violation at {}: {what}", at.since(Instant::ZERO))]
-    Violation {
-        /// When.
-        at: Instant,
-        /// What.
-        what: String,
-    },
-    /// It takes too many steps.
+    Violation { at: Instant, what: String },
     #[error("gave up after {0} steps; shorten the scenario or make its kernels longer")]
     TooLong(u64),
-    /// Somebody did not want to know the end.
+    /// The caller stopped the run.
     #[error("stopped")]
     Stopped,
 }

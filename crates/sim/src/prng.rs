@@ -1,18 +1,16 @@
-//! Chance that never changes: integers only, and a stream fixed for ever by its seed.
+//! Reproducible random numbers: the stream depends on nothing but its seed.
 //!
-//! xoshiro256**, seeded through splitmix64. Nothing here uses floating point, so a seed means the
+//! xoshiro256**, seeded through splitmix64. There is no floating point, so a seed means the
 //! same run on every machine.
 
 use gpreempt_core::time::Duration;
 
-/// A stream of numbers named by a seed.
 #[derive(Clone, Debug)]
 pub struct Prng {
     state: [u64; 4],
 }
 
 impl Prng {
-    /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut mixer = seed;
         let mut next = || {
@@ -25,12 +23,11 @@ impl Prng {
         Self { state: [next(), next(), next(), next()] }
     }
 
-    /// A stream of its own for one purpose, so that drawing more for another changes nothing.
+    /// An independent stream for one purpose, so that drawing more for another changes nothing.
     pub fn branch(&self, purpose: u64) -> Self {
         Self::new(self.state[0] ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93))
     }
 
-    /// Any number.
     pub fn any(&mut self) -> u64 {
         let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let shifted = self.state[1] << 17;
@@ -46,7 +43,7 @@ impl Prng {
     /// A number from 0 to `bound - 1`, all equally likely.
     ///
     /// # Panics
-    /// If `bound` is zero: there is no such number.
+    /// If `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below zero");
         let product = u128::from(self.any()) * u128::from(bound);
@@ -64,17 +61,16 @@ impl Prng {
         self.below(denominator) < numerator
     }
 
-    /// One of several.
     ///
     /// # Panics
-    /// If there are none.
+    /// If there are no choices.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         let index = self.below(choices.len() as u64);
         // PANIC: the index is below the length, which is a usize.
         &choices[usize::try_from(index).expect("an index")]
     }
 
-    /// A memoryless wait of `mean` on average.
+    /// An exponentially distributed duration.
     pub fn exponential(&mut self, mean: Duration) -> Duration {
         let uniform = self.any() | 1;
         // -ln(u / 2^64) = (64 - log2 u) * ln 2, in 32 fractional bits.

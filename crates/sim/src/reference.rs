@@ -1,19 +1,17 @@
-//! What a kernel does when nobody disturbs it: the yardstick for every other way to run it.
+//! The reference: a kernel executed without preemption, against which other runs are compared.
 
 use crate::isa::Program;
 use crate::memory::Memory;
 use crate::wave::{Launch, Step, Wave, WaveFault};
 
-/// How many waves a kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Work-groups.
     pub groups: u32,
-    /// Waves in each work-group.
+    /// Per work-group.
     pub waves: u32,
 }
 
-/// Steps after which a wave is taken to be in an endless loop. Each has up to
+/// Steps after which a wave counts as endless. Each has up to
 /// [`STEP_MAX`](crate::wave::STEP_MAX) instructions, or one `work`.
 pub const STEPS_MAX: u32 = 1 << 20;
 

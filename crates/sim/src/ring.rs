@@ -1,39 +1,48 @@
 //! A ring in memory: bytes, a write index, a read index, a doorbell.
 //!
 //! The client writes packets and the write index and rings the doorbell; the device reads packets
-//! and moves the read index. Nobody else has a method to call here: the scheduler gets a copy of
-//! the two indices and nothing more. The one exception is `Ring::empty`, which exists for the
-//! papers' design that empties rings, and for nothing else.
+//! and moves the read index. The scheduler gets a copy of the two indices. Only the reset design
+//! empties rings.
 //!
-//! A ring is memory of the simulation, or somebody else's memory behind a [`RingPage`]. In the
-//! second case the client is a process that nobody vouches for, and its write index is a claim.
+//! A ring is in memory of the simulation, or in memory of an external client behind a [`RingPage`].
+//! An external client is not trusted: its write index is checked.
+//!
+//! A packet is one kernel launch in 64 bytes:
+//!
+//! ```text
+//!   0  u32  magic, so that an empty slot is never taken for a launch
+//!   4  u32  kernel: index in the table of loaded programs
+//!   8  u32  work-groups          12  u32  waves in each
+//!  16  u32  arguments[4]
+//!  32  u64  number of the launch in its queue, counted by the client
+//!  40  u64  time of the doorbell in nanoseconds: arrival order across queues
+//!  48  16 bytes of zero
+//! ```
 
 use std::fmt;
 
 use gpreempt_core::ring::RingView;
+use gpreempt_core::time::Instant;
 
-use crate::packet::{PACKET_BYTES, Packet};
-
-/// A ring in memory that a client shares with the device, and the device's words in it.
+/// Ring memory that is shared with a client.
 pub trait RingPage: fmt::Debug + Send {
-    /// Packets that fit.
+    /// In packets.
     fn capacity(&self) -> u64;
 
-    /// The client's write index, whatever it says. If it is still `seen`, the device will not look
-    /// again by itself: the client has to ring the doorbell after its next packet.
+    /// The client's write index, unchecked. If it is still `seen`, the device stops reading it, and
+    /// the client has to ring the doorbell after its next packet.
     fn put(&self, seen: u64) -> u64;
 
-    /// What is in the slot of the packet with that index.
+    /// The bytes of the packet with that index.
     fn packet(&self, index: u64) -> [u8; PACKET_BYTES];
 
-    /// The device has fetched that many packets.
+    /// Publishes how many packets the device has fetched.
     fn fetched(&self, count: u64);
 
-    /// The client may know that that many packets are complete.
+    /// Publishes how many packets are complete.
     fn completed(&self, count: u64);
 }
 
-/// Packets between a client and the device.
 #[derive(Debug)]
 pub struct Ring {
     slots: Slots,
@@ -41,7 +50,7 @@ pub struct Ring {
     read_index: u64,
     /// The write index as of the last doorbell.
     doorbell: u64,
-    /// The client's write index made no sense.
+    /// The client's write index was invalid.
     is_bad: bool,
 }
 
@@ -52,13 +61,11 @@ enum Slots {
 }
 
 impl Ring {
-    /// A ring of `capacity` packets.
     pub fn new(capacity: u32) -> Self {
         let slots = vec![[0; PACKET_BYTES]; capacity.max(1) as usize];
         Self::over(Slots::Own(slots))
     }
 
-    /// A ring in memory of a client.
     pub fn mapped(page: Box<dyn RingPage>) -> Self {
         Self::over(Slots::Mapped(page))
     }
@@ -67,17 +74,15 @@ impl Ring {
         Self { slots, write_index: 0, read_index: 0, doorbell: 0, is_bad: false }
     }
 
-    /// Whether it is in memory of a client.
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self.slots, Slots::Mapped(_))
     }
 
-    /// Whether the client's write index made no sense.
     pub(crate) fn is_bad(&self) -> bool {
         self.is_bad
     }
 
-    /// Packets that fit.
+    /// In packets.
     fn capacity(&self) -> u64 {
         match &self.slots {
             Slots::Own(slots) => slots.len() as u64,
@@ -85,7 +90,7 @@ impl Ring {
         }
     }
 
-    /// Reads the client's write index, where it is in memory of a client.
+    /// Reads the write index of an external client.
     pub(crate) fn look(&mut self) {
         let Slots::Mapped(page) = &self.slots else { return };
         let put = page.put(self.doorbell);
@@ -98,35 +103,33 @@ impl Ring {
         }
     }
 
-    /// Tells the client that that many packets are complete, where it is not told otherwise.
+    /// Publishes to an external client how many packets are complete.
     pub(crate) fn complete(&self, count: u64) {
         if let Slots::Mapped(page) = &self.slots {
             page.completed(count);
         }
     }
 
-    /// Whether the client has to wait before it can put in more.
     pub fn is_full(&self) -> bool {
         self.write_index - self.read_index >= self.capacity()
     }
 
-    /// The client puts a packet in and rings the doorbell.
+    /// Writes a packet and rings the doorbell, as the client.
     ///
     /// # Panics
-    /// If the ring is full: the client has to look first. Or if it is in memory of a client, who
-    /// writes there without asking.
+    /// If the ring is full, or belongs to an external client.
     pub fn submit(&mut self, packet: &Packet) {
         assert!(!self.is_full(), "a client does not overwrite what was not fetched");
         let slot = self.slot_of(self.write_index);
         let Slots::Own(slots) = &mut self.slots else {
-            unreachable!("nobody else writes into a client's memory");
+            unreachable!("only the client writes into its memory");
         };
         slots[slot] = packet.encode();
         self.write_index += 1;
         self.doorbell = self.write_index;
     }
 
-    /// The device takes the next packet, if the doorbell announced one.
+    /// Fetches the next packet, if there is one.
     pub fn fetch(&mut self) -> Option<[u8; PACKET_BYTES]> {
         if self.read_index == self.doorbell {
             self.look();
@@ -149,23 +152,21 @@ impl Ring {
         }
     }
 
-    /// The packet the device would take next.
     pub(crate) fn peek(&self) -> Option<Packet> {
         let announced = self.read_index != self.doorbell;
         announced.then(|| Packet::decode(&self.next_bytes())).flatten()
     }
 
-    /// Packets announced and not fetched.
     pub fn pending(&self) -> u64 {
         self.doorbell - self.read_index
     }
 
-    /// What can be seen from outside.
+    /// The reading of the ring.
     pub fn view(&self, running: Option<bool>) -> RingView {
         RingView { put: self.doorbell, get: self.read_index, running }
     }
 
-    /// Forgets everything that was not fetched, as the original GPreempt does. Returns how much.
+    /// Discards unfetched packets, as the reset design does. Returns how many.
     pub(crate) fn empty(&mut self) -> u64 {
         let pending = self.pending();
         self.write_index = self.read_index;
@@ -180,10 +181,65 @@ impl Ring {
     }
 }
 
+/// One kernel launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    pub kernel: u32,
+    pub groups: u32,
+    /// Per work-group.
+    pub waves: u32,
+    /// In `s4` to `s7` of the waves.
+    pub arguments: [u32; 4],
+    pub number: u64,
+    pub rung_at: Instant,
+}
+
+pub const PACKET_BYTES: usize = 64;
+
+const MAGIC: u32 = 0x5047_4b31;
+
+impl Packet {
+    pub fn encode(&self) -> [u8; PACKET_BYTES] {
+        let mut bytes = [0; PACKET_BYTES];
+        let [a, b, c, d] = self.arguments;
+        let words = [MAGIC, self.kernel, self.groups, self.waves, a, b, c, d];
+        for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[32..40].copy_from_slice(&self.number.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.rung_at.as_nanos().to_le_bytes());
+        bytes
+    }
+
+    /// None if the bytes are no packet.
+    pub fn decode(bytes: &[u8; PACKET_BYTES]) -> Option<Self> {
+        let word = |at: usize| {
+            let chunk: Option<&[u8; 4]> = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            chunk.map(|chunk| u32::from_le_bytes(*chunk))
+        };
+        let long = |at: usize| {
+            let chunk: Option<&[u8; 8]> = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            chunk.map(|chunk| u64::from_le_bytes(*chunk))
+        };
+        if word(0)? != MAGIC || bytes[48..].iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        Some(Self {
+            kernel: word(4)?,
+            groups: word(8)?,
+            waves: word(12)?,
+            arguments: [word(16)?, word(20)?, word(24)?, word(28)?],
+            number: long(32)?,
+            rung_at: Instant::from_nanos(long(40)?),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use gpreempt_core::time::Instant;
+
+    use super::*;
 
     fn packet(number: u64) -> Packet {
         let arguments = [0; 4];
@@ -212,5 +268,22 @@ mod tests {
         ring.fetch();
         assert_eq!(ring.empty(), 1);
         assert_eq!((ring.pending(), ring.fetch()), (0, None));
+    }
+
+    #[test]
+    fn packets_survive_the_ring_and_garbage_does_not() {
+        let packet = Packet {
+            kernel: 3,
+            groups: 132,
+            waves: 2,
+            arguments: [4096, 7, 20_000, 8192],
+            number: 1 << 40,
+            rung_at: Instant::from_nanos(123_456_789),
+        };
+        let mut bytes = packet.encode();
+        assert_eq!(Packet::decode(&bytes), Some(packet));
+        bytes[0] ^= 1;
+        assert_eq!(Packet::decode(&bytes), None);
+        assert_eq!(Packet::decode(&[0; PACKET_BYTES]), None);
     }
 }

@@ -1,31 +1,27 @@
-//! Who was where and when: the material of time lines.
+//! Activities of queues over time, for timelines.
 
 use std::collections::BTreeMap;
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 
-/// What a queue was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
-    /// Nothing to do.
     Idle,
     /// Has work and is not on the device.
     Wait,
     /// Has waves on compute units.
     Run,
-    /// On its way off.
     Save,
-    /// On its way back.
     Restore,
-    /// Kept on the device across a gap.
+    /// Resident without work, by a hold.
     Hold,
     /// Its waves are being killed.
     Kill,
 }
 
 impl Activity {
-    /// What pictures and traces call it.
+    /// The name in timelines and traces.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -39,16 +35,12 @@ impl Activity {
     }
 }
 
-/// A time during which a queue did the same thing.
+/// A period of one activity of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which queue.
     pub queue: QueueId,
-    /// From.
     pub start: Instant,
-    /// To.
     pub end: Instant,
-    /// What.
     pub activity: Activity,
 }
 
@@ -59,7 +51,6 @@ pub(crate) struct Tracks {
     spans: Vec<Span>,
     spans_max: usize,
     window: Option<(Instant, Instant)>,
-    /// Whether busy time is added up.
     is_metered: bool,
     busy: BTreeMap<QueueId, Duration>,
 }
@@ -69,12 +60,12 @@ impl Tracks {
         Self { spans_max, window, ..Self::default() }
     }
 
-    /// Adds up busy time and keeps nothing else.
+    /// Adds up busy time and records no spans.
     pub(crate) fn metered() -> Self {
         Self { is_metered: true, ..Self::default() }
     }
 
-    /// How long a queue has had waves on compute units.
+    /// Time with waves on compute units.
     pub(crate) fn busy(&self, queue: QueueId, now: Instant) -> Duration {
         let past = self.busy.get(&queue).copied().unwrap_or_default();
         match self.current.get(&queue) {
@@ -83,7 +74,6 @@ impl Tracks {
         }
     }
 
-    /// Forgets a queue's busy time.
     pub(crate) fn forget(&mut self, queue: QueueId) {
         self.busy.remove(&queue);
     }
@@ -130,7 +120,7 @@ impl Tracks {
 }
 
 impl crate::gpu::Gpu {
-    /// Notes what a queue does now.
+    /// Records the current activity of a queue.
     pub(crate) fn track(&mut self, id: QueueId) {
         use crate::gpu::queue::Residency;
         let Some(queue) = self.queues.get(&id) else { return };
@@ -146,7 +136,7 @@ impl crate::gpu::Gpu {
                 if queue.has_work() || withheld { Activity::Wait } else { Activity::Idle }
             }
         };
-        self.tracks.enter(id, self.agenda.now(), activity);
+        self.tracks.enter(id, self.event_queue.now(), activity);
     }
 }
 

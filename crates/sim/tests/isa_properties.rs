@@ -1,16 +1,18 @@
-//! Kernels that are interrupted at any point end as if nothing had happened, and would not if
-//! anything had: the two halves of what makes them a test of preemption.
+//! Kernels that are interrupted at any point leave the same memory as without interruption, and
+//! another one if a wave runs twice or never. The assembler accepts any text, and no program makes
+//! a wave panic.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "what fails here is the test")]
 
-use gpreempt_sim::isa::Program;
+use gpreempt_sim::isa::{Condition, Operator, Program};
 use gpreempt_sim::kernels::{built_in, built_in_names};
 use gpreempt_sim::memory::Memory;
+use gpreempt_sim::prng::Prng;
 use gpreempt_sim::reference::{Grid, run_reference};
 use gpreempt_sim::wave::{Launch, SAVED_BYTES, Step, Wave};
 use proptest::prelude::*;
 
-/// Where the region begins, so that a kernel that forgets to add it is found out.
+/// The start of the region: not 0, so that a kernel that does not add it fails.
 const REGION: u32 = 64;
 
 fn kernel(name: &str) -> Program {
@@ -31,23 +33,6 @@ fn arguments(grid: Grid, packet: u32, work: u32) -> [u32; 4] {
     [REGION, packet, work, grid.groups * grid.waves * 32]
 }
 
-/// A small generator: the order of everything follows from one number.
-struct Dice(u64);
-
-impl Dice {
-    /// A number below `sides`.
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) % sides
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.roll(len.try_into().unwrap())).unwrap()
-    }
-}
-
-/// What a wave that is not busy can do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
@@ -94,7 +79,7 @@ impl Group {
         }
     }
 
-    /// Takes the whole work-group off the device and brings it back, through bytes alone.
+    /// Saves the whole work-group as bytes and restores it.
     fn save_and_restore(&mut self) {
         let mut area = Vec::new();
         for resident in &mut self.residents {
@@ -120,13 +105,17 @@ fn launch(grid: Grid, group: u32, wave: u32, arguments: [u32; 4]) -> Launch {
     Launch { group, groups: grid.groups, wave, waves: grid.waves, arguments }
 }
 
-/// Runs a kernel with its waves in any order, interrupting whatever the dice say.
+fn index_below(prng: &mut Prng, len: usize) -> usize {
+    usize::try_from(prng.below(len as u64)).unwrap()
+}
+
+/// Runs a kernel with its waves in random order and random interruptions.
 fn run_disturbed(
     program: &Program,
     grid: Grid,
     arguments: [u32; 4],
     memory: &mut Memory,
-    dice: &mut Dice,
+    prng: &mut Prng,
 ) {
     let mut groups: Vec<Group> = (0..grid.groups)
         .map(|group| {
@@ -134,18 +123,18 @@ fn run_disturbed(
             Group::start(program, launches)
         })
         .collect();
-    let instruction_ns = u32::try_from(dice.roll(5)).unwrap();
+    let instruction_ns = u32::try_from(prng.below(5)).unwrap();
     while !groups.is_empty() {
-        let index = dice.index(groups.len());
+        let index = index_below(prng, groups.len());
         let group = &mut groups[index];
-        if dice.roll(4) == 0 {
+        if prng.below(4) == 0 {
             group.save_and_restore();
         }
-        let chosen = dice.index(group.residents.len());
+        let chosen = index_below(prng, group.residents.len());
         let resident = &mut group.residents[chosen];
         if resident.busy > 0 {
-            // Some of the time, often all of it, so that the next rolls meet every remainder.
-            resident.busy -= 1 + dice.roll(resident.busy);
+            // Part of the time, often all of it, so that every remainder occurs.
+            resident.busy -= 1 + prng.below(resident.busy);
         } else if resident.state == State::Ready {
             group.step(chosen, program, memory, instruction_ns);
         }
@@ -155,36 +144,36 @@ fn run_disturbed(
     }
 }
 
-/// What goes wrong with one wave.
+/// An error that is injected into one wave.
 #[derive(Clone, Copy, Debug)]
-enum Mishap {
+enum WaveError {
     /// It runs twice.
     Twice,
     /// It does not run.
     Never,
-    /// After so many steps its state is lost and it starts again.
+    /// After that many steps its state is lost and it starts again.
     RestartAfter(u32),
 }
 
-/// Runs a kernel in which something goes wrong with one wave. The answer is whether that wave had
-/// changed memory or LDS when its state was lost, or nothing if it ended before.
-fn run_with_mishap(
+/// Runs a kernel with an error in one wave. Returns whether that wave had changed memory or LDS
+/// when its state was lost; none if it ended before.
+fn run_with_error(
     program: &Program,
     grid: Grid,
     arguments: [u32; 4],
     memory: &mut Memory,
     (victim_group, victim_wave): (u32, u32),
-    mishap: Mishap,
+    error: WaveError,
 ) -> Option<bool> {
     let mut touched_at_restart = None;
     for group in 0..grid.groups {
         let mut launches: Vec<u32> = (0..grid.waves).collect();
         let mut victim = usize::MAX;
         if group == victim_group {
-            match mishap {
-                Mishap::Twice => launches.push(victim_wave),
-                Mishap::Never => launches.retain(|wave| *wave != victim_wave),
-                Mishap::RestartAfter(_) => victim = usize::try_from(victim_wave).unwrap(),
+            match error {
+                WaveError::Twice => launches.push(victim_wave),
+                WaveError::Never => launches.retain(|wave| *wave != victim_wave),
+                WaveError::RestartAfter(_) => victim = usize::try_from(victim_wave).unwrap(),
             }
         }
         let launches = launches.into_iter().map(|wave| launch(grid, group, wave, arguments));
@@ -201,7 +190,7 @@ fn run_with_mishap(
             steps += 1;
             touched |= before != (memory.clone(), running.lds.clone());
             let resident = &mut running.residents[index];
-            let lost = matches!(mishap, Mishap::RestartAfter(after) if after == steps);
+            let lost = matches!(error, WaveError::RestartAfter(after) if after == steps);
             if lost && resident.state != State::Ended {
                 resident.wave = Wave::start(&launch(grid, group, victim_wave, arguments));
                 resident.state = State::Ready;
@@ -212,7 +201,6 @@ fn run_with_mishap(
     touched_at_restart
 }
 
-/// Memory after a kernel as it should be.
 fn undisturbed(program: &Program, grid: Grid, arguments: [u32; 4]) -> Memory {
     let mut memory = filled_memory(grid);
     run_reference(program, grid, arguments, &mut memory).unwrap();
@@ -228,10 +216,10 @@ fn a_wave_that_runs_twice_or_never_changes_memory() {
             let arguments = arguments(grid, 5, 1_000);
             let right = undisturbed(&program, grid, arguments);
             for victim in (0..grid.groups).flat_map(|group| (0..waves).map(move |w| (group, w))) {
-                for mishap in [Mishap::Twice, Mishap::Never] {
+                for error in [WaveError::Twice, WaveError::Never] {
                     let mut memory = filled_memory(grid);
-                    run_with_mishap(&program, grid, arguments, &mut memory, victim, mishap);
-                    assert_ne!(memory, right, "{name} {waves} {victim:?} {mishap:?}");
+                    run_with_error(&program, grid, arguments, &mut memory, victim, error);
+                    assert_ne!(memory, right, "{name} {waves} {victim:?} {error:?}");
                 }
             }
         }
@@ -248,15 +236,15 @@ fn a_wave_that_starts_again_changes_memory_unless_it_had_done_nothing() {
         for wave in 0..grid.waves {
             let mut harmful = 0;
             for after in 1.. {
-                let mishap = Mishap::RestartAfter(after);
+                let error = WaveError::RestartAfter(after);
                 let mut memory = filled_memory(grid);
                 let touched =
-                    run_with_mishap(&program, grid, arguments, &mut memory, (1, wave), mishap);
+                    run_with_error(&program, grid, arguments, &mut memory, (1, wave), error);
                 let Some(touched) = touched else {
                     assert_eq!(memory, right, "{name} ran as it should");
                     break;
                 };
-                // Who had touched nothing may still find other words after a barrier.
+                // A wave without effects may still read other words after a barrier.
                 assert!(!touched || memory != right, "{name} wave {wave} step {after}");
                 harmful += u32::from(touched);
             }
@@ -275,14 +263,115 @@ proptest! {
     ) {
         let grid = Grid { groups, waves };
         let names: Vec<&str> = built_in_names().collect();
-        let mut dice = Dice(seed);
+        let mut prng = Prng::new(seed);
         let (mut right, mut disturbed) = (filled_memory(grid), filled_memory(grid));
         for (packet, (name, work)) in (0..).zip(packets) {
             let program = kernel(names[name]);
             let arguments = arguments(grid, packet, work);
             run_reference(&program, grid, arguments, &mut right).unwrap();
-            run_disturbed(&program, grid, arguments, &mut disturbed, &mut dice);
+            run_disturbed(&program, grid, arguments, &mut disturbed, &mut prng);
             prop_assert_eq!(&disturbed, &right, "{} as packet {}", names[name], packet);
         }
     }
+
+    #[test]
+    fn any_text_is_a_program_or_an_error_with_a_line(text in any_text()) {
+        match Program::assemble("any", &text) {
+            Ok(program) => {
+                let again = Program::assemble("any", &program.to_string());
+                prop_assert_eq!(again, Ok(program));
+            }
+            Err(error) => {
+                prop_assert!((1..=text.lines().count().max(1)).contains(&error.line));
+                prop_assert!(!error.message.contains('\n'));
+            }
+        }
+    }
+
+    #[test]
+    fn programs_survive_being_printed(lines in prop::collection::vec(instruction_text(), 1..60)) {
+        let text = lines.join("\n") + "\nlast: end";
+        let program = Program::assemble("printed", &text).unwrap();
+        prop_assert_eq!(program.instructions().len(), lines.len() + 1);
+        let printed = program.to_string();
+        prop_assert_eq!(Program::assemble("printed", &printed), Ok(program));
+    }
+
+    #[test]
+    fn any_program_runs_without_panicking(
+        lines in prop::collection::vec(instruction_text(), 1..60),
+        instruction_ns: u32,
+    ) {
+        let text = format!(".lds 64\n{}\nlast: end", lines.join("\n"));
+        let program = Program::assemble("any", &text).unwrap();
+        let arguments = [4, u32::MAX, u32::MAX, 64];
+        let mut wave = Wave::start(&Launch { group: 1, groups: 2, wave: 3, waves: 4, arguments });
+        let (mut lds, mut memory) = (vec![0; 64], Memory::new(64));
+        for _ in 0..50 {
+            match wave.step(&program, &mut lds, &mut memory, instruction_ns) {
+                Step::Busy(_) | Step::Barrier => {}
+                Step::End | Step::Fault(_) => break,
+            }
+        }
+    }
+}
+
+/// Characters at random, and pieces of the language at random.
+fn any_text() -> impl Strategy<Value = String> {
+    let words = "add mov work end jump lane global_load lds_add branch_lt s1 v2 s99 [ ] + , : @ \
+                 a 12 0x - .lds ; # a:";
+    let others = [" ", " ", "\n", "\u{fc}", "\0", "end\n", "jump a\n", "mov s1, 2\n", ".lds 64\n"];
+    let pieces: Vec<&str> = words.split_whitespace().chain(others).collect();
+    let pieces = prop::sample::select(pieces);
+    prop_oneof![
+        prop::collection::vec(any::<char>(), 0..200).prop_map(|text| text.into_iter().collect()),
+        prop::collection::vec(pieces, 0..60).prop_map(|pieces| pieces.concat()),
+    ]
+}
+
+/// One correct line of assembly; branches go to `last` or to the first instruction.
+fn instruction_text() -> impl Strategy<Value = String> {
+    let s = || (0..16).prop_map(|index| format!("s{index}")).boxed();
+    let v = || (0..8).prop_map(|index| format!("v{index}")).boxed();
+    let n = || {
+        let wide = any::<u32>().prop_map(|number| format!("{number:#x}"));
+        prop_oneof![(0..64_u32).prop_map(|number| number.to_string()), wide].boxed()
+    };
+    let value = move || prop_oneof![s(), n()].boxed();
+    let values = move || prop_oneof![v(), s(), n()].boxed();
+    let place = |register: BoxedStrategy<String>| {
+        let offset = (0..80_u32).prop_map(|offset| format!(" + {offset}"));
+        let offset = prop_oneof![Just(String::new()), offset];
+        (register, offset).prop_map(|(register, offset)| format!("[{register}{offset}]")).boxed()
+    };
+    let operator = || prop::sample::select(Operator::ALL.to_vec()).prop_map(Operator::name);
+    let condition = prop::sample::select(Condition::ALL.to_vec()).prop_map(Condition::name);
+    let space = || prop::sample::select(vec!["global", "lds"]);
+    let change = || prop::sample::select(vec!["store", "add"]);
+    let target = || prop::sample::select(vec!["last", "@0"]);
+    let pair = |data: BoxedStrategy<String>, register: BoxedStrategy<String>| {
+        prop_oneof![
+            (space(), data.clone(), place(register.clone()))
+                .prop_map(|(space, data, place)| format!("{space}_load {data}, {place}")),
+            (space(), change(), place(register), data).prop_map(
+                |(space, change, place, data)| format!("{space}_{change} {place}, {data}")
+            ),
+        ]
+    };
+    prop_oneof![
+        (s(), value()).prop_map(|(to, from)| format!("mov {to}, {from}")),
+        (v(), values()).prop_map(|(to, from)| format!("mov {to}, {from}")),
+        (operator(), s(), s(), value()).prop_map(|(op, to, a, b)| format!("{op} {to}, {a}, {b}")),
+        (operator(), v(), v(), values()).prop_map(|(op, to, a, b)| format!("{op} {to}, {a}, {b}")),
+        pair(s(), s()),
+        pair(v(), v()),
+        (condition, s(), value(), target())
+            .prop_map(|(name, a, b, target)| format!("{name} {a}, {b}, {target}")),
+        target().prop_map(|target| format!("jump {target}")),
+        value().prop_map(|ns| format!("work {ns}")),
+        (s(), v()).prop_map(|(to, from)| format!("first {to}, {from}")),
+        v().prop_map(|to| format!("lane {to}")),
+        Just("barrier".to_owned()),
+        Just("end".to_owned()),
+    ]
 }

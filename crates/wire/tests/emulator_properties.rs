@@ -1,6 +1,6 @@
 //! Any bytes are a message or an error, and every message survives the wire.
 
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
@@ -61,8 +61,12 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn device() -> impl Strategy<Value = DeviceInfo> {
     let mechanism =
-        prop_oneof![Just(Mechanism::Stop), Just(Mechanism::Slice), Just(Mechanism::Watch)];
-    let level = prop_oneof![Just(Level::Gate), Just(Level::Park), Just(Level::Switch)];
+        prop_oneof![Just(Mechanism::Stop), Just(Mechanism::Slice), Just(Mechanism::ObserveOnly)];
+    let level = prop_oneof![
+        Just(PreemptLevel::BlockSubmission),
+        Just(PreemptLevel::Deactivate),
+        Just(PreemptLevel::Interrupt)
+    ];
     let costs = (duration(), duration(), duration());
     let flags = any::<(bool, bool, bool)>();
     ("[a-zé]{0,16}", any::<(u32, u32)>(), mechanism, level, costs, flags).prop_map(
@@ -231,7 +235,7 @@ fn a_long_name_is_cut_between_characters() {
         compute_units: 1,
         capabilities: Capabilities {
             mechanism: Mechanism::Stop,
-            level: Level::Switch,
+            level: PreemptLevel::Interrupt,
             preempt_cost: Duration::ZERO,
             resume_cost: Duration::ZERO,
             quiet: Duration::ZERO,

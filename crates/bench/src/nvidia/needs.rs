@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use gpreempt_core::config::PolicyKind;
 use gpreempt_device::nvidia::driver::Driver;
 
 use super::mode::Mode;
@@ -89,8 +88,9 @@ impl Needs {
 fn unschedulable(step: &Step<'_>) -> Option<String> {
     let by_attach = matches!(Mode::from_name(&step.mode.name), Some(Mode::Slices | Mode::Hold));
     let case = &step.case.name;
-    (by_attach && step.case.policy == PolicyKind::Deadline)
-        .then(|| format!("case {case}: only the daemon and emulated know the policy edf"))
+    let policy = step.case.policy;
+    (by_attach && policy.policy().uses_deadlines())
+        .then(|| format!("case {case}: only the daemon and emulated know the policy {policy}"))
 }
 
 fn impossible(load: &Load, case: &str) -> Option<String> {

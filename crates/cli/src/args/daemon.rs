@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use gpreempt_core::config::PolicyKind;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::traits::TraitsChange;
@@ -75,12 +76,16 @@ pub(crate) struct TopArgs {
 /// Show or change who comes first (needs gpreemptd).
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PolicyArgs {
-    /// A policy (strict, round-robin, fair, edf), parameters such as slice_ms=20, or both
-    #[arg(value_name = "NAME|KEY=VALUE")]
+    #[arg(value_name = "NAME|KEY=VALUE", help = policy_help())]
     pub(crate) words: Vec<String>,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn policy_help() -> String {
+    let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
+    format!("A policy ({names}), parameters such as slice_ms=20, or both")
 }
 
 /// Follow what gpreemptd does, and why.

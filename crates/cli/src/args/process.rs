@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
+use gpreempt_core::config::PolicyKind;
 
 use super::daemon::TraitArgs;
 use super::number::{pid as parse_pid, within};
@@ -28,8 +30,8 @@ pub(crate) struct AttachArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,
     /// Which process runs first among the low ones, and among the high ones [default: strict]
-    #[arg(long, value_enum)]
-    pub(crate) policy: Option<Policy>,
+    #[arg(long, value_parser = attach_policy())]
+    pub(crate) policy: Option<PolicyKind>,
     /// Keep this part of the time for those who would otherwise get nothing, in percent (1 to 50)
     #[arg(long, value_name = "PERCENT", value_parser = within::<u64>(1, 50))]
     pub(crate) min_share: Option<u64>,
@@ -62,26 +64,12 @@ pub(crate) struct Target {
     pub(crate) weight: Option<u32>,
 }
 
-/// Who comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Policy {
-    /// The highest priority
-    Strict,
-    /// The highest priority; equals take turns
-    RoundRobin,
-    /// The high ones first; within a class everybody in proportion to its weight
-    Fair,
-}
-
-impl Policy {
-    /// The name that the service has for it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::RoundRobin => "round-robin",
-            Self::Fair => "fair",
-        }
-    }
+/// The policies for `attach`: all that need no deadlines, which it cannot set.
+fn attach_policy() -> impl TypedValueParser<Value = PolicyKind> {
+    let kinds = PolicyKind::ALL.into_iter().filter(|kind| !kind.policy().uses_deadlines());
+    let values = kinds.map(|kind| PossibleValue::new(kind.name()).help(kind.description()));
+    PossibleValuesParser::new(values)
+        .map(|name: String| PolicyKind::from_name(&name).unwrap_or_default())
 }
 
 /// Where in a kernel a process may be taken off its GPU.

@@ -1,6 +1,6 @@
 //! The named processes on their devices, for a plan that changes nothing.
 
-use gpreempt_core::event::TaskTraits;
+use gpreempt_core::event::SchedAttr;
 use gpreempt_core::priority::Priority;
 use gpreempt_device::amd::Site;
 use gpreempt_device::nvidia::node::Node;
@@ -62,9 +62,9 @@ impl Seen {
 }
 
 /// The processes that the arguments name, and what they would get.
-pub(super) fn targets(args: &AttachArgs) -> Result<Vec<(Seen, TaskTraits)>, Failure> {
+pub(super) fn targets(args: &AttachArgs) -> Result<Vec<(Seen, SchedAttr)>, Failure> {
     let gates = Gates::look(&args.driver)?;
-    let mut targets: Vec<(Seen, TaskTraits)> = Vec::new();
+    let mut targets: Vec<(Seen, SchedAttr)> = Vec::new();
     for target in &args.processes {
         let pid = target.pid;
         let process = gates.see(pid)?;
@@ -81,7 +81,7 @@ pub(super) fn targets(args: &AttachArgs) -> Result<Vec<(Seen, TaskTraits)>, Fail
         // PANIC: the arguments allow 0 to 15 only.
         let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");
         let weight = target.weight.unwrap_or(1);
-        targets.push((process, TaskTraits { priority, weight, ..TaskTraits::default() }));
+        targets.push((process, SchedAttr { priority, weight, ..SchedAttr::default() }));
     }
     Ok(targets)
 }

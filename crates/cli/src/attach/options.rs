@@ -1,13 +1,13 @@
 //! What the arguments of `attach` mean.
 
-use gpreempt_core::config::{Aging, Config, PolicyKind};
+use gpreempt_core::config::{Aging, Config};
 use gpreempt_core::time::Duration as Time;
 use gpreempt_daemon::config::SchedulerConfig;
 use gpreempt_device::nvidia::abi::control::group::SetInterleave;
 use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::Wishes;
 
-use crate::args::{AttachArgs, Interleave, Policy, PreemptAt};
+use crate::args::{AttachArgs, Interleave, PreemptAt};
 use crate::link::Wanted;
 
 /// Over how long a minimum share is counted: short enough that no process waits for long, long
@@ -28,11 +28,7 @@ pub(super) fn wanted(args: &AttachArgs) -> Wanted<'_> {
 
 fn config(args: &AttachArgs) -> Config {
     Config {
-        policy: match args.policy.unwrap_or(Policy::Strict) {
-            Policy::Strict => PolicyKind::Strict,
-            Policy::RoundRobin => PolicyKind::RoundRobin,
-            Policy::Fair => PolicyKind::Fair,
-        },
+        policy: args.policy.unwrap_or_default(),
         aging: args.min_share.map(|percent| Aging {
             after: Time::from_millis(SHARE_PERIOD_MS * (100 - percent) / 100),
             grant: Time::from_millis(SHARE_PERIOD_MS * percent / 100),

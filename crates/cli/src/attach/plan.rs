@@ -1,6 +1,6 @@
 //! What an attach would change.
 
-use gpreempt_core::event::TaskTraits;
+use gpreempt_core::event::SchedAttr;
 use gpreempt_core::priority::{Class, Priority};
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ struct ContextRow<'a> {
 const ON_AMD: &str = "off its AMD GPUs while a higher priority has work there";
 
 /// Prints the plan.
-pub(crate) fn print(targets: &[(Seen, TaskTraits)], args: &AttachArgs) -> Result<(), Failure> {
+pub(crate) fn print(targets: &[(Seen, SchedAttr)], args: &AttachArgs) -> Result<(), Failure> {
     let rows: Vec<Row<'_>> =
         targets.iter().map(|(process, traits)| row(process, traits.priority)).collect();
     if args.json {

@@ -3,8 +3,8 @@
 use gpreempt_bench::report::model::Mode;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::outcome::Outcome;
+use gpreempt_sim::simulation::{Options, run};
 use gpreempt_sim::track::{Activity, Span};
-use gpreempt_sim::world::{Options, run};
 use serde::Serialize;
 
 use super::time_line::{self, Event};

@@ -4,8 +4,8 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpreempt_sim::swarm::scenario;
-use gpreempt_sim::world::{Options, run};
+use gpreempt_sim::random_scenario::scenario;
+use gpreempt_sim::simulation::{Options, run};
 use serde::Serialize;
 
 use crate::failure::Failure;

@@ -1,30 +1,48 @@
-//! Who has work: from readings of rings, and from hints.
+//! Which queues have work, from readings of rings and from hints.
+//!
+//! A packet that was fetched is not finished, and most devices do not say when it is. A queue whose
+//! ring has not moved for a while counts as idle, so that no other queue waits for it. Where queues
+//! are preempted by command, a kernel may still run in it that delays a higher queue. So for some
+//! time the queue is *possibly running*: it is preempted as if it had work.
+//!
+//! That time is short, because preempting a queue that is really idle is wasted; and it counts only
+//! while the queue is on, because a saved kernel makes no progress.
+
+use alloc::vec::Vec;
 
 use super::Scheduler;
-use crate::capability::Mechanism;
+use super::state::Queue;
+use crate::backend::Mechanism;
 use crate::decision::Reason;
 use crate::event::EventError;
 use crate::id::{QueueId, TaskId};
 use crate::priority::Priority;
-use crate::queue::Standing;
+use crate::queue::RunState;
 use crate::ring::RingView;
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;
+
+/// How long a queue with an empty ring counts as possibly running; longer kernels can delay a
+/// higher queue.
+const POSSIBLY_RUNNING: Duration = Duration::from_millis(100);
+
+/// Limit for learnt gaps: a minute, so that one long pause is forgotten after a few short ones.
+const GAP_MAX: u64 = 60_000_000_000;
 
 impl Scheduler {
     pub(super) fn observe(&mut self, id: QueueId, ring: RingView) -> Result<(), EventError> {
         let now = self.now;
         let queue = self.queue_mut(id)?;
-        let is_at_rest = queue.standing == Standing::On && !queue.active && !ring.has_work();
+        let is_at_rest = queue.run_state == RunState::On && !queue.active && !ring.has_work();
         if is_at_rest && queue.ring == ring {
-            // Most rings show this, most of the time.
+            // The most frequent case.
             return Ok(());
         }
         let moved = (ring.put, ring.get) != (queue.ring.put, queue.ring.get);
         let was_done = core::mem::replace(&mut queue.ring, ring).is_done();
-        // Only of a queue without work does it matter whether that is certain.
+        // Whether idleness is certain matters only for a queue without work.
         if !queue.active && was_done != ring.is_done() {
-            self.reseat(id);
+            self.update_queue(id);
         }
         let queue = self.queue_mut(id)?;
         if ring.has_work() {
@@ -36,31 +54,29 @@ impl Scheduler {
             self.renew_deadline(id);
             return Ok(());
         }
-        // A queue that is off cannot show that it is done, because its kernel may be saved
-        // half-way; only its device can.
-        if queue.standing == Standing::Off {
-            self.judge_off(id);
+        // The empty ring of a queue that is off proves nothing, because its kernel may be saved;
+        // only the device knows.
+        if queue.run_state == RunState::Off {
+            self.update_off_queue(id);
             return Ok(());
         }
-        if queue.standing != Standing::On {
+        if queue.run_state != RunState::On {
             return Ok(());
         }
         if moved {
-            // Work came and was fetched between two readings.
+            // Work was submitted and fetched between two readings.
             queue.empty_since = Some(now);
-            self.begin_doubt(id);
+            self.start_idle_timer(id);
             self.set_active(id, true);
         }
         self.wait_for_idle(id, moved);
         Ok(())
     }
 
-    /// The ring of a queue that is off looks empty. Where only one of several may run, queues are
-    /// stopped that look idle, to find out whether they are; those that are may run again.
-    fn judge_off(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get(&id) else {
-            return;
-        };
+    /// The ring of a queue that is off is empty. In the low class of a device with slices, queues
+    /// are preempted to find out whether they are idle; those that are may run again.
+    fn update_off_queue(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get(&id) else { return };
         let mechanism = self.devices.get(&queue.device).map(|d| d.capabilities.mechanism);
         let hinted = self.tasks.get(&queue.task).is_some_and(|task| task.hinted);
         if mechanism == Some(Mechanism::Slice) && !hinted {
@@ -68,27 +84,23 @@ impl Scheduler {
         }
     }
 
-    /// The ring of a queue that is on looks empty: when does it count as idle?
+    /// The ring of a queue that is on is empty: sets the time at which the queue counts as idle.
     fn wait_for_idle(&mut self, id: QueueId, restart: bool) {
         let now = self.now;
-        let Some(queue) = self.queues.get_mut(&id) else {
-            return;
-        };
+        let Some(queue) = self.queues.get_mut(&id) else { return };
         if !queue.active || (!restart && self.timers.end_of(Timer::Idle(id)).is_some()) {
             return;
         }
-        let Some(device) = self.devices.get(&queue.device) else {
-            return;
-        };
+        let Some(device) = self.devices.get(&queue.device) else { return };
         let since = *queue.empty_since.get_or_insert(now);
         if self.tasks.get(&queue.task).is_some_and(|task| task.hinted) {
             return;
         }
-        let told = queue.ring.is_done() || device.capabilities.quiet.is_zero();
-        // A ring that is read once in an interval cannot have been quiet for less than that.
+        let certain = queue.ring.is_done() || device.capabilities.quiet.is_zero();
+        // Rings are read once per interval, so a shorter empty time cannot be observed.
         let quiet = device.capabilities.quiet.max(self.config.interval);
-        let quiet = if told { Duration::ZERO } else { quiet };
-        // Giving the device away costs a round trip, and another one when it is wanted back.
+        let quiet = if certain { Duration::ZERO } else { quiet };
+        // Giving the device to another queue costs a round trip, and taking it back another one.
         let pays_after = device.capabilities.round_trip().times(2);
         let stops = device.capabilities.mechanism == Mechanism::Stop;
         let linger = match queue.gap {
@@ -101,96 +113,70 @@ impl Scheduler {
             return;
         }
         if !linger.is_zero() && !device.waiting.is_empty() {
-            self.decide(id, Reason::Linger { until });
+            self.decide(id, Reason::Anticipate { until });
         }
         self.timers.set(Timer::Idle(id), until);
     }
 
-    /// A queue begins or ceases to have work.
+    /// Sets whether a queue has work.
     pub(super) fn set_active(&mut self, id: QueueId, active: bool) {
         let now = self.now;
-        let Some(queue) = self.queues.get_mut(&id) else {
-            return;
-        };
+        let Some(queue) = self.queues.get_mut(&id) else { return };
         if queue.active == active {
             return;
         }
         queue.active = active;
-        let (task_id, device_id, lane) = (queue.task, queue.device, queue.lane);
-        let traits = self.tasks.get(&task_id).map(|task| task.traits);
-        let deadline = traits.and_then(|traits| traits.deadline);
-        let Some(device) = self.devices.get_mut(&device_id) else {
-            return;
-        };
-        let key = device.seat_key(task_id, id);
-        let class = traits.map_or(Priority::DEFAULT, |traits| traits.priority).class();
-        let virtual_now = device.lane(lane).virtual_now[class as usize];
-        let Some(seat) = device.seats.get_mut(&key) else {
-            return;
-        };
+        let (task_id, device_id, order) = (queue.task, queue.device, queue.order);
+        let attr = self.tasks.get(&task_id).map(|task| task.attr);
+        let deadline = attr.and_then(|attr| attr.deadline);
+        let Some(device) = self.devices.get_mut(&device_id) else { return };
+        let key = device.entity_key(task_id, id);
+        let class = attr.map_or(Priority::DEFAULT, |attr| attr.priority).class();
+        let virtual_now = device.run_order(order).virtual_now[class as usize];
+        let Some(entity) = device.entities.get_mut(&key) else { return };
         if active {
-            seat.active += 1;
-            if seat.active == 1 {
-                // Who slept does not come back with credit.
-                seat.virtual_time = seat.virtual_time.max(virtual_now);
-                seat.deadline = seat.deadline.or_else(|| deadline.map(|deadline| now + deadline));
+            entity.active += 1;
+            if entity.active == 1 {
+                // An entity that was idle gets no credit for that time.
+                entity.virtual_time = entity.virtual_time.max(virtual_now);
+                entity.deadline = entity.deadline.or_else(|| deadline.map(|time| now + time));
             }
         } else {
-            seat.active -= 1;
+            entity.active -= 1;
             self.timers.stop(Timer::Idle(id));
-            if seat.active == 0 {
-                seat.deadline = None;
-                self.leave_turn(device_id, lane, key, true);
+            if entity.active == 0 {
+                entity.deadline = None;
+                self.leave_turn(device_id, order, key, true);
             }
         }
-        self.reseat(id);
+        self.update_queue(id);
     }
 
-    /// A request that missed its deadline does not push others aside for ever.
+    /// Gives a request that missed its deadline by another one a new deadline, so that it does not
+    /// rank first for ever.
     fn renew_deadline(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get(&id) else {
-            return;
-        };
-        let Some(task) = self.tasks.get(&queue.task) else {
-            return;
-        };
-        let (device_id, task_id) = (queue.device, queue.task);
-        let Some(relative) = task.traits.deadline else {
-            return;
-        };
         let now = self.now;
-        let Some(device) = self.devices.get_mut(&device_id) else {
+        let Some(task) = self.queues.get(&id).and_then(|queue| self.tasks.get(&queue.task)) else {
             return;
         };
-        let key = device.seat_key(task_id, id);
-        let Some(seat) = device.seats.get_mut(&key) else {
-            return;
-        };
-        if seat.deadline.is_some_and(|deadline| deadline + relative < now) {
-            seat.deadline = Some(now + relative);
-            self.reseat_all(device_id, key);
+        let Some(relative) = task.attr.deadline else { return };
+        let Some((device, key, entity)) = self.entity_of(id) else { return };
+        if entity.deadline.is_some_and(|deadline| deadline + relative < now) {
+            entity.deadline = Some(now + relative);
+            self.update_entity(device, key);
         }
     }
 
-    /// Whatever was said about the current request is no longer true; the task's traits are.
+    /// Replaces the deadline of the current request by that of the task's attributes.
     pub(super) fn restart_deadline(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.get(&id) else {
-            return;
-        };
-        let (device_id, task_id) = (queue.device, queue.task);
-        let traits = self.tasks.get(&task_id).map(|task| task.traits);
-        let Some(device) = self.devices.get_mut(&device_id) else {
-            return;
-        };
-        let key = device.seat_key(task_id, id);
-        let Some(seat) = device.seats.get_mut(&key) else {
-            return;
-        };
-        let relative = traits.and_then(|traits| traits.deadline);
-        let deadline = relative.filter(|_| seat.active > 0).map(|relative| self.now + relative);
-        if seat.deadline != deadline {
-            seat.deadline = deadline;
-            self.reseat_all(device_id, key);
+        let now = self.now;
+        let Some(queue) = self.queues.get(&id) else { return };
+        let relative = self.tasks.get(&queue.task).and_then(|task| task.attr.deadline);
+        let Some((device, key, entity)) = self.entity_of(id) else { return };
+        let deadline = relative.filter(|_| entity.active > 0).map(|relative| now + relative);
+        if entity.deadline != deadline {
+            entity.deadline = deadline;
+            self.update_entity(device, key);
         }
     }
 
@@ -201,32 +187,20 @@ impl Scheduler {
     ) -> Result<(), EventError> {
         let task = self.tasks.get_mut(&id).ok_or(EventError::UnknownTask(id))?;
         task.hinted = true;
-        let queues: alloc::vec::Vec<QueueId> = task.queues.iter().copied().collect();
+        let queues: Vec<QueueId> = task.queues.iter().copied().collect();
         self.timers.set(Timer::HintOver(id), self.now + self.config.hint_max);
         let deadline = deadline.map(|deadline| self.now + deadline);
         for queue in queues {
             self.timers.stop(Timer::Idle(queue));
             self.set_active(queue, true);
-            self.announce_deadline(queue, deadline);
+            if deadline.is_some()
+                && let Some((device, key, entity)) = self.entity_of(queue)
+            {
+                entity.deadline = deadline;
+                self.update_entity(device, key);
+            }
         }
         Ok(())
-    }
-
-    fn announce_deadline(&mut self, id: QueueId, deadline: Option<Instant>) {
-        let Some(queue) = self.queues.get(&id) else {
-            return;
-        };
-        let (device_id, task) = (queue.device, queue.task);
-        let Some(device) = self.devices.get_mut(&device_id) else {
-            return;
-        };
-        let key = device.seat_key(task, id);
-        if let Some(deadline) = deadline
-            && let Some(seat) = device.seats.get_mut(&key)
-        {
-            seat.deadline = Some(deadline);
-            self.reseat_all(device_id, key);
-        }
     }
 
     pub(super) fn end_hint(&mut self, id: TaskId) -> Result<(), EventError> {
@@ -238,27 +212,26 @@ impl Scheduler {
     }
 
     pub(super) fn drop_hint(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get_mut(&id) else {
-            return;
-        };
+        let Some(task) = self.tasks.get_mut(&id) else { return };
         let hinted = core::mem::take(&mut task.hinted);
-        let queues: alloc::vec::Vec<QueueId> = task.queues.iter().copied().collect();
+        let queues: Vec<QueueId> = task.queues.iter().copied().collect();
         self.timers.stop(Timer::HintOver(id));
-        for queue in queues {
+        for id in queues {
             if hinted {
-                self.restart_deadline(queue);
+                self.restart_deadline(id);
             }
-            let off = self.queues.get(&queue).is_none_or(|queue| queue.standing != Standing::On);
-            let idle = self.queues.get(&queue).is_none_or(|queue| !queue.ring.has_work());
-            if !off && idle {
-                self.wait_for_idle(queue, true);
+            let is_on_and_empty =
+                |queue: &Queue| queue.run_state == RunState::On && !queue.ring.has_work();
+            if self.queues.get(&id).is_some_and(is_on_and_empty) {
+                self.wait_for_idle(id, true);
             }
         }
     }
 }
 
-impl super::state::Queue {
-    /// Remembers how long the ring stayed empty, the recent past more than the distant one.
+impl Queue {
+    /// Updates the expected gap between requests: a moving average that weighs the last gap by a
+    /// quarter.
     fn learn_gap(&mut self, gap: Duration) {
         let learnt = self.gap.map_or(gap, |old| {
             Duration::from_nanos(
@@ -267,7 +240,52 @@ impl super::state::Queue {
         });
         self.gap = Some(learnt);
     }
+
+    /// Whether the queue is preempted as if it had work. Members of gangs are assumed to be idle:
+    /// preempting one of them for a moment would preempt them all.
+    pub(super) fn is_possibly_running(&self) -> bool {
+        !self.possibly_running_for.is_zero() && !self.ring.is_done() && self.gang.is_none()
+    }
+
+    /// The queue is being preempted.
+    pub(super) fn pause_idle_timer(&mut self, now: Instant) {
+        if let Some(assumed_idle_at) = self.assumed_idle_at.take() {
+            self.possibly_running_for = assumed_idle_at.since(now);
+        }
+    }
+
+    /// The queue is on again.
+    pub(super) fn resume_idle_timer(&mut self, now: Instant) {
+        let remaining = self.possibly_running_for;
+        self.assumed_idle_at = (!remaining.is_zero()).then(|| now + remaining);
+    }
 }
 
-/// Gaps longer than a minute all mean the same.
-const GAP_MAX: u64 = 60_000_000_000;
+/// Queues that are possibly running.
+impl Scheduler {
+    /// Work was fetched, and the device may not report its end.
+    fn start_idle_timer(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let Some(device) = self.devices.get(&queue.device) else { return };
+        // Where an empty ring means that all work is done, there is nothing to assume.
+        let hides = queue.ring.running.is_none() && !device.capabilities.quiet.is_zero();
+        if hides && device.capabilities.mechanism == Mechanism::Stop {
+            queue.possibly_running_for = POSSIBLY_RUNNING;
+            queue.assumed_idle_at = Some(self.now + POSSIBLY_RUNNING);
+        }
+    }
+
+    /// Whether a queue that would be preempted was on for long enough to count as idle. There is no
+    /// timer, because the answer matters only when a higher queue has work.
+    pub(super) fn idle_time_passed(&mut self, id: QueueId) -> bool {
+        let now = self.now;
+        let Some(queue) = self.queues.get_mut(&id) else { return false };
+        if queue.active || queue.assumed_idle_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        queue.assumed_idle_at = None;
+        queue.possibly_running_for = Duration::ZERO;
+        self.update_queue(id);
+        true
+    }
+}

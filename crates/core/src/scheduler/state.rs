@@ -1,45 +1,44 @@
-//! What the scheduler remembers of each thing.
+//! The scheduler's state for each device, entity, task, gang and queue, and what callers may read
+//! of it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
+use core::ops::Bound;
 
-use super::order::{Lane, Position, SeatKey};
-use crate::account::Meter;
-use crate::capability::{Capabilities, Mechanism};
-use crate::event::TaskTraits;
-use crate::histogram::Histogram;
+use super::Scheduler;
+use super::run_order::{EntityKey, RunOrder, RunSet};
+use crate::backend::{Capabilities, Mechanism};
+use crate::event::SchedAttr;
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::{Class, Priority};
-use crate::queue::Standing;
+use crate::queue::RunState;
 use crate::ring::RingView;
+use crate::statistics::{Histogram, QueueTotals, TimeMeter};
 use crate::time::{Duration, Instant};
 
-/// One device and everybody who has a seat on it.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) capabilities: Capabilities,
-    /// The low lane, then the high lane. Without time slices only the first is used.
-    pub(crate) lanes: [Lane; 2],
-    pub(crate) seats: BTreeMap<SeatKey, SeatState>,
+    /// The low class, then the high class. Without time slices only the first is used.
+    pub(crate) run_orders: [RunOrder; 2],
+    pub(crate) entities: BTreeMap<EntityKey, EntityState>,
     /// Queues of each priority.
     pub(crate) levels: [u32; Priority::LEVELS as usize],
-    /// Important queues, most important last.
+    /// Queues of the high class, the highest last.
     pub(crate) high: BTreeSet<(Priority, Reverse<QueueId>)>,
-    /// What the slices were last derived from.
-    pub(crate) mixture: Mixture,
-    /// Queues whose slice or hardware priority is not what it should be.
-    pub(crate) untuned: BTreeSet<QueueId>,
-    /// Who may be held.
-    pub(crate) held: Option<QueueId>,
-    /// The important queue that had work last.
-    pub(crate) worked: Option<QueueId>,
-    /// Queues that are off and want to run, longest waiting first.
+    /// The mix from which the current slices follow.
+    pub(crate) class_mix: ClassMix,
+    /// Queues whose slice or hardware priority may have to be set.
+    pub(crate) unset_queues: BTreeSet<QueueId>,
+    /// The queue for which holds are permitted.
+    pub(crate) hold_permitted: Option<QueueId>,
+    /// The high queue that had work last.
+    pub(crate) last_active_high: Option<QueueId>,
+    /// Queues that are off and have work, the longest waiting first.
     pub(crate) waiting: BTreeSet<(Instant, QueueId)>,
-    /// Who runs out of order because it starved.
-    pub(crate) grant: Option<Grant>,
-    /// Somebody else decides who runs here.
-    pub(crate) yielded: bool,
-    /// How long preempts took.
+    pub(crate) boost: Option<AgingBoost>,
+    /// Another scheduler decides which queues run here.
+    pub(crate) externally_scheduled: bool,
     pub(crate) preempt_latency: Histogram,
 }
 
@@ -47,70 +46,70 @@ impl Device {
     pub(crate) fn new(capabilities: Capabilities) -> Self {
         Self {
             capabilities,
-            lanes: [Lane::default(), Lane::default()],
-            seats: BTreeMap::new(),
+            run_orders: [RunOrder::default(), RunOrder::default()],
+            entities: BTreeMap::new(),
             levels: [0; Priority::LEVELS as usize],
             high: BTreeSet::new(),
-            mixture: Mixture::default(),
-            untuned: BTreeSet::new(),
-            held: None,
-            worked: None,
+            class_mix: ClassMix::default(),
+            unset_queues: BTreeSet::new(),
+            hold_permitted: None,
+            last_active_high: None,
             waiting: BTreeSet::new(),
-            grant: None,
-            yielded: false,
+            boost: None,
+            externally_scheduled: false,
             preempt_latency: Histogram::default(),
         }
     }
 
-    /// The lane a queue of that priority belongs to.
-    pub(crate) fn lane_of(&self, priority: Priority) -> Class {
+    /// The run order that a queue of that priority belongs to.
+    pub(crate) fn order_class(&self, priority: Priority) -> Class {
         match self.capabilities.mechanism {
             Mechanism::Slice => priority.class(),
-            Mechanism::Stop | Mechanism::Watch => Class::Low,
+            Mechanism::Stop | Mechanism::ObserveOnly => Class::Low,
         }
     }
 
-    /// Whether we decide who comes first here.
-    pub(crate) fn is_ordered(&self) -> bool {
-        self.capabilities.mechanism != Mechanism::Watch && !self.yielded
+    /// Whether this scheduler orders the queues of this device.
+    pub(crate) fn is_scheduled_here(&self) -> bool {
+        self.capabilities.mechanism != Mechanism::ObserveOnly && !self.externally_scheduled
     }
 
-    pub(crate) fn lane(&self, class: Class) -> &Lane {
-        &self.lanes[class as usize]
+    pub(crate) fn run_order(&self, class: Class) -> &RunOrder {
+        &self.run_orders[class as usize]
     }
 
-    pub(crate) fn lane_mut(&mut self, class: Class) -> &mut Lane {
-        &mut self.lanes[class as usize]
+    pub(crate) fn run_order_mut(&mut self, class: Class) -> &mut RunOrder {
+        &mut self.run_orders[class as usize]
     }
 
-    /// Where only one queue may be runnable, turns belong to queues, elsewhere to tasks.
-    pub(crate) fn seat_key(&self, task: TaskId, queue: QueueId) -> SeatKey {
+    /// With slices only one low queue may be runnable, so turns belong to queues; else to tasks.
+    pub(crate) fn entity_key(&self, task: TaskId, queue: QueueId) -> EntityKey {
         let own = self.capabilities.mechanism == Mechanism::Slice;
-        SeatKey { task, queue: own.then_some(queue) }
+        EntityKey { task, queue: own.then_some(queue) }
     }
 }
 
-/// Who runs out of order.
+/// What starved and therefore runs out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
-    /// One seat, above everybody else in its lane.
-    Seat(SeatKey),
-    /// The whole low class, while the high class is stopped.
+pub(crate) enum AgingBoost {
+    /// One entity, above all others in its run order.
+    Entity(EntityKey),
+    /// The low class, while the high class is preempted.
     LowClass,
 }
 
-/// What kinds of queues are on a device: what slices depend on.
+/// The classes of the queues on a device, on which slices depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mixture {
-    /// Whether there are different priorities at all.
+pub(crate) struct ClassMix {
+    /// Whether there are different priorities.
     pub(crate) mixed: bool,
-    /// Important queues: none, one, or more (2).
+    /// Queues of the high class: none, one, or more (2).
     pub(crate) high_queues: usize,
 }
 
-/// A task's place on one device.
+/// What takes turns on a device: a task, or one queue of it.
 #[derive(Debug, Default)]
-pub(crate) struct SeatState {
+pub(crate) struct EntityState {
     pub(crate) queues: BTreeSet<QueueId>,
     /// How many of them have work.
     pub(crate) active: u32,
@@ -122,51 +121,46 @@ pub(crate) struct SeatState {
     pub(crate) boosted: bool,
 }
 
-/// One process.
 #[derive(Debug)]
 pub(crate) struct Task {
-    pub(crate) traits: TaskTraits,
+    pub(crate) attr: SchedAttr,
     pub(crate) queues: BTreeSet<QueueId>,
-    /// A request is announced and not ended.
+    /// A hint began and has not ended.
     pub(crate) hinted: bool,
-    /// Somebody took it off its devices, whatever its priority.
     pub(crate) suspended: bool,
 }
 
-/// Tasks that run and stop together.
 #[derive(Debug, Default)]
 pub(crate) struct Gang {
     pub(crate) tasks: BTreeSet<TaskId>,
-    /// Whether it has to be off everywhere because it cannot run somewhere.
+    /// Off on all devices, because it cannot run on one of them.
     pub(crate) blocked: bool,
 }
 
-/// One thing the hardware can stop.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) task: TaskId,
     pub(crate) device: DeviceId,
     pub(crate) gang: Option<GangId>,
     pub(crate) own_priority: Option<Priority>,
-    /// It is suspended: its task is, or it alone.
+    /// Suspended, by itself or with its task.
     pub(crate) suspended: bool,
-    /// Somebody took it off its device, whatever becomes of its task.
     pub(crate) own_suspended: bool,
-    /// The priority in force: its own or its task's.
+    /// The priority in force: the queue's own or its task's.
     pub(crate) priority: Priority,
-    pub(crate) standing: Standing,
+    pub(crate) run_state: RunState,
     pub(crate) ring: RingView,
     /// Has work, or is expected to have some before a switch would pay.
     pub(crate) active: bool,
-    pub(crate) lane: Class,
-    pub(crate) position: Position,
-    /// A command for it failed; it is left alone for a while.
-    pub(crate) stuck: bool,
+    pub(crate) order: Class,
+    pub(crate) run_set: RunSet,
+    /// A command failed; there is no other before the retry time.
+    pub(crate) backing_off: bool,
     pub(crate) failures: u32,
-    /// A preempt was given up on and may have happened all the same.
-    pub(crate) doubtful: bool,
-    /// A preempt is in flight and nobody comes back before it has finished.
-    pub(crate) awaited: bool,
+    /// The result of a preempt is unknown. The queue counts as off and is resumed first.
+    pub(crate) preempt_unknown: bool,
+    /// A preempt is in flight, and no queue of the run order is resumed before its end.
+    pub(crate) preempt_awaited: bool,
     /// When the command in flight was given.
     pub(crate) commanded_at: Instant,
     /// Since when it has been off.
@@ -175,15 +169,101 @@ pub(crate) struct Queue {
     pub(crate) waits_since: Option<Instant>,
     /// Since when the ring has looked empty.
     pub(crate) empty_since: Option<Instant>,
-    /// How much longer something may run in it that its ring does not show.
-    pub(crate) doubt: Duration,
-    /// Until when that is, while it is on.
-    pub(crate) sure_at: Option<Instant>,
-    /// How long its ring usually stays empty.
+    /// Remaining time for which the queue counts as possibly running.
+    pub(crate) possibly_running_for: Duration,
+    /// The end of that time, while the queue is on.
+    pub(crate) assumed_idle_at: Option<Instant>,
+    /// How long the ring is usually empty between two requests.
     pub(crate) gap: Option<Duration>,
-    /// The slice in force; the outer none means that nobody ever set one.
+    /// The slice in force; the outer none: never set.
     pub(crate) slice: Option<Option<Duration>>,
-    /// The priority the hardware was told.
-    pub(crate) told_priority: Option<Priority>,
-    pub(crate) meter: Meter,
+    pub(crate) hardware_priority_set: Option<Priority>,
+    pub(crate) meter: TimeMeter,
+}
+
+/// One queue as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Its identifier.
+    pub queue: QueueId,
+    /// The task that it belongs to.
+    pub task: TaskId,
+    /// The device that it is on.
+    pub device: DeviceId,
+    /// The priority in force.
+    pub priority: Priority,
+    /// Whether that is the queue's own, and not its task's.
+    pub has_own_priority: bool,
+    /// Whether it or its task is suspended.
+    pub suspended: bool,
+    /// Whether the hardware may run it.
+    pub run_state: RunState,
+    /// Whether it has work, or counts as having some.
+    pub active: bool,
+    /// The last reading of its ring.
+    pub ring: RingView,
+    /// How long it has been off with work.
+    pub starving: Duration,
+    /// Time and commands so far.
+    pub totals: QueueTotals,
+}
+
+impl Scheduler {
+    /// Every queue, in order of their identifiers.
+    pub fn queues(&self) -> impl Iterator<Item = QueueView> + '_ {
+        self.queues.iter().map(|(&id, queue)| self.view_of(id, queue))
+    }
+
+    /// The queues after one, in order of their identifiers.
+    pub fn queues_after(&self, after: QueueId) -> impl Iterator<Item = QueueView> + '_ {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.queues.range(range).map(|(&id, queue)| self.view_of(id, queue))
+    }
+
+    /// One queue.
+    pub fn queue(&self, id: QueueId) -> Option<QueueView> {
+        self.queues.get(&id).map(|queue| self.view_of(id, queue))
+    }
+
+    fn view_of(&self, id: QueueId, queue: &Queue) -> QueueView {
+        QueueView {
+            queue: id,
+            task: queue.task,
+            device: queue.device,
+            priority: queue.priority,
+            has_own_priority: queue.own_priority.is_some(),
+            suspended: queue.suspended,
+            run_state: queue.run_state,
+            active: queue.active,
+            ring: queue.ring,
+            starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            totals: queue.meter.read(self.now),
+        }
+    }
+
+    /// What a device can do; none if it is not known.
+    pub fn capabilities(&self, device: DeviceId) -> Option<Capabilities> {
+        self.devices.get(&device).map(|device| device.capabilities)
+    }
+
+    /// The identifiers of all queues.
+    pub fn queue_ids(&self) -> impl Iterator<Item = QueueId> {
+        self.queues.keys().copied()
+    }
+
+    /// The durations of preempts on a device, from command to completion.
+    pub fn preempt_latency(&self, device: DeviceId) -> Option<&Histogram> {
+        self.devices.get(&device).map(|device| &device.preempt_latency)
+    }
+}
+
+/// For the checks of [`crate::invariant`].
+impl Scheduler {
+    pub(crate) fn all_queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        self.queues.iter().map(|(&id, queue)| (id, queue))
+    }
+
+    pub(crate) fn all_devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.devices.iter().map(|(&id, device)| (id, device))
+    }
 }

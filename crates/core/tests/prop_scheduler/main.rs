@@ -1,44 +1,39 @@
-//! Whatever happens in whatever order, the scheduler stays sound; and when the world calms down,
-//! the right queues run.
+//! Any sequence of events leaves the scheduler consistent; and once no more events arrive, the
+//! right queues run.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
 
 mod liveness;
-mod world;
+mod model;
 
-use gpreempt_core::capability::Mechanism;
+use gpreempt_core::backend::Mechanism;
 use gpreempt_core::config::{Aging, Config, PolicyKind};
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use world::{World, capabilities};
+use model::{Model, capabilities};
 
-/// Something that happens. Names are slots, taken or not; what makes no sense is tried as well.
+/// One step of a sequence. Queues are slots, in use or not; contradictory events are tried too.
 #[derive(Clone, Debug)]
 enum Step {
-    AddDevice(u32, Mechanism),
-    DropDevice(u32),
-    Cost(u32, u64),
-    AddTask(u64, TaskTraits),
-    ChangeTask(u64, TaskTraits),
-    SuspendTask(u64, bool),
-    DropTask(u64),
-    AddQueue(u64, u64, u32, bool),
-    ChangeQueue(u64, Option<Priority>),
-    SuspendQueue(u64, bool),
-    DropQueue(u64),
-    Work(u64),
-    Fetch(u64),
-    Finish(u64),
-    HintBegin(u64, Option<Duration>),
-    HintEnd(u64),
+    Deliver(Event),
+    Ring(u64, RingChange),
+    /// Completes a command in flight, with success or failure.
     Complete(Index, bool),
+    /// Reports completions for a queue without a command.
     Completions(u64),
     Wait(Duration),
-    Configure(PolicyKind, Option<Aging>),
+    Configure(Config),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RingChange {
+    Submit,
+    Fetch,
+    Finish,
 }
 
 const DEVICES: u32 = 3;
@@ -53,14 +48,14 @@ fn priority() -> impl Strategy<Value = Priority> {
     (0..Priority::LEVELS).prop_map(|level| Priority::new(level).unwrap())
 }
 
-fn traits(gangs: bool) -> impl Strategy<Value = TaskTraits> {
+fn attr(gangs: bool) -> impl Strategy<Value = SchedAttr> {
     (
         priority(),
         prop_oneof![20 => 1..4u32, 1 => Just(0)],
         proptest::option::of(duration(1..20_000)),
         proptest::option::of((0..2u64).prop_map(GangId)),
     )
-        .prop_map(move |(priority, weight, deadline, gang)| TaskTraits {
+        .prop_map(move |(priority, weight, deadline, gang)| SchedAttr {
             priority,
             weight,
             deadline,
@@ -74,7 +69,7 @@ fn mechanism() -> impl Strategy<Value = Mechanism> {
         Mechanism::Stop,
         Mechanism::Slice,
         Mechanism::Slice,
-        Mechanism::Watch,
+        Mechanism::ObserveOnly,
     ])
 }
 
@@ -83,181 +78,150 @@ fn aging() -> impl Strategy<Value = Option<Aging>> {
     proptest::option::of(aging.prop_map(|(after, grant)| Aging { after, grant }))
 }
 
-fn step(gangs: bool) -> impl Strategy<Value = Step> {
-    let (device, task, queue) = (|| 0..DEVICES, || 0..TASKS, || 0..QUEUES);
+fn event(gangs: bool) -> impl Strategy<Value = Event> {
+    let device = || (0..DEVICES).prop_map(DeviceId);
+    let task = || (0..TASKS).prop_map(TaskId);
+    let queue = || (0..QUEUES).prop_map(QueueId);
     prop_oneof![
-        2 => (device(), mechanism()).prop_map(|(id, kind)| Step::AddDevice(id, kind)),
-        1 => device().prop_map(Step::DropDevice),
-        // Turns last twenty switches, and everybody has to come in the time that is looked at.
-        2 => (device(), 1..2_000_u64).prop_map(|(id, us)| Step::Cost(id, us)),
-        4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::AddTask(id, traits)),
-        4 => (task(), traits(gangs)).prop_map(|(id, traits)| Step::ChangeTask(id, traits)),
-        2 => (task(), any::<bool>()).prop_map(|(id, off)| Step::SuspendTask(id, off)),
-        1 => task().prop_map(Step::DropTask),
-        8 => (queue(), task(), device(), proptest::bool::weighted(0.2))
-            .prop_map(|(id, task, device, stopped)| Step::AddQueue(id, task, device, stopped)),
+        2 => (device(), mechanism()).prop_map(|(device, kind)| appeared(device, kind)),
+        1 => device().prop_map(|device| Event::DeviceVanished { device }),
+        // Turns last twenty switches, and every queue has to run in the observed time.
+        2 => (device(), 1..2_000_u64).prop_map(|(device, us)| {
+            let [preempt_cost, resume_cost] = [us, us / 2].map(Duration::from_micros);
+            Event::DeviceCost { device, preempt_cost, resume_cost }
+        }),
+        4 => (task(), attr(gangs)).prop_map(|(task, attr)| Event::TaskAppeared { task, attr }),
+        4 => (task(), attr(gangs)).prop_map(|(task, attr)| Event::TaskChanged { task, attr }),
+        2 => (task(), any::<bool>())
+            .prop_map(|(task, suspended)| Event::TaskSuspended { task, suspended }),
+        1 => task().prop_map(|task| Event::TaskVanished { task }),
+        8 => (queue(), task(), device(), proptest::bool::weighted(0.2)).prop_map(
+            |(queue, task, device, stopped)| Event::QueueAppeared { queue, task, device, stopped }
+        ),
         3 => (queue(), proptest::option::of(priority()))
-            .prop_map(|(id, priority)| Step::ChangeQueue(id, priority)),
-        2 => (queue(), any::<bool>()).prop_map(|(id, off)| Step::SuspendQueue(id, off)),
-        1 => queue().prop_map(Step::DropQueue),
-        20 => queue().prop_map(Step::Work),
-        5 => queue().prop_map(Step::Fetch),
-        10 => queue().prop_map(Step::Finish),
+            .prop_map(|(queue, priority)| Event::QueueChanged { queue, priority }),
+        2 => (queue(), any::<bool>())
+            .prop_map(|(queue, suspended)| Event::QueueSuspended { queue, suspended }),
+        1 => queue().prop_map(|queue| Event::QueueVanished { queue }),
         4 => (task(), proptest::option::of(duration(1..20_000)))
-            .prop_map(|(id, deadline)| Step::HintBegin(id, deadline)),
-        3 => task().prop_map(Step::HintEnd),
-        20 => (any::<Index>(), proptest::bool::weighted(0.15))
-            .prop_map(|(which, fails)| Step::Complete(which, fails)),
-        1 => queue().prop_map(Step::Completions),
-        15 => prop_oneof![duration(0..200), duration(1_000..150_000)].prop_map(Step::Wait),
-        1 => (select(PolicyKind::ALL.to_vec()), aging())
-            .prop_map(|(policy, aging)| Step::Configure(policy, aging)),
+            .prop_map(|(task, deadline)| Event::HintBegin { task, deadline }),
+        3 => task().prop_map(|task| Event::HintEnd { task }),
     ]
 }
 
-/// A world with something in it, so that most steps mean something.
-fn furnished(config: Config, devices: &[Mechanism], tasks: &[TaskTraits]) -> World {
-    let mut world = World::new(config);
+fn appeared(device: DeviceId, mechanism: Mechanism) -> Event {
+    Event::DeviceAppeared { device, capabilities: capabilities(mechanism) }
+}
+
+fn step(gangs: bool) -> impl Strategy<Value = Step> {
+    let rings = [(4, RingChange::Submit), (1, RingChange::Fetch), (2, RingChange::Finish)];
+    let ring = proptest::strategy::Union::new_weighted(
+        rings.map(|(weight, change)| (weight, Just(change))).to_vec(),
+    );
+    prop_oneof![
+        37 => event(gangs).prop_map(Step::Deliver),
+        35 => (0..QUEUES, ring).prop_map(|(slot, change)| Step::Ring(slot, change)),
+        20 => (any::<Index>(), proptest::bool::weighted(0.15))
+            .prop_map(|(which, fails)| Step::Complete(which, fails)),
+        1 => (0..QUEUES).prop_map(Step::Completions),
+        15 => prop_oneof![duration(0..200), duration(1_000..150_000)].prop_map(Step::Wait),
+        1 => any_config().prop_map(Step::Configure),
+    ]
+}
+
+/// A model with devices, tasks and queues, so that most steps have an effect.
+fn furnished(config: Config, devices: &[Mechanism], tasks: &[SchedAttr]) -> Model {
+    let mut model = Model::new(config);
     for (id, &mechanism) in (0..).zip(devices) {
-        world.tell(Event::DeviceAppeared {
-            device: DeviceId(id),
-            capabilities: capabilities(mechanism),
-        });
+        model.deliver(appeared(DeviceId(id), mechanism));
     }
-    for (id, &traits) in (0..).zip(tasks) {
-        let weight = traits.weight.max(1);
-        world.tell(Event::TaskAppeared {
-            task: TaskId(id),
-            traits: TaskTraits { weight, ..traits },
-        });
+    for (id, &attr) in (0..).zip(tasks) {
+        let weight = attr.weight.max(1);
+        model.deliver(Event::TaskAppeared { task: TaskId(id), attr: SchedAttr { weight, ..attr } });
     }
     for id in 0..QUEUES - 2 {
         let devices = u64::try_from(devices.len()).unwrap();
-        world.tell(Event::QueueAppeared {
+        model.deliver(Event::QueueAppeared {
             queue: QueueId(id),
             task: TaskId(id % u64::try_from(tasks.len()).unwrap()),
             device: DeviceId(u32::try_from(id / 2 % devices).unwrap()),
             stopped: false,
         });
     }
-    world
+    model
 }
 
-/// The queue in a slot, or the next one that might be. The world hands out a name only once.
-fn name(world: &World, slot: u64) -> QueueId {
+/// The queue in a slot, or the next one that might be: the model uses an identifier only once.
+fn in_slot(model: &Model, slot: u64) -> QueueId {
     let mut names = (0..).map(|round| QueueId(slot + round * QUEUES));
     let free =
-        |queue: &QueueId| world.queues.contains_key(queue) || !world.announced.contains(queue);
-    names.find(free).expect("names without end")
+        |queue: &QueueId| model.queues.contains_key(queue) || !model.announced.contains(queue);
+    names.find(free).expect("identifiers without end")
 }
 
-fn take(world: &mut World, step: Step) {
+/// Replaces a slot by the queue in it.
+fn resolve(model: &Model, mut event: Event) -> Event {
+    if let Event::QueueAppeared { queue, .. }
+    | Event::QueueChanged { queue, .. }
+    | Event::QueueSuspended { queue, .. }
+    | Event::QueueVanished { queue } = &mut event
+    {
+        *queue = in_slot(model, queue.0);
+    }
+    if let Event::QueueAppeared { device, stopped, .. } = &mut event {
+        // No earlier scheduler stopped a queue where none can be stopped.
+        *stopped &= model.devices.get(device) != Some(&Mechanism::ObserveOnly);
+    }
+    event
+}
+
+fn take(model: &mut Model, step: Step) {
     match step {
-        Step::AddDevice(id, mechanism) => world.tell(Event::DeviceAppeared {
-            device: DeviceId(id),
-            capabilities: capabilities(mechanism),
-        }),
-        Step::DropDevice(id) => world.tell(Event::DeviceVanished { device: DeviceId(id) }),
-        Step::Cost(id, us) => world.tell(Event::DeviceCost {
-            device: DeviceId(id),
-            preempt_cost: Duration::from_micros(us),
-            resume_cost: Duration::from_micros(us / 2),
-        }),
-        Step::AddTask(id, traits) => world.tell(Event::TaskAppeared { task: TaskId(id), traits }),
-        Step::ChangeTask(id, traits) => world.tell(Event::TaskChanged { task: TaskId(id), traits }),
-        Step::SuspendTask(id, suspended) => {
-            world.tell(Event::TaskSuspended { task: TaskId(id), suspended });
-        }
-        Step::DropTask(id) => world.tell(Event::TaskVanished { task: TaskId(id) }),
-        Step::AddQueue(slot, task, device, stopped) => {
-            let queue = name(world, slot);
-            let watched = world.devices.get(&DeviceId(device)) == Some(&Mechanism::Watch);
-            world.tell(Event::QueueAppeared {
-                queue,
-                task: TaskId(task),
-                device: DeviceId(device),
-                // Nobody before us stopped anything where nothing can be stopped.
-                stopped: stopped && !watched,
-            });
-        }
-        Step::ChangeQueue(slot, priority) => {
-            let queue = name(world, slot);
-            world.tell(Event::QueueChanged { queue, priority });
-        }
-        Step::SuspendQueue(slot, suspended) => {
-            let queue = name(world, slot);
-            world.tell(Event::QueueSuspended { queue, suspended });
-        }
-        Step::DropQueue(slot) => {
-            let queue = name(world, slot);
-            world.tell(Event::QueueVanished { queue });
-        }
-        Step::Work(slot) => change_ring(world, slot, Ring::Full),
-        Step::Fetch(slot) => change_ring(world, slot, Ring::Fetched),
-        Step::Finish(slot) => change_ring(world, slot, Ring::Done),
-        Step::HintBegin(id, deadline) => {
-            world.tell(Event::HintBegin { task: TaskId(id), deadline })
-        }
-        Step::HintEnd(id) => world.tell(Event::HintEnd { task: TaskId(id) }),
+        Step::Deliver(event) => model.deliver(resolve(model, event)),
+        Step::Ring(slot, change) => change_ring(model, slot, change),
         Step::Complete(which, fails) => {
-            let waiting: Vec<QueueId> = world.in_flight.keys().copied().collect();
+            let waiting: Vec<QueueId> = model.in_flight.keys().copied().collect();
             if !waiting.is_empty() {
-                world.complete(*which.get(&waiting), fails);
+                model.complete(*which.get(&waiting), fails);
             }
         }
         Step::Completions(slot) => {
-            let queue = name(world, slot);
-            if !world.in_flight.contains_key(&queue) {
-                world.tell(Event::Preempted { queue });
-                world.tell(Event::Resumed { queue });
+            let queue = in_slot(model, slot);
+            if !model.in_flight.contains_key(&queue) {
+                model.deliver(Event::Preempted { queue });
+                model.deliver(Event::Resumed { queue });
             }
         }
-        Step::Wait(duration) => world.wait(duration),
-        Step::Configure(policy, aging) => {
-            world.set_config(Config { policy, aging, ..Config::default() })
-        }
+        Step::Wait(duration) => model.wait(duration),
+        Step::Configure(config) => model.set_config(config),
     }
-    world.drain();
+    model.drain();
 }
 
-enum Ring {
-    Full,
-    Fetched,
-    Done,
-}
-
-fn change_ring(world: &mut World, slot: u64, ring: Ring) {
-    let queue = name(world, slot);
-    if let Some(truth) = world.queues.get_mut(&queue) {
-        match ring {
-            Ring::Full => {
-                truth.ring.put += 1;
-                truth.ring.running = None;
-            }
-            Ring::Fetched if !truth.off => {
-                truth.ring.get = truth.ring.put;
-                truth.ring.running = None;
-            }
-            Ring::Done if !truth.off => {
-                truth.ring.get = truth.ring.put;
-                truth.ring.running = Some(false);
-            }
-            Ring::Fetched | Ring::Done => {}
+fn change_ring(model: &mut Model, slot: u64, change: RingChange) {
+    let queue = in_slot(model, slot);
+    if let Some(truth) = model.queues.get_mut(&queue) {
+        let ring = &mut truth.ring;
+        match change {
+            RingChange::Submit => (ring.put, ring.running) = (ring.put + 1, None),
+            RingChange::Fetch if !truth.off => (ring.get, ring.running) = (ring.put, None),
+            RingChange::Finish if !truth.off => (ring.get, ring.running) = (ring.put, Some(false)),
+            RingChange::Fetch | RingChange::Finish => {}
         }
         truth.work = truth.ring.has_work();
     }
-    world.observe(queue);
+    model.observe(queue);
 }
 
-/// Puts everybody into the low class: shares are fair within a class.
-fn make_equal(world: &mut World) {
-    for (task, traits) in world.tasks.clone() {
-        let priority = Priority::new(traits.priority.level() % (Priority::LEVELS / 2)).unwrap();
-        world.tell(Event::TaskChanged { task, traits: TaskTraits { priority, ..traits } });
+/// Puts every task into the low class: shares are fair within a class.
+fn make_equal(model: &mut Model) {
+    for (task, attr) in model.tasks.clone() {
+        let priority = Priority::new(attr.priority.level() % (Priority::LEVELS / 2)).unwrap();
+        model.deliver(Event::TaskChanged { task, attr: SchedAttr { priority, ..attr } });
     }
-    let queues: Vec<QueueId> = world.scheduler.queue_ids().collect();
+    let queues: Vec<QueueId> = model.scheduler.queue_ids().collect();
     for queue in queues {
-        world.tell(Event::QueueChanged { queue, priority: None });
+        model.deliver(Event::QueueChanged { queue, priority: None });
     }
 }
 
@@ -265,12 +229,12 @@ fn config(policy: PolicyKind, aging: Option<Aging>) -> Config {
     Config { policy, aging, ..Config::default() }
 }
 
-fn any_world(gangs: bool) -> impl Strategy<Value = (Config, Vec<Mechanism>, Vec<TaskTraits>)> {
-    (
-        (select(PolicyKind::ALL.to_vec()), aging()).prop_map(|(kind, aging)| config(kind, aging)),
-        proptest::collection::vec(mechanism(), 1..3),
-        proptest::collection::vec(traits(gangs), 1..6),
-    )
+fn any_config() -> impl Strategy<Value = Config> {
+    (select(PolicyKind::ALL.to_vec()), aging()).prop_map(|(kind, aging)| config(kind, aging))
+}
+
+fn mechanisms() -> impl Strategy<Value = Vec<Mechanism>> {
+    proptest::collection::vec(mechanism(), 1..3)
 }
 
 /// Four times as many cases as usual; `PROPTEST_CASES` makes it more.
@@ -283,57 +247,59 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn nothing_that_happens_breaks_it(
-        (config, devices, tasks) in any_world(true),
+    fn no_sequence_of_events_breaks_an_invariant(
+        config in any_config(),
+        devices in mechanisms(),
+        tasks in proptest::collection::vec(attr(true), 1..6),
         steps in proptest::collection::vec(step(true), 0..100),
     ) {
-        let mut world = furnished(config, &devices, &tasks);
+        let mut model = furnished(config, &devices, &tasks);
         for step in steps {
-            take(&mut world, step);
+            take(&mut model, step);
         }
-        liveness::check_suspended(&mut world);
-        liveness::calm_down(&mut world);
-        liveness::check_rest(&world);
+        liveness::check_suspended(&mut model);
+        liveness::calm_down(&mut model);
+        liveness::check_rest(&model);
     }
 
     #[test]
-    fn strict_priority_ends_with_the_highest_running(
-        devices in proptest::collection::vec(mechanism(), 1..3),
-        tasks in proptest::collection::vec(traits(false), 1..6),
+    fn strict_priority_converges_to_the_highest_queues_running(
+        devices in mechanisms(),
+        tasks in proptest::collection::vec(attr(false), 1..6),
         steps in proptest::collection::vec(step(false), 0..100),
     ) {
         let strict = config(PolicyKind::Strict, None);
-        let mut world = furnished(strict, &devices, &tasks);
+        let mut model = furnished(strict, &devices, &tasks);
         for step in steps {
-            take(&mut world, step);
+            take(&mut model, step);
         }
-        world.set_config(strict);
-        liveness::calm_down(&mut world);
-        liveness::check_rest(&world);
-        liveness::check_strict(&world);
+        model.set_config(strict);
+        liveness::calm_down(&mut model);
+        liveness::check_rest(&model);
+        liveness::check_strict(&model);
     }
 
     #[test]
-    fn under_fair_share_everybody_runs(
-        devices in proptest::collection::vec(mechanism(), 1..3),
-        tasks in proptest::collection::vec(traits(true), 1..6),
+    fn under_fair_share_every_queue_runs(
+        devices in mechanisms(),
+        tasks in proptest::collection::vec(attr(true), 1..6),
         steps in proptest::collection::vec(step(true), 0..60),
     ) {
         let fair = config(PolicyKind::Fair, None);
-        let mut world = furnished(fair, &devices, &tasks);
+        let mut model = furnished(fair, &devices, &tasks);
         for step in steps {
-            take(&mut world, step);
+            take(&mut model, step);
         }
-        world.set_config(fair);
-        make_equal(&mut world);
-        liveness::calm_down(&mut world);
-        liveness::check_everybody_runs(&mut world);
+        model.set_config(fair);
+        make_equal(&mut model);
+        liveness::calm_down(&mut model);
+        liveness::check_every_queue_runs(&mut model);
     }
 }
 
 #[test]
-fn a_gang_and_a_hint_do_not_ping_pong() {
-    let t = |priority: u8, deadline: Option<u64>, gang: Option<u64>| TaskTraits {
+fn a_gang_and_a_hint_do_not_preempt_each_other_for_ever() {
+    let t = |priority: u8, deadline: Option<u64>, gang: Option<u64>| SchedAttr {
         priority: Priority::new(priority).unwrap(),
         weight: 1,
         deadline: deadline.map(Duration::from_nanos),
@@ -346,28 +312,33 @@ fn a_gang_and_a_hint_do_not_ping_pong() {
         t(0, None, None),
         t(8, None, Some(0)),
     ];
-    let mut world = furnished(config(PolicyKind::Fair, None), &[Mechanism::Slice], &tasks);
-    let cs = |w: &mut World, i: usize| {
-        let waiting: Vec<QueueId> = w.in_flight.keys().copied().collect();
-        if !waiting.is_empty() {
-            let at = i * waiting.len() / 6;
-            w.complete(waiting[at], false);
-        }
-        w.drain();
+    let mut model = furnished(config(PolicyKind::Fair, None), &[Mechanism::Slice], &tasks);
+    let deliver = |model: &mut Model, event| take(model, Step::Deliver(event));
+    let hint = |model: &mut Model, task| {
+        deliver(model, Event::HintBegin { task: TaskId(task), deadline: None });
     };
-    take(&mut world, Step::AddDevice(0, Mechanism::Stop));
-    take(&mut world, Step::HintBegin(1, None));
-    take(&mut world, Step::AddQueue(0, 0, 0, false));
-    take(&mut world, Step::HintBegin(0, None));
-    cs(&mut world, 0);
-    cs(&mut world, 0);
-    take(&mut world, Step::HintBegin(4, None));
-    cs(&mut world, 3);
-    take(&mut world, Step::Wait(Duration::from_nanos(10_000_000)));
-    cs(&mut world, 2);
-    take(&mut world, Step::Work(2));
-    cs(&mut world, 2);
-    take(&mut world, Step::Work(0));
-    world.set_config(config(PolicyKind::Fair, None));
-    liveness::calm_down(&mut world);
+    let submit = |model: &mut Model, slot| take(model, Step::Ring(slot, RingChange::Submit));
+    let complete = |model: &mut Model, sixth: usize| {
+        let waiting: Vec<QueueId> = model.in_flight.keys().copied().collect();
+        if !waiting.is_empty() {
+            model.complete(waiting[sixth * waiting.len() / 6], false);
+        }
+        model.drain();
+    };
+    deliver(&mut model, appeared(DeviceId(0), Mechanism::Stop));
+    hint(&mut model, 1);
+    let (queue, task, device) = (QueueId(0), TaskId(0), DeviceId(0));
+    deliver(&mut model, Event::QueueAppeared { queue, task, device, stopped: false });
+    hint(&mut model, 0);
+    complete(&mut model, 0);
+    complete(&mut model, 0);
+    hint(&mut model, 4);
+    complete(&mut model, 3);
+    take(&mut model, Step::Wait(Duration::from_millis(10)));
+    complete(&mut model, 2);
+    submit(&mut model, 2);
+    complete(&mut model, 2);
+    submit(&mut model, 0);
+    model.set_config(config(PolicyKind::Fair, None));
+    liveness::calm_down(&mut model);
 }

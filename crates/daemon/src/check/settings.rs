@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpreempt_core::config::{Aging, PolicyKind};
+use gpreempt_core::config::Aging;
 
 use crate::accounts::RAISING_GROUP;
 use crate::config::{Config, SchedulerConfig};
@@ -11,16 +11,6 @@ use crate::verdict::open_to_all;
 /// One sentence for each thing that was or could have been set.
 pub(super) fn sentences(config: &Config, socket: &Path) -> Vec<String> {
     let core = &config.scheduler.core;
-    let policy = match core.policy {
-        PolicyKind::Strict => "the highest priority runs, equals share the device",
-        PolicyKind::RoundRobin => "the highest priority runs, equals take turns",
-        PolicyKind::Deadline => {
-            "the high class runs before the low one, within a class the earliest deadline first"
-        }
-        PolicyKind::Fair => {
-            "the high class runs before the low one, within a class in proportion to weights"
-        }
-    };
     let aging = match core.aging {
         None => "Aging is off: under constant important work the others may wait for ever.".into(),
         Some(Aging { after, grant }) => {
@@ -47,7 +37,7 @@ pub(super) fn sentences(config: &Config, socket: &Path) -> Vec<String> {
     };
     let service = &config.service;
     vec![
-        format!("Policy {}: {policy}.", core.policy),
+        format!("Policy {}: {}.", core.policy, core.policy.description()),
         format!(
             "Rings are read every {}, processes looked for every {} at the least.",
             core.interval, service.rescan

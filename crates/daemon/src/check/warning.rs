@@ -84,17 +84,12 @@ fn open_to_everybody(rule: &Rule, wish: Wish) -> Option<String> {
 }
 
 fn without_effect(rule: &Rule, wish: Wish, policy: PolicyKind) -> Option<String> {
-    let idle = match policy {
-        PolicyKind::Strict | PolicyKind::RoundRobin if wish.weight.is_some() => "weight",
-        PolicyKind::Deadline if wish.weight.is_some() => "weight",
-        PolicyKind::Strict | PolicyKind::RoundRobin | PolicyKind::Fair
-            if wish.deadline.is_some() =>
-        {
-            "deadline_us"
-        }
-        PolicyKind::Strict | PolicyKind::RoundRobin | PolicyKind::Deadline | PolicyKind::Fair => {
-            return None;
-        }
+    let idle = if wish.weight.is_some() && !policy.policy().uses_weights() {
+        "weight"
+    } else if wish.deadline.is_some() && !policy.policy().uses_deadlines() {
+        "deadline_us"
+    } else {
+        return None;
     };
     Some(format!("{}: {idle} has no effect under policy {policy}.", rule.label))
 }

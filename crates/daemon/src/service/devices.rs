@@ -14,10 +14,10 @@ pub(crate) mod queue_suspensions;
 use std::collections::BTreeSet;
 
 use gpreempt_core::config::Config;
-use gpreempt_core::driver::Driver;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{DeviceId, TaskId};
 use gpreempt_core::scheduler::Scheduler;
+use gpreempt_core::scheduler_loop::SchedulerLoop;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::controller::Waker;
 use gpreempt_device::keeper::monotonic_ns;
@@ -33,7 +33,7 @@ use queue_suspensions::{Condition, QueueSuspensions};
 /// The scheduler, the controllers it commands, and the queue suspensions of all sessions.
 #[derive(Debug)]
 pub(crate) struct Devices {
-    pub(crate) driver: Driver,
+    pub(crate) driver: SchedulerLoop,
     pub(crate) backends: Backends,
     pub(crate) queue_suspensions: QueueSuspensions,
     /// Worker threads of controllers wake the loop through it.
@@ -43,7 +43,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    pub(crate) fn new(driver: Driver, backends: Backends, waker: Waker) -> Self {
+    pub(crate) fn new(driver: SchedulerLoop, backends: Backends, waker: Waker) -> Self {
         let queue_suspensions = QueueSuspensions::default();
         Self { driver, backends, queue_suspensions, waker, is_changed: false }
     }
@@ -60,7 +60,7 @@ impl Devices {
 
     /// Delivers an event to the scheduler at once.
     pub(crate) fn tell(&mut self, event: Event, log: &mut Log) {
-        if let Err(error) = self.driver.tell(instant(monotonic_ns()), event) {
+        if let Err(error) = self.driver.deliver(instant(monotonic_ns()), event) {
             log.error(format_args!("the scheduler does not believe {event:?}: {error}"));
         }
     }
@@ -104,7 +104,8 @@ impl Devices {
         };
         for (queue, suspended) in self.queue_suspensions.settle(now_ns, look) {
             // The scheduler refuses this only for a queue that is gone, which needs no event.
-            let _ = self.driver.tell(instant(now_ns), Event::QueueSuspended { queue, suspended });
+            let _ =
+                self.driver.deliver(instant(now_ns), Event::QueueSuspended { queue, suspended });
             self.is_changed = true;
         }
     }

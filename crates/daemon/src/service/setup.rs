@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
-use gpreempt_core::driver::Driver;
+use gpreempt_core::scheduler_loop::SchedulerLoop;
 use gpreempt_device::controller::Waker;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::ledger::Ledger;
@@ -147,7 +147,7 @@ impl Service {
             None => Orders::load(guard.root()),
         };
         problem.into_iter().for_each(|problem| log.warn(problem));
-        let driver = Driver::new(config.scheduler.core)?;
+        let driver = SchedulerLoop::new(config.scheduler.core)?;
         let rules = match &options.private {
             Some(private) => Rules::of_private(config, accounts, private.rules()),
             None => Rules::new(config, accounts),

@@ -84,7 +84,7 @@ fn a_rule_may_distrust_the_environment() {
 fn whoever_nobody_mentions_gets_the_default_or_is_left_alone() {
     assert_eq!(shown(DEFAULT, "other", &[]), "priority 3 (default_priority)");
     let unknown = verdict("", MayRaise::Root, "other", &[]);
-    assert_eq!((unknown.traits(), &unknown.outcome), (None, &Outcome::Unknown));
+    assert_eq!((unknown.attr(), &unknown.outcome), (None, &Outcome::Unknown));
     // A rule that only distrusts says nothing of the process.
     let head = "[[rule]]\ncommand = \"quiet\"\ntrust_env = false\n";
     let unknown = verdict(head, MayRaise::Root, "quiet", &[("GPREEMPT_PRIORITY", "1")]);
@@ -95,7 +95,7 @@ fn whoever_nobody_mentions_gets_the_default_or_is_left_alone() {
 fn only_some_may_raise_themselves_above_seven() {
     let ask = |head, may, level| {
         let verdict = verdict(head, may, "other", &[("GPREEMPT_PRIORITY", level)]);
-        (verdict.traits().unwrap().priority.level(), verdict.notes.concat())
+        (verdict.attr().unwrap().priority.level(), verdict.notes.concat())
     };
     let lowered = "GPREEMPT_PRIORITY asks for 15 and gets 7: above that is for root and the group \
                    gpreempt, and its user is neither.";
@@ -130,12 +130,12 @@ fn an_environment_that_is_hidden_is_said_to_be() {
 
 #[test]
 fn the_scheduler_is_told_what_was_decided() {
-    let traits = verdict("", MayRaise::No, "serve", &[("GPREEMPT_DEADLINE_US", "70")]).traits();
-    let expected = TaskTraits {
+    let attr = verdict("", MayRaise::No, "serve", &[("GPREEMPT_DEADLINE_US", "70")]).attr();
+    let expected = SchedAttr {
         priority: Priority::new(12).unwrap(),
         weight: 5,
         deadline: Some(Duration::from_micros(70)),
         gang: None,
     };
-    assert_eq!(traits, Some(expected));
+    assert_eq!(attr, Some(expected));
 }

@@ -148,7 +148,7 @@ fn a_list_that_replaces_another_forgets_nothing() {
 #[test]
 fn what_is_gone_is_no_fault_of_the_device_and_what_cannot_be_reached_is_not_gone() {
     let denied = LookError::Denied { pid: 1, advice: String::new() };
-    assert_eq!(ActError::Look(denied).fault(), Fault::UNASKED);
+    assert_eq!(ActError::Look(denied).fault(), Fault::NOT_SENT);
     assert_eq!(ActError::Changed(1).fault(), Fault::Gone);
     assert_eq!(ActError::from(ProcessError::Gone(1)).fault(), Fault::Gone);
     assert_eq!(ActError::EmulatedSilent(1).fault(), Fault::TimedOut);

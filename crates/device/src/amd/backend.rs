@@ -24,8 +24,8 @@ use std::io;
 use std::sync::mpsc::Receiver;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
@@ -72,7 +72,7 @@ pub struct AmdBackend {
     /// All processes at once, on a patched KFD.
     fleet: Option<Fleet>,
     /// Whether the kernel schedules, and we do not.
-    is_yielded: bool,
+    is_externally_scheduled: bool,
     /// What is said while the list of all queues is gone.
     unlisted: Option<String>,
     /// In which way queues are stopped, if the kernel does not schedule and if it does.
@@ -127,12 +127,12 @@ impl AmdBackend {
         }
         let (reports, incoming) = Reporter::new(waker);
         let scout = Scout::start(site.clone(), reports.clone())?;
-        let is_yielded = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
+        let is_externally_scheduled = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
         let fleet = match site.own_calls {
             OwnCalls::Absent => None,
             OwnCalls::Denied | OwnCalls::Usable => {
                 let (site, ledger, reports) = (site.clone(), ledger.clone(), reports.clone());
-                Some(Fleet::start(site, ledger, reports, is_yielded)?)
+                Some(Fleet::start(site, ledger, reports, is_externally_scheduled)?)
             }
         };
         let ways = [false, true].map(|schedules| site.way_if(schedules));
@@ -155,12 +155,12 @@ impl AmdBackend {
             numbering,
             scout,
             fleet,
-            is_yielded: false,
+            is_externally_scheduled: false,
             unlisted: None,
             ways,
         };
-        if is_yielded {
-            new.set_yielded(true);
+        if is_externally_scheduled {
+            new.set_externally_scheduled(true);
         }
         Ok(new)
     }
@@ -190,7 +190,7 @@ impl AmdBackend {
                         adopted.limit = limit;
                     }
                 }
-                Report::KernelSchedules(schedules) => self.set_yielded(schedules),
+                Report::KernelSchedules(schedules) => self.set_externally_scheduled(schedules),
                 Report::OwnCalls(own_calls) => self.set_own_calls(own_calls),
                 Report::Unlisted(sentence) => self.set_unlisted(sentence),
                 Report::Rings(process) => self.take_readings(process),
@@ -333,7 +333,7 @@ fn capabilities(site: &Site, gfx: Gfx) -> Capabilities {
     let cost = if gfx.moves_single_queues() { 300 } else { 1000 };
     Capabilities {
         mechanism: mechanism(site, gfx),
-        level: Level::Switch,
+        level: PreemptLevel::Interrupt,
         preempt_cost: Duration::from_micros(cost),
         resume_cost: Duration::from_micros(cost),
         // What was fetched may still run.
@@ -349,7 +349,7 @@ fn mechanism(site: &Site, gfx: Gfx) -> Mechanism {
     let can_suspend = abilities.is_ok_and(|can| can.suspend) && gfx.knows_debuggers();
     let can_pause = abilities.is_ok_and(|can| can.pause) && site.powers.may_checkpoint();
     let can_call = site.own_calls == OwnCalls::Usable;
-    if can_call || can_suspend || can_pause { Mechanism::Stop } else { Mechanism::Watch }
+    if can_call || can_suspend || can_pause { Mechanism::Stop } else { Mechanism::ObserveOnly }
 }
 
 /// What is shown of a ring that cannot be read: it is taken to be busy all the time.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;

@@ -15,9 +15,9 @@ use std::io;
 use std::sync::mpsc::Receiver;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
-use gpreempt_core::command::Command;
-use gpreempt_core::event::{Event, Fault, TaskTraits};
+use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
+use gpreempt_core::event::{Event, Fault, SchedAttr};
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
@@ -40,7 +40,7 @@ use worker::{Report, Worker};
 /// time is longer than a switch, because what was fetched may still wait for one.
 const CAPABILITIES: Capabilities = Capabilities {
     mechanism: Mechanism::Slice,
-    level: Level::Switch,
+    level: PreemptLevel::Interrupt,
     preempt_cost: Duration::from_micros(800),
     resume_cost: Duration::from_micros(500),
     quiet: Duration::from_millis(2),
@@ -337,8 +337,8 @@ impl UnadoptedProcesses for NvidiaBackend {
         let task = TaskId(self.next_others);
         self.next_others -= 1;
         self.others = Some(task);
-        let traits = TaskTraits { priority, ..TaskTraits::default() };
-        self.events.push_back(Event::TaskAppeared { task, traits });
+        let attr = SchedAttr { priority, ..SchedAttr::default() };
+        self.events.push_back(Event::TaskAppeared { task, attr });
         for device in 0..self.devices.len() {
             self.add_queue(task, device, Target::Others(task));
         }

@@ -1,6 +1,6 @@
 //! Two processes, one of them more important than the other.
 
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_device::controller::{Controller, Note};
 use gpreempt_device::journal::Journal;
 use gpreempt_stage::{Emulator, Load, until};
@@ -57,7 +57,7 @@ fn the_less_important_one_is_stopped_in_the_middle_of_kernels_and_goes_on() {
     station.run_until("it was stopped in the middle of kernels, for the other one", |station| {
         let Some(queue) = station.queue(low_task) else { return false };
         let completed = high_page.read().completed;
-        match (queue.standing == Standing::Off, off_at) {
+        match (queue.run_state == RunState::Off, off_at) {
             (true, None) => {
                 off_at = Some(completed);
                 in_the_middle += i32::from(queue.ring.running == Some(true));
@@ -71,14 +71,14 @@ fn the_less_important_one_is_stopped_in_the_middle_of_kernels_and_goes_on() {
         in_the_middle >= 3 && served >= 3
     });
     let queue = station.queue(low_task).unwrap();
-    assert!(queue.account.preempts >= 3, "{queue:?}");
-    assert_eq!(station.queue(high_task).unwrap().account.preempts, 0);
+    assert!(queue.totals.preempts >= 3, "{queue:?}");
+    assert_eq!(station.queue(high_task).unwrap().totals.preempts, 0);
     let before = control.usage(low_ring).unwrap().completed;
     station.run_until("it goes on", |_| control.usage(low_ring).unwrap().completed > before + 1);
 
     // Released while it is stopped, it goes on all the same.
     station.run_until("it is stopped", |station| {
-        station.queue(low_task).is_some_and(|queue| queue.standing == Standing::Off)
+        station.queue(low_task).is_some_and(|queue| queue.run_state == RunState::Off)
     });
     assert!(control.usage(low_ring).unwrap().is_stopped);
     assert!(is_changed(&station, &low));

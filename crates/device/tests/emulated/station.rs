@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpreempt_core::config::Config;
-use gpreempt_core::driver::Driver;
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::scheduler::QueueView;
+use gpreempt_core::scheduler_loop::SchedulerLoop;
 use gpreempt_core::time::Instant;
 use gpreempt_device::controller::{Controller, Note, Numbering, Waker};
 use gpreempt_device::emulated::EmulatedBackend;
@@ -40,7 +40,7 @@ pub(crate) fn queue_of(control: &mut Control, pid: u32) -> QueueInfo {
 
 /// A running loop.
 pub(crate) struct Station {
-    pub(crate) driver: Driver,
+    pub(crate) driver: SchedulerLoop,
     pub(crate) backend: EmulatedBackend,
     pub(crate) notes: Vec<Note>,
     waker: Waker,
@@ -55,7 +55,7 @@ impl Station {
         let waker = Waker::new().unwrap();
         let (ledger, numbering) = (Ledger::new(session), Numbering::of(0));
         let backend = EmulatedBackend::new(socket.to_owned(), ledger, numbering, waker.clone());
-        let driver = Driver::new(Config::default()).unwrap();
+        let driver = SchedulerLoop::new(Config::default()).unwrap();
         let backend = backend.unwrap();
         Self { driver, backend, notes: Vec::new(), waker, session: folder, tasks: 0 }
     }
@@ -65,10 +65,7 @@ impl Station {
         self.tasks += 1;
         let task = TaskId(self.tasks);
         let priority = Priority::new(priority).unwrap();
-        self.tell(Event::TaskAppeared {
-            task,
-            traits: TaskTraits { priority, ..Default::default() },
-        });
+        self.tell(Event::TaskAppeared { task, attr: SchedAttr { priority, ..Default::default() } });
         let key = ProcessInfo::read(pid).unwrap().key;
         self.backend.adopt(task, key).unwrap();
         task
@@ -113,7 +110,7 @@ impl Station {
     }
 
     fn tell(&mut self, event: Event) {
-        self.driver.tell(now(), event).unwrap();
+        self.driver.deliver(now(), event).unwrap();
     }
 }
 

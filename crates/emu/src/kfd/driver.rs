@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use gpreempt_kfd::abi::block::{self, CriuOperation, GetVersion};
 use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
 use gpreempt_kfd::abi::trap::{DBG_TRAP, RuntimeState};
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use rustix::io::Errno;
 
 use super::rules::Rules;

@@ -16,7 +16,7 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::Call;
 use gpreempt_kfd::abi::trap::RuntimeState;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use rustix::io::Errno;
 
 use super::driver::{Answer, Asked, Caller, Driver, Ticket};

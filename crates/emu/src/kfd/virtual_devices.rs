@@ -10,9 +10,9 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::abi::block::CreateQueue;
-use gpreempt_sim::live::{Call, CallId, LiveEvent, LiveGpu, MemoryId, Progress};
+use gpreempt_sim::external_gpu::{Call, CallId, ExternalGpu, ExternalGpuEvent, MemoryId, Progress};
 use gpreempt_sim::model::{DeviceModel, MachineKind};
-use gpreempt_sim::packet::Packet;
+use gpreempt_sim::ring::Packet;
 use gpreempt_wire::emulated_kfd::{device_of, gpu_id};
 use gpreempt_wire::emulator::ring_page::QueuePage;
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ pub struct VirtualDevices {
 }
 
 struct Inner {
-    gpu: LiveGpu,
+    gpu: ExternalGpu,
     queues: BTreeMap<QueueId, VirtualQueue>,
     last_queue: u64,
     /// Calls that are not through.
@@ -60,7 +60,7 @@ struct VirtualQueue {
 impl VirtualDevices {
     /// That many devices of a model. None if it cannot be preempted.
     pub fn new(model: DeviceModel, count: u32) -> Option<Self> {
-        let gpu = LiveGpu::new(model, MachineKind::Cwsr, count, load_kernels())?;
+        let gpu = ExternalGpu::new(model, MachineKind::Cwsr, count, load_kernels())?;
         let queues = BTreeMap::new();
         let (begun, done) = (BTreeSet::new(), Vec::new());
         let inner = Inner { gpu, queues, last_queue: 0, begun, done, faults: 0 };
@@ -139,11 +139,11 @@ impl Inner {
     fn take_events(&mut self) {
         while let Some(event) = self.gpu.poll_event() {
             match event {
-                LiveEvent::Done(call) | LiveEvent::Gone(call) => {
+                ExternalGpuEvent::Done(call) | ExternalGpuEvent::Gone(call) => {
                     self.begun.remove(&call);
                     self.done.push(call);
                 }
-                LiveEvent::Faulted { queue, .. } => {
+                ExternalGpuEvent::Faulted { queue, .. } => {
                     self.faults += 1;
                     self.queues.remove(&queue);
                 }

@@ -9,7 +9,7 @@ use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Instant;
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::trap::DeviceEntry;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use rustix::io::Errno;
 
 /// What the driver sees of the rest of the world.

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
-use gpreempt_sim::live::Call;
+use gpreempt_sim::external_gpu::Call;
 use gpreempt_wire::emulator::{
     DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
     UsageInfo,

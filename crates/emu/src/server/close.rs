@@ -1,7 +1,7 @@
 //! The end of a connection: a client's queues go with it, what control did stays.
 
 use gpreempt_core::id::{QueueId, TaskId};
-use gpreempt_sim::live::{Call, CallId};
+use gpreempt_sim::external_gpu::{Call, CallId};
 use gpreempt_wire::emulator::Reply;
 
 use super::Server;

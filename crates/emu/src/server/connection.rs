@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 
 use gpreempt_core::id::QueueId;
-use gpreempt_sim::live::MemoryId;
+use gpreempt_sim::external_gpu::MemoryId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use gpreempt_core::time::Instant;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use gpreempt_wire::clock::monotonic;
 use gpreempt_wire::emulated_kfd::message::{Answer, MESSAGE_BYTES_MAX, Question};
 use gpreempt_wire::emulator::ring_page::QueueState;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
-use gpreempt_sim::packet::PACKET_BYTES;
+use gpreempt_sim::ring::PACKET_BYTES;
 use gpreempt_sim::ring::RingPage;
 use gpreempt_wire::emulator::ring_page::{QueuePage, QueueState};
 use gpreempt_wire::emulator::{QueueInfo, Refusal, Reply};
@@ -170,7 +170,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use gpreempt_core::time::Instant;
-    use gpreempt_sim::packet::Packet;
+    use gpreempt_sim::ring::Packet;
     use gpreempt_wire::emulator::launch::Launch;
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the devices did, told to whoever asked or watches.
 
-use gpreempt_sim::live::LiveEvent;
+use gpreempt_sim::external_gpu::ExternalGpuEvent;
 use gpreempt_wire::emulator::ring_page::QueueState;
 use gpreempt_wire::emulator::{Refusal, Reply};
 
@@ -12,13 +12,15 @@ impl Server {
     pub(super) fn report_events(&mut self) {
         while let Some(event) = self.gpu.poll_event() {
             let (call, reply) = match event {
-                LiveEvent::Done(call) | LiveEvent::Gone(call) if Driver::is_ours(call) => {
+                ExternalGpuEvent::Done(call) | ExternalGpuEvent::Gone(call)
+                    if Driver::is_ours(call) =>
+                {
                     self.driver_call_done(call);
                     continue;
                 }
-                LiveEvent::Done(call) => (call, Reply::Done),
-                LiveEvent::Gone(call) => (call, Reply::Refused(Refusal::NoSuchQueue)),
-                LiveEvent::Faulted { queue, .. } => {
+                ExternalGpuEvent::Done(call) => (call, Reply::Done),
+                ExternalGpuEvent::Gone(call) => (call, Reply::Refused(Refusal::NoSuchQueue)),
+                ExternalGpuEvent::Faulted { queue, .. } => {
                     self.forget_queue(queue, QueueState::Faulted);
                     continue;
                 }

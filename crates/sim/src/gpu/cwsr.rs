@@ -1,16 +1,16 @@
 //! AMD: waves are saved to memory on request; the ring stays as it is.
 //!
 //! A queue needs one of the hardware's slots to be served. While there are more queues with work
-//! than slots, they take turns: whoever has been mapped longest is saved and makes room.
+//! than slots, they take turns: the queue that was mapped longest is saved.
 
 use gpreempt_core::id::QueueId;
 
 use super::queue::{HardwareQueue, Residency};
 use super::{Gpu, Notice};
-use crate::agenda::What;
+use crate::event_queue::SimEvent;
 
 impl Gpu {
-    /// A queue with work wants to be mapped.
+    /// Requests a slot for a queue with work.
     pub(super) fn request_slot(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get(&id) else { return };
         let wants = queue.can_run()
@@ -43,7 +43,7 @@ impl Gpu {
         if self.queues.values().filter(|queue| mapped(queue)).count() < slots {
             return true;
         }
-        // A mapped queue without work gives up its slot for nothing.
+        // A mapped queue without work gives up its slot without a save.
         let idle = self
             .queues
             .values_mut()
@@ -61,11 +61,11 @@ impl Gpu {
     fn await_slot_turn(&mut self, device: usize) {
         if !self.devices[device].slot_turn {
             self.devices[device].slot_turn = true;
-            self.agenda.after(self.model.cwsr.quantum, What::SlotTurn { device });
+            self.event_queue.after(self.model.cwsr.quantum, SimEvent::SlotTurn { device });
         }
     }
 
-    /// Queues have waited for a slot long enough: the one mapped longest makes room.
+    /// Saves the queue that was mapped longest, so that a waiting queue gets its slot.
     pub(crate) fn slot_turn(&mut self, device: usize) {
         self.devices[device].slot_turn = false;
         if self.devices[device].slot_waiters.is_empty() {
@@ -87,7 +87,7 @@ impl Gpu {
     }
 
     fn map(&mut self, id: QueueId) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let Some(queue) = self.queues.get_mut(&id).filter(|queue| !queue.stopped) else { return };
         queue.mapped_at = Some(now);
         let waves = queue.saved_waves();
@@ -99,13 +99,13 @@ impl Gpu {
             queue.residency = Residency::Restoring;
             let epoch = queue.epoch;
             let takes = self.restore_time(waves);
-            self.agenda.after(takes, What::Restored { queue: id, epoch });
+            self.event_queue.after(takes, SimEvent::Restored { queue: id, epoch });
         }
         self.track(id);
     }
 
     pub(super) fn begin_save(&mut self, id: QueueId) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let waves = queue.resident_waves();
         self.preemptions += u64::from(waves > 0);
@@ -117,7 +117,7 @@ impl Gpu {
         if let Some(execution) = queue.execution.as_mut() {
             queue.leaving = (execution.save(now), execution.packet.waves);
         }
-        self.agenda.after(takes, What::Saved { queue: id, epoch });
+        self.event_queue.after(takes, SimEvent::Saved { queue: id, epoch });
         self.track(id);
     }
 
@@ -156,7 +156,7 @@ impl Gpu {
         self.consider(id);
     }
 
-    /// Gives the units of a saved or dead context back.
+    /// Releases the units of a saved or dead context.
     pub(super) fn release_units(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let (units, waves) = std::mem::take(&mut queue.leaving);

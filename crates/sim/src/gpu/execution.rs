@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpreempt_core::time::Instant;
 
 use crate::isa::Program;
-use crate::packet::Packet;
+use crate::ring::Packet;
 use crate::wave::{Launch, SAVED_BYTES, Wave};
 
 /// One launch: which of its work-groups are done, running, saved or not begun.
@@ -16,7 +16,7 @@ pub(crate) struct Execution {
     pub(crate) program: Arc<Program>,
     /// Work-groups from here on were never started.
     pub(crate) next_group: u32,
-    /// How often each work-group was finished: once, or something is wrong.
+    /// How often each work-group finished: more than once is a bug.
     pub(crate) finished: Vec<u8>,
     pub(crate) finished_count: u32,
     pub(crate) running: BTreeMap<u32, Group>,
@@ -31,14 +31,11 @@ pub(crate) struct Group {
     pub(crate) waves: Vec<(Wave, WaveState)>,
 }
 
-/// What a wave on a compute unit does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaveState {
-    /// Serves busy time until then.
+    /// Busy until then.
     Busy(Instant),
-    /// Waits for the other waves of its group.
     AtBarrier,
-    /// Done.
     Ended,
 }
 
@@ -63,7 +60,6 @@ impl Execution {
         }
     }
 
-    /// Whether anything is left that could be placed on a unit now.
     pub(crate) fn has_unplaced(&self) -> bool {
         !self.saved.is_empty() || self.next_group < self.packet.groups
     }
@@ -72,12 +68,10 @@ impl Execution {
         self.finished_count == self.packet.groups
     }
 
-    /// Waves on compute units.
     pub(crate) fn resident_waves(&self) -> u64 {
         self.running.len() as u64 * u64::from(self.packet.waves)
     }
 
-    /// Waves in the save area.
     pub(crate) fn saved_waves(&self) -> u64 {
         self.saved.iter().map(|group| u64::from(group.waves)).sum()
     }

@@ -6,19 +6,17 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::time::{Duration, Instant};
 
 use super::execution::Execution;
-use crate::packet::{PACKET_BYTES, Packet};
 use crate::ring::Ring;
+use crate::ring::{PACKET_BYTES, Packet};
 
 /// Whether a queue's waves may be on compute units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Residency {
-    /// No.
     Out,
-    /// On their way from the units to memory.
+    /// Being saved to memory.
     Saving,
-    /// On their way back.
+    /// Being restored.
     Restoring,
-    /// Yes.
     In,
 }
 
@@ -27,48 +25,45 @@ pub(crate) enum Residency {
 pub(crate) struct HardwareQueue {
     pub(crate) device: usize,
     pub(crate) task: usize,
-    /// As the scheduler was told; the hardware does not look at it.
+    /// For the checkers; the hardware does not use it.
     pub(crate) priority: Priority,
     pub(crate) ring: Ring,
-    /// Whether a look into the ring is on the agenda already.
+    /// Whether a fetch is scheduled.
     pub(crate) fetching: bool,
-    /// Fetched and not begun, oldest first.
+    /// Fetched launches that have not begun.
     pub(crate) fetched: VecDeque<Packet>,
     pub(crate) execution: Option<Execution>,
     pub(crate) residency: Residency,
-    /// Tells appointments of the current residency from older ones.
+    /// Distinguishes events of the current residency from older ones.
     pub(crate) epoch: u64,
-    /// Units its waves are just leaving, and waves on each.
+    /// Units from which waves are being saved, and waves on each.
     pub(crate) leaving: (Vec<u32>, u32),
-    /// Somebody waits for its restore.
+    /// A resume waits for its restore.
     pub(crate) resuming: bool,
-    /// Stopped from outside.
+    /// Preempted by a control call.
     pub(crate) stopped: bool,
-    /// Nothing more is fetched from its ring; what was fetched ends.
+    /// Fetching is stopped; fetched launches finish.
     pub(crate) parked: bool,
-    /// The write index at which it was found to be done when it was last stopped.
+    /// The write index at which it was known to be done when it was last preempted.
     pub(crate) known_done: Option<u64>,
-    /// The group's time slice.
     pub(crate) slice: Duration,
     /// A hold keeps the group resident without work.
     pub(crate) held: bool,
-    /// When it was given a hardware slot.
     pub(crate) mapped_at: Option<Instant>,
     /// Every launch the client made, by number; none where the ring is in memory of a client.
     pub(crate) launches: Vec<LaunchRecord>,
     /// Launches that are complete: all below this number, where nothing is executed twice.
     pub(crate) completed: u64,
-    /// Where the papers' design would begin again after a reset.
+    /// The first launch that the reset design submits again.
     pub(crate) kernel_offset: u64,
-    /// Launches not in the ring yet: it was full, or the papers' design is between two resets.
+    /// Launches not in the ring: it was full, or the reset design has preempted the queue.
     pub(crate) backlog: VecDeque<Packet>,
 }
 
-/// What became of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchRecord {
     pub(crate) packet: Packet,
-    /// How often its execution was begun: once, except after a reset.
+    /// How often its execution began: once, except after a reset.
     pub(crate) begun: u32,
     pub(crate) completed: u32,
 }
@@ -100,7 +95,7 @@ impl HardwareQueue {
         }
     }
 
-    /// Takes what was fetched for a launch, unless it cannot be one of this queue's.
+    /// Decodes a fetched packet, unless it cannot be one of this queue's.
     pub(crate) fn admit(
         &self,
         bytes: &[u8; PACKET_BYTES],
@@ -120,35 +115,33 @@ impl HardwareQueue {
         }
     }
 
-    /// What is known of a launch: nothing, where launches are not written down.
+    /// The record of a launch; none where launches are not recorded.
     pub(crate) fn launch_mut(&mut self, number: u64) -> Option<&mut LaunchRecord> {
         let at = usize::try_from(number).ok()?;
         self.launches.get_mut(at)
     }
 
-    /// Whether anything was submitted and is not complete, as the device can know.
+    /// Whether there are launches that are not complete.
     pub(crate) fn has_work(&self) -> bool {
         self.execution.is_some() || !self.fetched.is_empty() || self.ring.pending() > 0
     }
 
-    /// Whether there is anything that it could run.
+    /// Whether there are launches that it may run.
     pub(crate) fn can_run(&self) -> bool {
         self.has_work() && (!self.parked || self.in_flight() > 0)
     }
 
-    /// What a reading of the ring tells where it cannot tell running work from finished work:
-    /// whether a stop interrupted something is known, until the client submits again.
+    /// What a reading of the ring shows where it cannot show running work: whether a preempt
+    /// interrupted a launch, until the client submits again.
     pub(crate) fn known_running(&self) -> Option<bool> {
         let still = self.known_done == Some(self.ring.view(None).put);
         if self.stopped { Some(self.has_work()) } else { still.then_some(false) }
     }
 
-    /// Waves on compute units.
     pub(crate) fn resident_waves(&self) -> u64 {
         self.execution.as_ref().map_or(0, Execution::resident_waves)
     }
 
-    /// Waves in the save area.
     pub(crate) fn saved_waves(&self) -> u64 {
         self.execution.as_ref().map_or(0, Execution::saved_waves)
     }
@@ -159,7 +152,7 @@ impl HardwareQueue {
     }
 }
 
-/// A launch as a stranger wrote it: its place in the ring is its number, and it must fit the
+/// Checks a launch of an external client: its index in the ring is its number, and it must fit the
 /// device.
 fn admit_foreign(
     packet: Packet,
@@ -179,5 +172,5 @@ fn admit_foreign(
     Ok(Packet { number, ..packet })
 }
 
-/// Most work-groups of a launch that a stranger wrote.
+/// The most work-groups of an external launch.
 const GROUPS_MAX: u32 = 1 << 16;

@@ -1,16 +1,15 @@
 //! The original GPreempt and REEF: flag, empty the ring, kill the waves; later submit again.
 //!
-//! What was killed half-way begins again at its first instruction, and because nobody knows how far
-//! the device was, some launches that were complete run a second time. Kept to be compared with.
+//! Killed launches begin again at their first instruction, and some complete ones run a second
+//! time, because the progress of the device is unknown. This design is here for comparison.
 
 use gpreempt_core::id::QueueId;
 
 use super::Gpu;
 use super::queue::Residency;
-use crate::agenda::What;
+use crate::event_queue::SimEvent;
 
 impl Gpu {
-    /// The three steps, at the end of which the queue has nothing on the device.
     pub(super) fn begin_reset(&mut self, id: QueueId) {
         let steps = &self.model.reset;
         let takes = steps.flag + steps.clear + steps.kill;
@@ -18,7 +17,7 @@ impl Gpu {
         queue.stopped = true;
         queue.residency = Residency::Saving;
         let epoch = queue.epoch;
-        self.agenda.after(takes, What::Saved { queue: id, epoch });
+        self.event_queue.after(takes, SimEvent::Saved { queue: id, epoch });
         self.track(id);
     }
 
@@ -47,14 +46,14 @@ impl Gpu {
         self.track(id);
     }
 
-    /// Submits everything from the kernel offset on again, one packet after the other.
+    /// Submits all launches from the kernel offset on again, one after the other.
     pub(super) fn begin_resubmit(&mut self, id: QueueId) {
         let each = self.model.reset.resubmit;
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let launched = (queue.launches.len() - queue.backlog.len()) as u64;
         let count = launched.saturating_sub(queue.kernel_offset);
         let epoch = queue.epoch;
-        self.agenda.after(each.times(count), What::Resubmitted { queue: id, epoch });
+        self.event_queue.after(each.times(count), SimEvent::Resubmitted { queue: id, epoch });
     }
 
     pub(crate) fn finish_resubmit(&mut self, id: QueueId, epoch: u64) {

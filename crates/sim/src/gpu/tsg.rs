@@ -1,9 +1,9 @@
 //! NVIDIA: channel groups on a runlist, one on the engine at a time.
 //!
 //! As measured: a group without work is switched out at once, even for microseconds; a group with
-//! work goes when its slice is over and another has work; a slice begins when the context is
-//! loaded, so two groups with tiny slices spend all their time switching; every change of the
-//! runlist ends the current slice; a hold counts as work.
+//! work is switched out when its slice is over and another has work; a slice begins when the
+//! context is loaded, so two groups with tiny slices spend all their time switching; every change
+//! of the runlist ends the current slice; a hold counts as work.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,19 @@ use gpreempt_core::time::{Duration, Instant};
 
 use super::queue::Residency;
 use super::{Gpu, Notice};
-use crate::agenda::What;
+use crate::event_queue::SimEvent;
 
-/// The groups of one device and which of them is on the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Runlist {
     order: Vec<QueueId>,
     current: Option<QueueId>,
-    /// To whom the engine is being switched (to nobody: the inner none).
+    /// The target of the switch in progress; the inner none: no group.
     switching: Option<Option<QueueId>>,
     epoch: u64,
     loaded_at: Instant,
-    /// Whether the end of the current slice is on the agenda.
+    /// Whether the end of the current slice is scheduled.
     slice_awaited: bool,
-    /// Groups that were told to stop and are not known to be off yet.
+    /// Groups that are being stopped.
     pub(super) stopping: BTreeSet<QueueId>,
 }
 
@@ -78,7 +77,7 @@ impl Gpu {
         };
         if !self.is_runnable(current) {
             let stopped = self.queues.get(&current).is_none_or(|queue| queue.stopped);
-            // An idle context stays loaded until somebody else wants the engine.
+            // An idle context stays loaded until another group has work.
             if next.is_some() || stopped {
                 self.begin_switch(device, next);
             }
@@ -90,10 +89,10 @@ impl Gpu {
             let epoch = runlist.epoch;
             let slice = self.queues.get(&current).map_or(Duration::ZERO, |queue| queue.slice);
             let slice = slice.as_nanos().max(1);
-            let now = self.agenda.now();
+            let now = self.event_queue.now();
             let into = now.since(self.devices[device].runlist.loaded_at).as_nanos() % slice;
             let left = Duration::from_nanos(slice - into);
-            self.agenda.after(left, What::SliceOver { device, epoch });
+            self.event_queue.after(left, SimEvent::SliceOver { device, epoch });
         }
     }
 
@@ -109,7 +108,7 @@ impl Gpu {
         }
     }
 
-    /// Every change of the runlist ends the slice of whoever is on the engine.
+    /// Every change of the runlist ends the slice of the current group.
     pub(super) fn runlist_changed(&mut self, device: usize) {
         let epoch = self.devices[device].runlist.epoch;
         self.slice_over(device, epoch);
@@ -118,7 +117,7 @@ impl Gpu {
     }
 
     fn begin_switch(&mut self, device: usize, to: Option<QueueId>) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let from = self.devices[device].runlist.current;
         let mut takes = Duration::ZERO;
         if let Some(from) = from
@@ -147,11 +146,11 @@ impl Gpu {
         runlist.slice_awaited = false;
         runlist.switching = Some(to);
         let epoch = runlist.epoch;
-        self.agenda.after(takes, What::Switched { device, epoch });
+        self.event_queue.after(takes, SimEvent::Switched { device, epoch });
     }
 
     pub(crate) fn switched(&mut self, device: usize, epoch: u64) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         let runlist = &mut self.devices[device].runlist;
         if runlist.epoch != epoch {
             return;
@@ -179,7 +178,7 @@ impl Gpu {
         }
     }
 
-    /// Groups that were told to stop and are off the engine.
+    /// Reports groups that were being stopped and are off the engine.
     fn report_stopped(&mut self, device: usize) {
         let runlist = &mut self.devices[device].runlist;
         if runlist.stopping.is_empty() {

@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use super::instruction::{Access, Condition, Instruction, Operator, Space};
-use super::operand::{ScalarOperand, ScalarRegister, VectorOperand, VectorRegister};
+use super::instruction::{
+    Access, Condition, Instruction, Operator, ScalarOperand, ScalarRegister, Space, VectorOperand,
+    VectorRegister,
+};
 
-/// Where the labels are.
 #[derive(Debug, Default)]
 pub(super) struct Labels<'a> {
     /// The instruction after each label.
     pub(super) places: BTreeMap<&'a str, u32>,
-    /// How many instructions there are.
+    /// The number of instructions.
     pub(super) instructions: usize,
 }
 
 impl Labels<'_> {
-    /// The instruction that `text` names: a label, or `@` and its number. The place just after the
-    /// last instruction has a number as well; who goes there gets a fault.
+    /// The instruction that `text` names: a label, or `@` and its number. The number after the last
+    /// instruction is valid too; a wave that gets there faults.
     fn target(&self, text: &str) -> Result<u32, String> {
         let place = match text.strip_prefix('@') {
             Some(index) => number(index)
@@ -157,7 +158,6 @@ fn place_parts(text: &str) -> Result<(&str, u32), String> {
     })
 }
 
-/// What follows an instruction's name.
 struct Operands<'a> {
     name: &'a str,
     texts: Vec<&'a str>,
@@ -251,7 +251,7 @@ fn vector_operand(text: &str) -> Result<VectorOperand, String> {
         })
 }
 
-/// A piece of somebody's text, short and printable enough for a message.
+/// A text in backquotes, shortened and escaped for a message.
 pub(super) fn quoted(text: &str) -> String {
     const CHARACTERS_MAX: usize = 40;
     let shown: String = text.chars().take(CHARACTERS_MAX).collect();

@@ -1,6 +1,6 @@
 //! A device as the emulator describes it.
 
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
 
@@ -25,8 +25,9 @@ record! {
     }
 }
 
-const MECHANISMS: [Mechanism; 3] = [Mechanism::Stop, Mechanism::Slice, Mechanism::Watch];
-const LEVELS: [Level; 3] = [Level::Gate, Level::Park, Level::Switch];
+const MECHANISMS: [Mechanism; 3] = [Mechanism::Stop, Mechanism::Slice, Mechanism::ObserveOnly];
+const LEVELS: [PreemptLevel; 3] =
+    [PreemptLevel::BlockSubmission, PreemptLevel::Deactivate, PreemptLevel::Interrupt];
 
 impl Field for Capabilities {
     const BYTES: usize = 4 + 3 * Duration::BYTES;

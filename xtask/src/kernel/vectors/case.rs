@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::decision::Reason;
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::scheduler::Scheduler;
 use gpreempt_core::time::{Duration, Instant};
@@ -217,7 +217,7 @@ impl Game {
         let mut game = Self { scheduler, now: Instant::ZERO, reasons: BTreeSet::new() };
         let capabilities = Capabilities {
             mechanism: Mechanism::Stop,
-            level: Level::Switch,
+            level: PreemptLevel::Interrupt,
             preempt_cost: micros(case.cost),
             resume_cost: micros(case.cost),
             quiet: micros(case.quiet),
@@ -226,8 +226,8 @@ impl Game {
         };
         game.tell(Event::DeviceAppeared { device: DEVICE, capabilities });
         for task in 0..3 {
-            let traits = TaskTraits::default();
-            game.tell(Event::TaskAppeared { task: TaskId(task), traits });
+            let attr = SchedAttr::default();
+            game.tell(Event::TaskAppeared { task: TaskId(task), attr });
         }
         for (index, &queue) in case.queues.iter().enumerate() {
             game.happen(index, Happening::Appeared, queue);
@@ -241,7 +241,7 @@ impl Game {
 
     fn is_off(&self, index: usize) -> bool {
         let queue = self.scheduler.queue(id(index));
-        queue.is_some_and(|queue| queue.standing == Standing::Off)
+        queue.is_some_and(|queue| queue.run_state == RunState::Off)
     }
 
     fn happen(&mut self, index: usize, happening: Happening, queue: Queue) {
@@ -289,7 +289,7 @@ impl Game {
         }
         self.scheduler.queues().fold((0, 0), |(off, active), queue| {
             let bit = 1_u32 << queue.queue.0;
-            let off = off | if queue.standing == Standing::Off { bit } else { 0 };
+            let off = off | if queue.run_state == RunState::Off { bit } else { 0 };
             (off, active | if queue.active { bit } else { 0 })
         })
     }
@@ -306,12 +306,12 @@ fn name(reason: &Reason) -> Option<&'static str> {
         Reason::TurnOver { .. } => Some("turn over"),
         Reason::Starved { .. } => Some("starved"),
         Reason::Suspended => Some("suspended"),
-        Reason::Clear { .. } => Some("clear"),
+        Reason::Unblocked { .. } => Some("clear"),
         Reason::Aged { .. } => Some("aged"),
-        Reason::Linger { .. } => Some("linger"),
+        Reason::Anticipate { .. } => Some("linger"),
         Reason::Deadline { .. }
         | Reason::GangBlocked { .. }
-        | Reason::InDoubt
+        | Reason::PossiblyRunning
         | Reason::LowTurn
         | Reason::Overdue { .. }
         | Reason::PreemptFailed { .. }

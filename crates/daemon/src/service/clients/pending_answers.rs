@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::ActRefusal;
@@ -75,7 +75,7 @@ impl SuspendError {
 
 /// Whether the hardware may not run a queue.
 pub(crate) const fn is_off(view: &QueueView) -> bool {
-    matches!(view.standing, Standing::Off | Standing::Resuming)
+    matches!(view.run_state, RunState::Off | RunState::Resuming)
 }
 
 /// What became of a suspension, if that is known by now.
@@ -184,15 +184,15 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_core::account::Account;
     use gpreempt_core::id::{DeviceId, QueueId, TaskId};
     use gpreempt_core::priority::Priority;
     use gpreempt_core::ring::RingView;
+    use gpreempt_core::statistics::QueueTotals;
 
     const KEY: ProcessKey = ProcessKey { pid: 7, start_ticks: 9 };
     const SOON: Duration = Duration::from_millis(1);
 
-    fn queue(standing: Standing) -> QueueView {
+    fn queue(run_state: RunState) -> QueueView {
         QueueView {
             queue: QueueId(1),
             task: TaskId(1),
@@ -200,11 +200,11 @@ mod tests {
             priority: Priority::DEFAULT,
             has_own_priority: false,
             suspended: true,
-            standing,
+            run_state,
             active: true,
             ring: RingView::default(),
             starving: Default::default(),
-            account: Account::default(),
+            totals: QueueTotals::default(),
         }
     }
 
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn a_process_is_suspended_when_its_last_queue_is_off() {
-        let [on, off] = [queue(Standing::On), queue(Standing::Off)];
+        let [on, off] = [queue(RunState::On), queue(RunState::Off)];
         assert_eq!(judge(KEY, &[off, on], SOON, None), None);
-        assert_eq!(judge(KEY, &[off, queue(Standing::Preempting)], SOON, None), None);
+        assert_eq!(judge(KEY, &[off, queue(RunState::Preempting)], SOON, None), None);
         assert_eq!(judge(KEY, &[off, off], SOON, refusal(true)), Some(Ok(())));
         assert_eq!(judge(KEY, &[], SOON, None), None, "its queues may be found later");
         assert_eq!(judge(KEY, &[], QUEUES_WAIT, None), Some(Ok(())));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_fails_at_once_and_what_the_device_refuses_when_it_is_late() {
-        let on = [queue(Standing::On)];
+        let on = [queue(RunState::On)];
         let refused = Some(Err(SuspendError::Refused(KEY, "no space".to_owned())));
         assert_eq!(judge(KEY, &on, SOON, refusal(true)), refused);
         assert_eq!(judge(KEY, &on, SOON, refusal(false)), None);

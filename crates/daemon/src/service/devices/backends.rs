@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
@@ -248,7 +248,7 @@ impl Backends {
             Event::Preempted { .. } | Event::Resumed { .. } => {}
             Event::DeviceAppeared { .. }
             | Event::DeviceCost { .. }
-            | Event::DeviceYielded { .. }
+            | Event::DeviceExternallyScheduled { .. }
             | Event::DeviceVanished { .. }
             | Event::TaskAppeared { .. }
             | Event::TaskChanged { .. }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use gpreempt_core::backend::Backend;
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;

@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use gpreempt_core::capability::Level;
+use gpreempt_core::backend::PreemptLevel;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, StopDepth};
@@ -71,19 +71,19 @@ impl Devices {
             native: self.backends.native(view.queue).unwrap_or(0),
             start_ticks: member.key.start_ticks,
             pending: view.ring.pending(),
-            ran_us: view.account.ran.as_micros(),
-            preempts: view.account.preempts,
+            ran_us: view.totals.ran.as_micros(),
+            preempts: view.totals.preempts,
             pid: member.key.pid,
             uid: member.about.uid,
             device: view.device.0,
             priority: view.priority,
             level: match capabilities.map(|capabilities| capabilities.level) {
-                Some(Level::Switch) => 3,
-                Some(Level::Park) => 2,
-                Some(Level::Gate) | None => 1,
+                Some(PreemptLevel::Interrupt) => 3,
+                Some(PreemptLevel::Deactivate) => 2,
+                Some(PreemptLevel::BlockSubmission) | None => 1,
             },
             kind: self.backends.kind_of(view.queue).map_or(DeviceKind::Other, DeviceKind::named),
-            is_on: view.standing != Standing::Off,
+            is_on: view.run_state != RunState::Off,
             is_active: view.active,
             is_suspended: view.suspended,
             has_own_priority: view.has_own_priority,
@@ -139,10 +139,10 @@ impl Devices {
         let capabilities = self.scheduler().capabilities(view.device);
         let level = capabilities.map(|capabilities| capabilities.level);
         let reaches = match depth {
-            StopDepth::Any => level > Some(Level::Gate),
-            StopDepth::Interrupt => level == Some(Level::Switch),
+            StopDepth::Any => level > Some(PreemptLevel::BlockSubmission),
+            StopDepth::Interrupt => level == Some(PreemptLevel::Interrupt),
             StopDepth::Deactivate => {
-                level == Some(Level::Park) || self.backends.can_park(view.queue)
+                level == Some(PreemptLevel::Deactivate) || self.backends.can_park(view.queue)
             }
         };
         if !reaches {
@@ -187,7 +187,7 @@ impl Devices {
             asker.caller.check_priority(priority, member.open_priority(default_priority))?;
         }
         let event = Event::QueueChanged { queue: view.queue, priority };
-        self.driver.tell(self.driver.now(), event)?;
+        self.driver.deliver(self.driver.now(), event)?;
         self.backends.set_queue_priority(view.queue, priority);
         self.is_changed = true;
         Ok(())

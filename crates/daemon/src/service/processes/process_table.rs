@@ -98,7 +98,7 @@ impl Roster {
             return None;
         }
         let classes = || here().filter_map(|member| member.in_force);
-        let has = |class| classes().any(|in_force| in_force.traits.priority.class() == class);
+        let has = |class| classes().any(|in_force| in_force.attr.priority.class() == class);
         match (has(Class::Low), has(Class::High)) {
             (true, false) => Priority::new(8),
             (false, true) => Priority::new(7),
@@ -112,15 +112,15 @@ mod tests {
     use super::*;
     use crate::service::processes::tracked_process::{About, InForce};
     use crate::verdict::{Outcome, Verdict};
-    use gpreempt_core::event::TaskTraits;
+    use gpreempt_core::event::SchedAttr;
     use std::collections::BTreeSet;
 
     fn member(roster: &mut Roster, pid: u32, priority: Option<u8>) -> ProcessKey {
         let key = ProcessKey { pid, start_ticks: 1 };
         let in_force = priority.map(|level| {
             let priority = Priority::new(level).unwrap();
-            let traits = TaskTraits { priority, ..TaskTraits::default() };
-            InForce { task: roster.name_task(key), traits, is_suspended: false }
+            let attr = SchedAttr { priority, ..SchedAttr::default() };
+            InForce { task: roster.name_task(key), attr, is_suspended: false }
         });
         roster.insert(Member {
             key,

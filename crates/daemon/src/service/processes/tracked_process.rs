@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use gpreempt_core::event::TaskTraits;
+use gpreempt_core::event::SchedAttr;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
@@ -57,13 +57,13 @@ impl Order {
         Self { change, uid: later.uid }
     }
 
-    fn apply(&self, mut traits: TaskTraits) -> TaskTraits {
-        traits.priority = self.change.priority.unwrap_or(traits.priority);
-        traits.weight = self.change.weight.map_or(traits.weight, |weight| weight.get());
+    fn apply(&self, mut attr: SchedAttr) -> SchedAttr {
+        attr.priority = self.change.priority.unwrap_or(attr.priority);
+        attr.weight = self.change.weight.map_or(attr.weight, |weight| weight.get());
         if let Some(us) = self.change.deadline_us {
-            traits.deadline = Some(Duration::from_micros(us)).filter(|time| !time.is_zero());
+            attr.deadline = Some(Duration::from_micros(us)).filter(|time| !time.is_zero());
         }
-        traits
+        attr
     }
 }
 
@@ -71,7 +71,7 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InForce {
     pub(crate) task: TaskId,
-    pub(crate) traits: TaskTraits,
+    pub(crate) attr: SchedAttr,
     pub(crate) is_suspended: bool,
 }
 
@@ -111,13 +111,13 @@ impl Member {
     }
 
     /// What the scheduler should be told, or none if it is to be left alone.
-    pub(crate) fn wanted(&self) -> Option<TaskTraits> {
+    pub(crate) fn wanted(&self) -> Option<SchedAttr> {
         // Whoever was detached can be suspended, and is left alone again after that.
         let is_left_alone = self.is_detached && !self.is_suspended();
         if self.is_ignored() || is_left_alone || self.obstacle.is_some() {
             return None;
         }
-        let given = self.verdict.traits();
+        let given = self.verdict.attr();
         match self.order {
             Some(order) => Some(order.apply(given.unwrap_or_default())),
             None if self.is_suspended() => Some(given.unwrap_or_default()),
@@ -128,7 +128,7 @@ impl Member {
     /// The highest priority that its own user may give it: what anybody may have, or what it had.
     pub(crate) fn open_priority(&self, default_priority: Option<Priority>) -> Priority {
         let open = open_to_all(default_priority);
-        self.verdict.traits().map_or(open, |traits| traits.priority.max(open))
+        self.verdict.attr().map_or(open, |attr| attr.priority.max(open))
     }
 
     /// Why it has what it has, in a sentence.
@@ -140,7 +140,7 @@ impl Member {
             (_, true) => self.verdict.to_string(),
             _ if self.is_detached => "left alone: somebody detached it".to_owned(),
             (Some(order), _) => {
-                let given = self.verdict.traits().unwrap_or_default();
+                let given = self.verdict.attr().unwrap_or_default();
                 let priority = order.apply(given).priority;
                 format!("priority {priority} (asked for by uid {})", order.uid)
             }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn priority(member: &Member) -> Option<u8> {
-        member.wanted().map(|traits| traits.priority.level())
+        member.wanted().map(|attr| attr.priority.level())
     }
 
     #[test]

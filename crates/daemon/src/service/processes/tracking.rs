@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpreempt_core::event::{Event, TaskTraits};
+use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::TaskId;
 use gpreempt_device::controller::Note;
 use gpreempt_device::keeper::monotonic_ns;
@@ -169,15 +169,15 @@ impl Processes {
                 self.release(key, context);
                 self.tell_of(key, EventKind::Changed, 0, context.telemetry);
             }
-            (None, Some(traits)) => self.take_in(key, traits, context),
-            (Some(in_force), Some(traits)) => self.change(key, in_force, traits, context),
+            (None, Some(attr)) => self.take_in(key, attr, context),
+            (Some(in_force), Some(attr)) => self.change(key, in_force, attr, context),
         }
         self.adopt_where_it_is(key, context);
         self.judge_others(context.devices);
         context.devices.is_changed = true;
     }
 
-    fn take_in(&mut self, key: ProcessKey, traits: TaskTraits, context: &mut Context<'_>) {
+    fn take_in(&mut self, key: ProcessKey, attr: SchedAttr, context: &mut Context<'_>) {
         if context.guard.is_taken(key) {
             let obstacle = "another command controls it; end that one first".to_owned();
             self.give_up(key, obstacle, context.telemetry);
@@ -185,10 +185,10 @@ impl Processes {
         }
         let task = self.roster.name_task(key);
         let Context { devices, telemetry, .. } = context;
-        devices.tell(Event::TaskAppeared { task, traits }, &mut telemetry.log);
+        devices.tell(Event::TaskAppeared { task, attr }, &mut telemetry.log);
         let Some(member) = self.roster.get_mut(key) else { return };
         let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, traits, is_suspended });
+        member.in_force = Some(InForce { task, attr, is_suspended });
         if is_suspended {
             devices.tell(Event::TaskSuspended { task, suspended: true }, &mut telemetry.log);
         }
@@ -198,17 +198,17 @@ impl Processes {
         &mut self,
         key: ProcessKey,
         in_force: InForce,
-        traits: TaskTraits,
+        attr: SchedAttr,
         context: &mut Context<'_>,
     ) {
         let task = in_force.task;
         let Some(member) = self.roster.get_mut(key) else { return };
         let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, traits, is_suspended });
+        member.in_force = Some(InForce { task, attr, is_suspended });
         let Context { devices, telemetry, .. } = context;
-        if in_force.traits != traits {
-            devices.tell(Event::TaskChanged { task, traits }, &mut telemetry.log);
-            devices.backends.set_priority(task, traits.priority);
+        if in_force.attr != attr {
+            devices.tell(Event::TaskChanged { task, attr }, &mut telemetry.log);
+            devices.backends.set_priority(task, attr.priority);
             telemetry.tell_of(member, EventKind::Changed, 0);
         }
         if in_force.is_suspended != is_suspended {
@@ -224,7 +224,7 @@ impl Processes {
             let backends = &mut context.devices.backends;
             match backends.adopt(controller, in_force.task, key) {
                 Ok(()) => {
-                    backends.set_priority(in_force.task, in_force.traits.priority);
+                    backends.set_priority(in_force.task, in_force.attr.priority);
                     let Some(member) = self.roster.get_mut(key) else { return };
                     member.adopted.insert(controller);
                 }

@@ -72,12 +72,13 @@ impl Chronicle {
                 (EventKind::Preempt, Some(by), 0)
             }
             Reason::TurnOver { next } => (EventKind::Preempt, Some(next), 0),
-            Reason::GangBlocked { .. } | Reason::Suspended | Reason::InDoubt | Reason::LowTurn => {
-                (EventKind::Preempt, None, 0)
-            }
-            Reason::Clear { off } => (EventKind::Resume, None, off.as_nanos()),
+            Reason::GangBlocked { .. }
+            | Reason::Suspended
+            | Reason::PossiblyRunning
+            | Reason::LowTurn => (EventKind::Preempt, None, 0),
+            Reason::Unblocked { off } => (EventKind::Resume, None, off.as_nanos()),
             Reason::Aged { waited } => (EventKind::Boost, None, waited.as_nanos()),
-            Reason::Linger { until } => {
+            Reason::Anticipate { until } => {
                 (EventKind::Linger, None, until.since(decision.at).as_nanos())
             }
             Reason::Overdue { after } => (EventKind::Fault, None, after.as_nanos()),
@@ -120,7 +121,7 @@ impl Chronicle {
 pub(crate) fn of_member(at_ns: u64, kind: EventKind, member: &Member) -> Event {
     let mut event = Event::new(at_ns, kind);
     event.process = process_of(member);
-    event.priority = member.in_force.map(|in_force| in_force.traits.priority);
+    event.priority = member.in_force.map(|in_force| in_force.attr.priority);
     event.name = Text::new(&member.about.name);
     event.reason = Text::new(&member.why());
     event
@@ -138,11 +139,11 @@ pub(crate) fn machine_ns(at: Instant, steady_now: Instant, now_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_core::account::Account;
     use gpreempt_core::id::{DeviceId, TaskId};
     use gpreempt_core::priority::Priority;
-    use gpreempt_core::queue::Standing;
+    use gpreempt_core::queue::RunState;
     use gpreempt_core::ring::RingView;
+    use gpreempt_core::statistics::QueueTotals;
     use gpreempt_core::time::Duration;
 
     fn view(queue: u64, active: bool) -> QueueView {
@@ -153,11 +154,11 @@ mod tests {
             priority: Priority::DEFAULT,
             has_own_priority: false,
             suspended: false,
-            standing: Standing::On,
+            run_state: RunState::On,
             active,
             ring: RingView::default(),
             starving: Duration::ZERO,
-            account: Account::default(),
+            totals: QueueTotals::default(),
         }
     }
 

@@ -89,7 +89,7 @@ impl Telemetry {
                 }
                 Event::DeviceAppeared { .. }
                 | Event::DeviceCost { .. }
-                | Event::DeviceYielded { .. }
+                | Event::DeviceExternallyScheduled { .. }
                 | Event::DeviceVanished { .. }
                 | Event::TaskAppeared { .. }
                 | Event::TaskChanged { .. }

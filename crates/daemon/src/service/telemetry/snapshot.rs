@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::id::{QueueId, TaskId};
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_core::time::Duration;
 use gpreempt_device::controller::{DeviceName, HoldStatus};
@@ -25,7 +25,7 @@ pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, T
     let mut totals: BTreeMap<Seat, Total> = BTreeMap::new();
     for view in views {
         let total = totals.entry((view.task, view.device)).or_default();
-        *total = total.and(view.account.ran, view.account.preempts);
+        *total = total.and(view.totals.ran, view.totals.preempts);
     }
     totals
 }
@@ -127,7 +127,7 @@ fn task_snapshot(
     now_ns: u64,
     recent: Recent,
 ) -> TaskSnapshot {
-    let traits = member.in_force.map(|in_force| in_force.traits);
+    let attr = member.in_force.map(|in_force| in_force.attr);
     let sum = |part: fn(&QueueView) -> u64| queues.iter().map(part).sum();
     let left_ms = |until: u64| until.saturating_sub(now_ns).div_ceil(1_000_000);
     let waiting = queues.iter().map(|view| view.starving).max().unwrap_or_default();
@@ -140,19 +140,19 @@ fn task_snapshot(
         container: about.container,
         pod: about.pod,
         slurm_job: about.slurm_job,
-        priority: traits.map(|traits| traits.priority.level()),
-        weight: traits.map_or(1, |traits| traits.weight),
-        deadline_us: traits.and_then(|traits| traits.deadline).map(Duration::as_micros),
+        priority: attr.map(|attr| attr.priority.level()),
+        weight: attr.map_or(1, |attr| attr.weight),
+        deadline_us: attr.and_then(|attr| attr.deadline).map(Duration::as_micros),
         why: member.why(),
         state: state(member, queues),
         pending: sum(|view| view.ring.pending()),
         share: recent.share,
-        device_ms: sum(|view| view.account.ran.as_micros()) / 1_000,
-        preempts: sum(|view| view.account.preempts),
+        device_ms: sum(|view| view.totals.ran.as_micros()) / 1_000,
+        preempts: sum(|view| view.totals.preempts),
         preempts_per_s: recent.preempts_per_s,
         waiting_ms: waiting.as_micros() / 1_000,
         lease_ms: member.suspended_until_ns.map(left_ms),
-        faults: sum(|view| view.account.faults),
+        faults: sum(|view| view.totals.faults),
         way: None,
         no_better_way: None,
         queues: queues.iter().map(queue_snapshot).collect(),
@@ -163,7 +163,7 @@ fn queue_snapshot(view: &QueueView) -> QueueSnapshot {
     QueueSnapshot {
         id: view.queue.0,
         device: view.device.0,
-        on: view.standing == Standing::On,
+        on: view.run_state == RunState::On,
         active: view.active,
         suspended: view.suspended,
         priority: view.priority.level(),
@@ -192,7 +192,7 @@ fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
 
 fn state(member: &Member, queues: &[QueueView]) -> TaskState {
     let works = |on: bool| {
-        let on = |view: &&QueueView| (view.standing == Standing::On) == on;
+        let on = |view: &&QueueView| (view.run_state == RunState::On) == on;
         queues.iter().filter(|view| view.active).any(|view| on(&view))
     };
     // Asked for is not done: a queue that runs is not suspended.
@@ -223,13 +223,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    use gpreempt_core::capability::{Capabilities, Level, Mechanism};
+    use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
     use gpreempt_core::config::Config;
-    use gpreempt_core::driver::Driver;
-    use gpreempt_core::event::{Event, TaskTraits};
+    use gpreempt_core::event::{Event, SchedAttr};
     use gpreempt_core::id::DeviceId;
     use gpreempt_core::priority::Priority;
     use gpreempt_core::ring::RingView;
+    use gpreempt_core::scheduler_loop::SchedulerLoop;
     use gpreempt_device::controller::{Numbering, Waker};
     use gpreempt_device::process::ProcessKey;
 
@@ -269,7 +269,7 @@ mod tests {
         backends.push(Box::new(fake.clone()));
         let capabilities = Capabilities {
             mechanism: Mechanism::Stop,
-            level: Level::Switch,
+            level: PreemptLevel::Interrupt,
             preempt_cost: Duration::from_micros(500),
             resume_cost: Duration::from_micros(500),
             quiet: Duration::from_millis(1),
@@ -277,7 +277,11 @@ mod tests {
             hardware_priority: false,
         };
         fake.tell(Event::DeviceAppeared { device: device(), capabilities });
-        Devices::new(Driver::new(Config::default()).unwrap(), backends, Waker::new().unwrap())
+        Devices::new(
+            SchedulerLoop::new(Config::default()).unwrap(),
+            backends,
+            Waker::new().unwrap(),
+        )
     }
 
     /// A scheduled process with one queue that has work.
@@ -286,15 +290,15 @@ mod tests {
         devices: &mut Devices,
         fake: &Fake,
         mut member: Member,
-        traits: TaskTraits,
+        attr: SchedAttr,
     ) {
         let (task, queue) = (table.name_task(member.key), QueueId(u64::from(member.key.pid)));
         let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, traits, is_suspended });
+        member.in_force = Some(InForce { task, attr, is_suspended });
         table.insert(member);
         let at = instant(1_000 * MS);
-        devices.driver.tell(at, Event::TaskAppeared { task, traits }).unwrap();
-        devices.driver.tell(at, Event::TaskSuspended { task, suspended: is_suspended }).unwrap();
+        devices.driver.deliver(at, Event::TaskAppeared { task, attr }).unwrap();
+        devices.driver.deliver(at, Event::TaskSuspended { task, suspended: is_suspended }).unwrap();
         fake.tell(Event::QueueAppeared { queue, task, device: device(), stopped: false });
         fake.set_ring(queue, RingView { put: 5, get: 1, running: None });
     }
@@ -304,17 +308,17 @@ mod tests {
         let (fake, mut table) = (Fake::new(0), Roster::default());
         let mut devices = devices(&fake);
         devices.step(instant(1_000 * MS));
-        let traits = |level: u8| TaskTraits {
+        let attr = |level: u8| SchedAttr {
             priority: Priority::new(level).unwrap(),
-            ..TaskTraits::default()
+            ..SchedAttr::default()
         };
         let deadline = Some(Duration::from_millis(8));
-        let high = TaskTraits { weight: 3, deadline, ..traits(12) };
+        let high = SchedAttr { weight: 3, deadline, ..attr(12) };
         schedule(&mut table, &mut devices, &fake, member(11, "server"), high);
-        schedule(&mut table, &mut devices, &fake, member(12, "training"), traits(2));
+        schedule(&mut table, &mut devices, &fake, member(12, "training"), attr(2));
         let mut suspended = member(13, "batch");
         suspended.suspended_until_ns = Some(2_500 * MS);
-        schedule(&mut table, &mut devices, &fake, suspended, traits(4));
+        schedule(&mut table, &mut devices, &fake, suspended, attr(4));
         let mut untouched = member(14, "desktop");
         untouched.about.container = Some("c0ffee".to_owned());
         untouched.about.pod = Some("pod-1".to_owned());

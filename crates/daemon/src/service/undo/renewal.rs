@@ -4,7 +4,7 @@
 //! it has done since, with nobody to undo it. So everything is put back once more, and all begins
 //! anew: the session, its keeper, the devices, the scheduler. Processes keep what they were given.
 
-use gpreempt_core::driver::Driver;
+use gpreempt_core::scheduler_loop::SchedulerLoop;
 
 use crate::service::Service;
 use crate::service::failure::{LoopError, RenewalError};
@@ -32,7 +32,7 @@ impl Service {
     fn replace_session(&mut self) -> Result<(), RenewalError> {
         let ledger = self.guard.begin_again()?;
         let config = *self.devices.scheduler().config();
-        self.devices.driver = Driver::new(config)?;
+        self.devices.driver = SchedulerLoop::new(config)?;
         let (rules, log) = (&self.processes.rules, &mut self.telemetry.log);
         self.devices.backends =
             controllers(&self.options, &rules.config, &ledger, &self.devices.waker, log)?;

@@ -213,7 +213,7 @@ impl StopMethodReporting for AmdBackend {
         let read = || self.reading_limit(adopted.process);
         let unlisted = || self.unlisted_limit(adopted);
         let limit = adopted.limit.clone().or_else(read).or_else(unlisted);
-        limit.or_else(|| self.yielded_limit(adopted))
+        limit.or_else(|| self.externally_scheduled_limit(adopted))
     }
 }
 

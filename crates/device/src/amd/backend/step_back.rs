@@ -38,11 +38,12 @@ impl AmdBackend {
     }
 
     /// The kernel begins to schedule, or ends.
-    pub(super) fn set_yielded(&mut self, yielded: bool) {
-        self.is_yielded = yielded;
+    pub(super) fn set_externally_scheduled(&mut self, externally_scheduled: bool) {
+        self.is_externally_scheduled = externally_scheduled;
         for index in 0..self.devices.len() {
             let device = self.numbering.device(index);
-            self.events.push_back(Event::DeviceYielded { device, yielded });
+            self.events
+                .push_back(Event::DeviceExternallyScheduled { device, externally_scheduled });
         }
     }
 
@@ -64,8 +65,8 @@ impl AmdBackend {
     }
 
     /// What is said of a process whose order somebody else decides.
-    pub(super) fn yielded_limit(&self, adopted: &Adopted) -> Option<Limit> {
-        let sentence = match (self.is_yielded, self.site.own_calls) {
+    pub(super) fn externally_scheduled_limit(&self, adopted: &Adopted) -> Option<Limit> {
+        let sentence = match (self.is_externally_scheduled, self.site.own_calls) {
             (false, _) => return None,
             (true, OwnCalls::Usable) => "scheduled by the kernel".to_owned(),
             (true, OwnCalls::Denied | OwnCalls::Absent) => format!(
@@ -79,8 +80,9 @@ impl AmdBackend {
 
     /// The way of most processes.
     pub(super) fn way_in_use(&self) -> WayInUse {
-        let [apart, yielded] = &self.ways;
-        let InUse { way, why_not_better } = if self.is_yielded { yielded } else { apart };
+        let [apart, externally_scheduled] = &self.ways;
+        let InUse { way, why_not_better } =
+            if self.is_externally_scheduled { externally_scheduled } else { apart };
         in_words(*way, why_not_better.clone())
     }
 

@@ -143,7 +143,7 @@ impl Scene {
     }
 
     fn preempt(&mut self, queue: QueueId) {
-        self.backend.submit(Command::Preempt { queue, level: Level::Switch });
+        self.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
     }
 
     /// Preempts a queue and waits until it is off.

@@ -2,7 +2,7 @@
 
 mod scene;
 
-use gpreempt_core::capability::Level;
+use gpreempt_core::backend::PreemptLevel;
 use gpreempt_core::event::Fault;
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
@@ -93,7 +93,7 @@ fn a_command_for_a_queue_that_is_gone_is_answered_at_once() {
     let stage = Stage::new("backend-gone").unwrap();
     let mut scene = Scene::new(&stage);
     let queue = QueueId(99);
-    scene.backend.submit(Command::Preempt { queue, level: Level::Switch });
+    scene.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
     scene.backend.submit(Command::Resume { queue });
     assert_eq!(scene.backend.poll_event(), Some(Event::Preempted { queue }));
     assert_eq!(scene.backend.poll_event(), Some(Event::Resumed { queue }));
@@ -126,7 +126,7 @@ fn a_queue_that_closes_before_its_preempt_vanishes_once_and_is_no_problem() {
     let queue = scene.adopt_own(TASK);
     client.close_queue(&ring).unwrap();
     // The backend has not taken in yet that the queue is closed.
-    scene.backend.submit(Command::Preempt { queue, level: Level::Switch });
+    scene.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
     let (gone, vanished) =
         (Event::PreemptFailed { queue, fault: Fault::Gone }, Event::QueueVanished { queue });
     let mut seen = Vec::new();

@@ -3,7 +3,7 @@
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Instant;
 
-use gpreempt_core::capability::Level;
+use gpreempt_core::backend::PreemptLevel;
 
 use super::*;
 use crate::journal::Journal;
@@ -77,7 +77,7 @@ impl Drop for Scene {
 fn a_context_that_is_gone_vanishes_once_and_is_no_problem() {
     for has_ended in [false, true] {
         let (mut scene, queue) = Scene::new(&format!("nvidia-gone-{has_ended}"));
-        scene.backend.submit(Command::Preempt { queue, level: Level::Switch });
+        scene.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
         if has_ended {
             scene.child.kill().unwrap();
             scene.child.wait().unwrap();

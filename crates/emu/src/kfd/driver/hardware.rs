@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpreempt_core::id::QueueId;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 
 use super::Driver;
 use crate::kfd::world::World;

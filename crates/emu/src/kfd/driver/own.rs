@@ -8,7 +8,7 @@ use gpreempt_kfd::abi::block::{
 use gpreempt_kfd::abi::exception::Exceptions;
 use gpreempt_kfd::abi::trap::RuntimeState;
 use gpreempt_kfd::abi::version::Version;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use rustix::io::Errno;
 
 use super::queue::Queue;

@@ -10,7 +10,7 @@ use gpreempt_kfd::abi::own::{
     ALL_QUEUES, FLAG_ANY_OWNER, FLAG_GRACE, GRACE_MAX, PRIORITY_DEFAULT, PRIORITY_UNPRIVILEGED,
     PreemptEntry, PreemptQueue, QUEUES_MAX, ResumeQueue, SetPreemptPriority, TIMEOUT_MAX_MS,
 };
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 

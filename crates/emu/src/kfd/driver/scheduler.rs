@@ -13,7 +13,7 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::abi::block::QueueType;
-use gpreempt_sim::live::CallId;
+use gpreempt_sim::external_gpu::CallId;
 
 use super::preempt::Touched;
 use super::queue::Queue;

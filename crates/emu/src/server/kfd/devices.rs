@@ -8,7 +8,7 @@ use gpreempt_core::id::QueueId;
 use gpreempt_core::ring::RingView;
 use gpreempt_kfd::abi::block::CreateQueue;
 use gpreempt_kfd::abi::trap::DeviceEntry;
-use gpreempt_sim::live::{Call, CallId, LiveGpu};
+use gpreempt_sim::external_gpu::{Call, CallId, ExternalGpu};
 use gpreempt_wire::emulated_kfd::device_of;
 use rustix::io::Errno;
 
@@ -19,7 +19,7 @@ use crate::server::queue::{DevicePage, ServedQueue, file_identity};
 
 /// What of the emulator the driver reaches.
 pub(super) struct ServedDevices<'a> {
-    pub(super) gpu: &'a mut LiveGpu,
+    pub(super) gpu: &'a mut ExternalGpu,
     pub(super) queues: &'a mut BTreeMap<QueueId, ServedQueue>,
     pub(super) connections: &'a BTreeMap<u64, Connection>,
     /// Queues that are gone, and whose clients are still to be told.

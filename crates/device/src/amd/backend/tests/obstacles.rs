@@ -142,7 +142,7 @@ fn where_nothing_can_be_stopped_it_is_watched_and_the_reason_is_there() {
         let Event::DeviceAppeared { capabilities, .. } = event else { return None };
         Some(capabilities.mechanism)
     });
-    assert_eq!(mechanism, Mechanism::Watch);
+    assert_eq!(mechanism, Mechanism::ObserveOnly);
     scene.adopt();
     let queue = scene.wait_for_queue();
     let limit = scene.limit().unwrap();

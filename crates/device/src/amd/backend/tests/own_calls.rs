@@ -250,13 +250,15 @@ fn the_kernel_that_schedules_is_told_priorities_and_nothing_else_is_done() {
     let pid = scene.key.pid;
     assert_eq!(scene.kfd.logical_priority(pid), None, "nobody schedules there");
     set_scheduler(&scene, "Y\n");
-    let yielded = |wanted: bool| {
+    let externally_scheduled = |wanted: bool| {
         move |event: &Event| {
-            let Event::DeviceYielded { yielded, .. } = event else { return None };
-            (*yielded == wanted).then_some(())
+            let Event::DeviceExternallyScheduled { externally_scheduled, .. } = event else {
+                return None;
+            };
+            (*externally_scheduled == wanted).then_some(())
         }
     };
-    scene.wait_for(yielded(true));
+    scene.wait_for(externally_scheduled(true));
     assert_eq!(scene.kfd.logical_priority(pid), Some(12));
     assert!(matches!(scene.acts().as_deref(), Some([Act::Amd(AmdAct::Priority { .. })])));
     assert_eq!(scene.limit().unwrap().sentence, "scheduled by the kernel");
@@ -268,7 +270,7 @@ fn the_kernel_that_schedules_is_told_priorities_and_nothing_else_is_done() {
     }
     assert_eq!(scene.kfd.logical_priority(pid), Some(3));
     set_scheduler(&scene, "N\n");
-    scene.wait_for(yielded(false));
+    scene.wait_for(externally_scheduled(false));
     assert_eq!(scene.limit(), None);
     scene.backend.release(TASK);
     scene.backend.release_all().unwrap();

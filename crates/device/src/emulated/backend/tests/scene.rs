@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gpreempt_core::capability::Level;
+use gpreempt_core::backend::PreemptLevel;
 use gpreempt_stage::{Emulator, Stage};
 use gpreempt_wire::emulator::client::Client;
 
@@ -110,7 +110,7 @@ impl Scene {
 
     /// Preempts a queue and waits until it is off.
     pub(super) fn preempt(&mut self, queue: QueueId) {
-        self.backend.submit(Command::Preempt { queue, level: Level::Switch });
+        self.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
         self.wait_for(|event| *event == Event::Preempted { queue });
     }
 }

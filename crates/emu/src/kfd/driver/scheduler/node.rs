@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use gpreempt_core::capability::{Capabilities, Level, Mechanism};
-use gpreempt_core::command::Command;
+use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::config::Config;
-use gpreempt_core::event::{Event, Fault, TaskTraits};
+use gpreempt_core::event::{Event, Fault, SchedAttr};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
-use gpreempt_core::queue::Standing;
+use gpreempt_core::queue::RunState;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::scheduler::Scheduler;
 use gpreempt_core::time::{Duration, Instant};
@@ -75,7 +75,7 @@ impl Node {
     /// Whether the policy wants a queue to be off.
     pub(super) fn is_off(&self, queue: QueueId) -> bool {
         let view = self.core.as_ref().and_then(|core| core.queue(queue));
-        view.is_some_and(|view| view.standing == Standing::Off)
+        view.is_some_and(|view| view.run_state == RunState::Off)
     }
 
     /// A switch took that long.
@@ -91,7 +91,7 @@ impl Node {
     /// Forgets everybody. What was counted stays.
     pub(super) fn reset(&mut self) {
         let core = self.core.take();
-        let off = |view: &gpreempt_core::scheduler::QueueView| view.standing == Standing::Off;
+        let off = |view: &gpreempt_core::scheduler::QueueView| view.run_state == RunState::Off;
         let count = core.map_or(0, |core| core.queues().filter(off).count());
         self.resumes += u64::try_from(count).unwrap_or(0);
         self.known.clear();
@@ -111,7 +111,7 @@ impl Node {
         for queue in self.core.iter().flat_map(Scheduler::queues) {
             let marks = [
                 (queue.active, " active"),
-                (queue.standing == Standing::Off, " off"),
+                (queue.run_state == RunState::Off, " off"),
                 (queue.suspended, " suspended"),
             ];
             let marks: String = marks.iter().filter(|mark| mark.0).map(|mark| mark.1).collect();
@@ -167,7 +167,7 @@ impl Node {
         let before = self.known.insert(queue, new);
         if before.is_none() {
             if is_new_task {
-                self.tell(now, Event::TaskAppeared { task, traits: TaskTraits::default() });
+                self.tell(now, Event::TaskAppeared { task, attr: SchedAttr::default() });
             }
             self.tell(now, Event::QueueAppeared { queue, task, device: DEVICE, stopped: false });
         }
@@ -213,7 +213,7 @@ impl Node {
 fn capabilities(parameters: &Parameters, cost: Duration) -> Capabilities {
     Capabilities {
         mechanism: Mechanism::Stop,
-        level: Level::Switch,
+        level: PreemptLevel::Interrupt,
         preempt_cost: cost,
         resume_cost: cost,
         quiet: Duration::from_micros(parameters.quiet_us.into()),

@@ -1,0 +1,180 @@
+//! Measurements: the time totals of a queue, and histograms of durations.
+
+use crate::time::{Duration, Instant};
+
+const SUB_BITS: u32 = 4;
+const SUB_COUNT: usize = 1 << SUB_BITS;
+const BUCKET_COUNT: usize = (64 - SUB_BITS as usize) * SUB_COUNT + SUB_COUNT;
+
+/// Totals since a queue appeared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Time with work while the queue was allowed to run.
+    pub ran: Duration,
+    /// Time with work while the queue was off.
+    pub waited: Duration,
+    /// Completed preempts.
+    pub preempts: u64,
+    /// Completed resumes.
+    pub resumes: u64,
+    /// Commands that failed or were late.
+    pub faults: u64,
+}
+
+/// The total to which a queue's time is added now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Charge {
+    #[default]
+    Idle,
+    Runs,
+    Waits,
+}
+
+/// Totals, and the measurement that is running.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeMeter {
+    pub(crate) totals: QueueTotals,
+    charge: Charge,
+    since: Instant,
+}
+
+impl TimeMeter {
+    /// Adds the time since the last call to its total and starts to measure `charge`.
+    pub(crate) fn switch(&mut self, now: Instant, charge: Charge) {
+        self.totals = self.read(now);
+        self.charge = charge;
+        self.since = now;
+    }
+
+    pub(crate) fn read(&self, now: Instant) -> QueueTotals {
+        let mut totals = self.totals;
+        let elapsed = now.since(self.since);
+        match self.charge {
+            Charge::Idle => {}
+            Charge::Runs => totals.ran += elapsed,
+            Charge::Waits => totals.waited += elapsed,
+        }
+        totals
+    }
+}
+
+/// Counts of durations in buckets: 16 for each power of two, so that a percentile is at most one
+/// sixteenth too long, in a fixed amount of memory.
+#[derive(Clone)]
+pub struct Histogram {
+    counts: [u32; BUCKET_COUNT],
+    total: u64,
+    max: Duration,
+}
+
+impl Histogram {
+    /// Records one duration.
+    pub fn record(&mut self, duration: Duration) {
+        let count = &mut self.counts[bucket(duration.as_nanos())];
+        *count = count.saturating_add(1);
+        self.total += 1;
+        self.max = self.max.max(duration);
+    }
+
+    /// The number of recorded durations.
+    pub const fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The longest recorded duration, exactly.
+    pub const fn max(&self) -> Duration {
+        self.max
+    }
+
+    /// The duration that `percent` of all recorded ones did not exceed; none if there are none.
+    pub fn percentile(&self, percent: u64) -> Option<Duration> {
+        let wanted = (self.total * percent.min(100)).div_ceil(100).max(1);
+        let mut seen = 0;
+        for (index, &count) in self.counts.iter().enumerate() {
+            seen += u64::from(count);
+            if seen >= wanted && count > 0 {
+                return Some(Duration::from_nanos(upper_edge(index)).min(self.max));
+            }
+        }
+        None
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKET_COUNT], total: 0, max: Duration::ZERO }
+    }
+}
+
+impl core::fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.total)
+            .field("p50", &self.percentile(50))
+            .field("p99", &self.percentile(99))
+            .field("max", &self.max)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bucket(ns: u64) -> usize {
+    let top_bit = 63 - (ns | 1).leading_zeros();
+    let shift = top_bit.saturating_sub(SUB_BITS);
+    let row = if top_bit < SUB_BITS { 0 } else { shift as usize + 1 };
+    // PANIC: the shifted value has at most five bits, of which the top one names the row.
+    let column = usize::try_from((ns >> shift) & (SUB_COUNT as u64 - 1)).expect("four bits");
+    row * SUB_COUNT + column
+}
+
+fn upper_edge(index: usize) -> u64 {
+    let (row, column) = (index / SUB_COUNT, (index % SUB_COUNT) as u64);
+    if row == 0 {
+        return column;
+    }
+    let shift = row - 1;
+    let next = u128::from(column + SUB_COUNT as u64 + 1) << shift;
+    u64::try_from(next - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elapsed_time_is_added_to_the_total_of_the_current_charge() {
+        let at = Instant::from_nanos;
+        let mut meter = TimeMeter::default();
+        meter.switch(at(10), Charge::Runs);
+        meter.switch(at(30), Charge::Waits);
+        assert_eq!(meter.read(at(35)).waited, Duration::from_nanos(5));
+        meter.switch(at(40), Charge::Idle);
+        let totals = meter.read(at(99));
+        assert_eq!(totals.ran, Duration::from_nanos(20));
+        assert_eq!(totals.waited, Duration::from_nanos(10));
+    }
+
+    #[test]
+    fn every_value_is_in_a_bucket_that_ends_at_most_a_sixteenth_above_it() {
+        for shift in 0..64 {
+            for offset in [0u64, 1, 7] {
+                let ns = (1u64 << shift).saturating_add(offset << (shift / 2));
+                let edge = upper_edge(bucket(ns));
+                assert!(edge >= ns && edge - ns <= ns / 16, "{ns} {edge}");
+            }
+        }
+        assert_eq!(bucket(u64::MAX), BUCKET_COUNT - 1);
+    }
+
+    #[test]
+    fn percentiles_of_a_ramp() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.percentile(50), None);
+        for us in 1..=1000 {
+            histogram.record(Duration::from_micros(us));
+        }
+        let p50 = histogram.percentile(50).unwrap().as_micros();
+        assert!((500..=532).contains(&p50), "{p50}");
+        assert_eq!(histogram.percentile(100), Some(Duration::from_millis(1)));
+        assert_eq!(histogram.max(), Duration::from_millis(1));
+    }
+}
