@@ -1,5 +1,5 @@
 //! Any bytes are a configuration of the service, or an error on one line that the file has; and a
-//! configuration can judge any process.
+//! configuration gives an answer for any process.
 #![no_main]
 
 use gpreempt_daemon::accounts::Accounts;
@@ -36,7 +36,13 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(config) => {
             let accounts = Accounts::parse(rest, rest);
             let facts = process(rest, &config);
-            let text = Report::new("config.toml", &config, &accounts, &[facts]).text();
+            let text = Report::new(
+                "config.toml",
+                &config,
+                &config.service.socket,
+                (&accounts, std::slice::from_ref(&facts)),
+            )
+            .text();
             assert!(!text.contains('\x1b'), "{text:?}");
         }
         Err(error) => {

@@ -1,34 +1,47 @@
-//! `cargo xtask cost`: how many instructions the scheduler spends on an event.
+//! `cargo xtask cost`: how many instructions the scheduler spends on an event, counted by
+//! valgrind's callgrind.
 //!
 //! The measured program is `crates/core/examples/cost.rs QUEUES EVENTS`. It runs once without
-//! events and once with many; the difference belongs to the events.
+//! events and once with many; the difference belongs to the events. Times differ from machine to
+//! machine and from run to run; instruction counts do not, so a limit on them can be a test.
 
-use anyhow::Context;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use crate::args::Syntax;
-use crate::callgrind::count_instructions;
+use anyhow::{Context, bail};
+use gpreempt_stage::WorkFolder;
+use serde_json::{Value, json};
+
 use crate::packages::VALGRIND;
+use crate::process;
 use crate::process::build_release;
 use crate::step::Outcome;
 
-const SYNTAX: Syntax =
-    Syntax { switches: &["--check", "--json", "--require"], options: &[], positionals: &[] };
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct CostArgs {
+    /// Fail if a count is above its limit.
+    #[arg(long)]
+    check: bool,
+    #[arg(long)]
+    json: bool,
+    /// Fail if valgrind is missing.
+    #[arg(long)]
+    require: bool,
+}
 
 /// How many queues there are in each measurement: powers of ten, smallest first.
 const SIZES: [u64; 3] = [10, 1_000, 100_000];
 /// Events in each measurement: enough to drown what differs between two set-ups.
 const EVENTS: u64 = 20_000;
-/// The size for which there is a limit.
 const LIMIT_QUEUES: u64 = 1_000;
 /// An event costs fewer instructions than this: a microsecond on a slow processor.
 const LIMIT: u64 = 3_000;
 
-/// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cost {
     queues: u64,
     events: u64,
-    /// What all the events cost together.
     instructions: u64,
 }
 
@@ -39,22 +52,20 @@ impl Cost {
 }
 
 /// Measures, prints, and with `--check` holds the counts to their limits.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    let args = SYNTAX.parse(args)?;
+pub(crate) fn main(args: CostArgs) -> anyhow::Result<bool> {
     if !VALGRIND.is_installed() {
         eprintln!("SKIPPED: {}: {}", VALGRIND.needed_by, VALGRIND.is_missing());
-        return Ok(!args.has("--require"));
+        return Ok(!args.require);
     }
     let costs = measure()?;
-    println!("{}", if args.has("--json") { json(&costs) } else { table(&costs) });
-    let broken = if args.has("--check") { broken_limits(&costs) } else { Vec::new() };
+    println!("{}", if args.json { json(&costs) } else { table(&costs) });
+    let broken = if args.check { broken_limits(&costs) } else { Vec::new() };
     for limit in &broken {
         eprintln!("{limit}");
     }
     Ok(broken.is_empty())
 }
 
-/// The same as a step of the tests.
 pub(crate) fn check() -> Outcome {
     if !VALGRIND.is_installed() {
         return Outcome::Skipped(VALGRIND.is_missing());
@@ -136,16 +147,38 @@ fn table(costs: &[Cost]) -> String {
 }
 
 fn json(costs: &[Cost]) -> String {
-    let mut json = format!("{{\"events\":{EVENTS},\"costs\":[");
-    for (index, cost) in costs.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        let (queues, per_event) = (cost.queues, cost.per_event());
-        json.push_str(&format!(
-            "{comma}{{\"queues\":{queues},\"instructions_per_event\":{per_event}}}"
-        ));
-    }
-    json.push_str("]}");
-    json
+    let cost =
+        |cost: &Cost| json!({ "queues": cost.queues, "instructions_per_event": cost.per_event() });
+    let costs: Vec<Value> = costs.iter().map(cost).collect();
+    json!({ "events": EVENTS, "costs": costs }).to_string()
+}
+
+/// Runs `program` with `args` and counts the instructions of the whole run.
+pub(crate) fn count_instructions(program: &Path, args: &[String]) -> anyhow::Result<u64> {
+    let folder = WorkFolder::new("cost")?;
+    let profile = folder.path("callgrind.out");
+    let mut out_file = std::ffi::OsString::from("--callgrind-out-file=");
+    out_file.push(&profile);
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--tool=callgrind"]).arg(out_file).arg(program).args(args);
+    process::run_to_success(&mut valgrind)?;
+    let text = fs::read_to_string(&profile).context("callgrind left no profile")?;
+    total_instructions(&text)
+}
+
+/// The instructions of a whole run, from callgrind's profile of it.
+fn total_instructions(profile: &str) -> anyhow::Result<u64> {
+    let field = |key| profile.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let events = field("events:").context("the profile does not say what it counted")?;
+    let Some(column) = events.split_whitespace().position(|event| event == "Ir") else {
+        bail!("the profile counted `{events}`, not instructions (Ir)");
+    };
+    // A run that was profiled in one piece has `summary`, one in several has only `totals`.
+    let counts = field("summary:").or_else(|| field("totals:"));
+    let counts = counts.context("the profile has no totals; did the program end early?")?;
+    let count = counts.split_whitespace().nth(column);
+    let count = count.with_context(|| format!("the totals `{counts}` lack the instructions"))?;
+    count.parse().with_context(|| format!("`{count}` is not a count"))
 }
 
 #[cfg(test)]
@@ -197,10 +230,45 @@ mod tests {
     1000                    1200
   100000                    2000";
         assert_eq!(format!("\n{}", table(&costs)), text);
-        let text = "{\"events\":20000,\"costs\":[\
-            {\"queues\":10,\"instructions_per_event\":400},\
-            {\"queues\":1000,\"instructions_per_event\":1200},\
-            {\"queues\":100000,\"instructions_per_event\":2000}]}";
-        assert_eq!(json(&costs), text);
+        let value: Value = serde_json::from_str(&json(&costs)).unwrap();
+        assert_eq!(value["events"], EVENTS);
+        assert_eq!(
+            value["costs"][2],
+            json!({ "queues": 100_000, "instructions_per_event": 2_000 })
+        );
+    }
+
+    #[test]
+    fn the_total_is_read_from_either_line() {
+        let one_piece = "version: 1\nevents: Ir\nsummary: 154321\n\nfn=(1)\n12 5\ntotals: 99\n";
+        assert_eq!(total_instructions(one_piece).unwrap(), 154_321);
+        let pieces = "events: Dr Ir\n\nfn=(1)\n12 5 6\n\ntotals: 7 4200\n";
+        assert_eq!(total_instructions(pieces).unwrap(), 4200);
+    }
+
+    #[test]
+    fn a_profile_without_instructions_is_an_error() {
+        for (profile, complaint) in [
+            ("", "does not say"),
+            ("events: Dr Dw\nsummary: 1 2\n", "not instructions"),
+            ("events: Ir\nfn=(1)\n", "no totals"),
+            ("events: Dr Ir\nsummary: 1\n", "lack"),
+            ("events: Ir\nsummary: many\n", "not a count"),
+        ] {
+            let error = total_instructions(profile).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{profile:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn real_counts_are_positive_and_repeat() {
+        if !VALGRIND.is_installed() {
+            println!("SKIPPED: {}", VALGRIND.is_missing());
+            return;
+        }
+        let count = || count_instructions(Path::new("/bin/true"), &[]).unwrap();
+        let first = count();
+        assert!(first > 1000, "{first}");
+        assert_eq!(first.abs_diff(count()) * 1000 / first, 0, "the same to a part in a thousand");
     }
 }

@@ -1,35 +1,29 @@
-//! `cargo xtask dist`: what can be carried to another machine, a tarball and a Debian package.
+//! `cargo xtask dist`: a tarball and a Debian package for other machines, and the check that their
+//! contents work.
 
-mod check;
-mod deb;
-mod glibc;
+mod archives;
 mod layout;
-mod stage;
-mod tarball;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
+use layout::{CONFIG, LIBRARY, Layout, PROGRAMS, PackageRoot};
 
-use crate::args::Syntax;
-use crate::process::{build_release, cargo, repository_root, run_to_success};
-use layout::{LIBRARY, Layout, PROGRAMS};
-use stage::Stage;
-
-const SYNTAX: Syntax = Syntax { switches: &["--check"], options: &[], positionals: &[] };
+use crate::process::{
+    build_release, cargo, files_below, folder_of, repository_root, run_to_success,
+};
 
 /// The version of everything in the workspace, this package included.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Makes both and says where they are; with `--check` also tries them.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    make(SYNTAX.parse(args)?.has("--check"))?;
+/// Makes both and prints where they are; with `--check` also tests them.
+pub(crate) fn main(is_checked: bool) -> anyhow::Result<bool> {
+    make(is_checked)?;
     Ok(true)
 }
 
-/// Makes and tries both, as a step of the tests.
 pub(crate) fn make_and_check() -> anyhow::Result<()> {
     make(true).map(|_| ())
 }
@@ -47,12 +41,12 @@ fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
     remove(&work)?;
     let generated = generate(&programs, &work.join("generated"))?;
     let layout = Layout::of(&repository_root(), &programs, &generated)?;
-    let stage = Stage::make(&work.join("root"), &layout)?;
-    stage.strip_programs(&layout)?;
-    let tarball = tarball::make(&stage, &layout, &out)?;
+    let package_root = PackageRoot::make(&work.join("root"), &layout)?;
+    package_root.strip_programs(&layout)?;
+    let tarball = archives::make_tarball(&package_root, &layout, &out)?;
     println!("{}", tarball.display());
-    let deb = if deb::is_possible() {
-        let deb = deb::make(&stage, &layout, &out)?;
+    let deb = if archives::can_make_deb() {
+        let deb = archives::make_deb(&package_root, &layout, &out)?;
         println!("{}", deb.display());
         Some(deb)
     } else {
@@ -60,9 +54,9 @@ fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
         None
     };
     if is_checked {
-        check::tarball(&tarball, &work.join("check-tarball"))?;
+        check_tarball(&tarball, &work.join("check-tarball"))?;
         if let Some(deb) = &deb {
-            check::deb(deb, &work.join("check-deb"))?;
+            check_deb(deb, &work.join("check-deb"))?;
         }
     }
     remove(&work)?;
@@ -78,11 +72,10 @@ fn build() -> anyhow::Result<PathBuf> {
     // By itself, so that it has no more in it than it needs.
     let (package, _) = LIBRARY;
     run_to_success(&mut cargo(["build", "--release", "--lib", "--package", package]))?;
-    let last = build_release(&selection)?;
-    last.parent().map(Path::to_path_buf).context("cargo built a program in no folder")
+    folder_of(&build_release(&selection)?)
 }
 
-/// Lets the programs write their manual pages and completions.
+/// Has the programs write their manual pages and completions.
 fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let (man, completions) = (folder.join("man"), folder.join("completions"));
     for folder in [&man, &completions] {
@@ -102,11 +95,85 @@ fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Removes a folder if it is there.
 fn remove(folder: &Path) -> anyhow::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(())
+}
+
+fn check_deb(deb: &Path, root: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(root)?;
+    run_to_success(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(root))?;
+    programs_work(root)
+}
+
+fn check_tarball(tarball: &Path, folder: &Path) -> anyhow::Result<()> {
+    let unpacked = install_and_uninstall(tarball, folder)?;
+    programs_work(&unpacked)
+}
+
+/// Unpacks the tarball, installs it into a root of its own, and takes it away again. The answer is
+/// the folder it was unpacked to.
+fn install_and_uninstall(tarball: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let root = folder.join("root");
+    fs::create_dir_all(&root)?;
+    let mut tar = Command::new("tar");
+    run_to_success(tar.arg("--extract").arg("--file").arg(tarball).arg("--directory").arg(folder))?;
+    let unpacked = folder.join(archives::tarball_name());
+    let installer = unpacked.join("install.sh");
+    let install = |arguments: &[&str]| {
+        run_to_success(Command::new(&installer).args(arguments).env("DESTDIR", &root))
+    };
+    install(&[])?;
+    ensure!(root.join("usr/bin/gpreempt").is_file(), "install.sh did not install");
+    // Installed again over a configuration that was changed, and taken away: it stays.
+    fs::write(root.join(CONFIG), "# changed\n")?;
+    install(&[])?;
+    install(&["--uninstall"])?;
+    let left = files_below(&root)?;
+    ensure!(left == [root.join(CONFIG)], "install.sh --uninstall left {left:?}");
+    ensure!(fs::read_to_string(root.join(CONFIG))? == "# changed\n", "the configuration is lost");
+    Ok(unpacked)
+}
+
+const PAGES: [&str; 4] =
+    ["man1/gpreempt.1", "man8/gpreemptd.8", "man1/gpreempt-emu.1", "man1/gpreempt-load.1"];
+
+fn programs_work(root: &Path) -> anyhow::Result<()> {
+    let bin = root.join("usr/bin");
+    for (_, program) in PROGRAMS {
+        let path = bin.join(program);
+        ensure!(path.is_file(), "{program} is not there");
+        // The keeper is run by the others only and says nothing about itself.
+        if *program != "gpreempt-keeper" {
+            let said = output(Command::new(&path).arg("--version"))?;
+            ensure!(said.contains(VERSION), "{program} --version says `{said}`");
+        }
+    }
+    for file in
+        ["usr/lib/libgpreempt.so", "usr/include/gpreempt.h", "usr/lib/pkgconfig/gpreempt.pc"]
+    {
+        ensure!(root.join(file).is_file(), "{file} is not there");
+    }
+    for page in PAGES {
+        let path = root.join("usr/share/man").join(page);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        ensure!(text.contains(".SH SYNOPSIS"), "{page} is no manual page");
+    }
+    let config = root.join(CONFIG);
+    let said =
+        output(Command::new(bin.join("gpreemptd")).arg("--check").arg("--config").arg(&config))?;
+    ensure!(!said.is_empty(), "gpreemptd --check says nothing");
+    println!("ok: the programs under {} work", root.display());
+    Ok(())
+}
+
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

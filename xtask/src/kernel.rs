@@ -18,7 +18,6 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 
-use crate::args::Syntax;
 use crate::process::repository_root;
 pub(crate) use vectors::step as vectors_step;
 
@@ -41,11 +40,8 @@ const VERBS: &[Verb] = &[
     Verb { name: "write-vectors", run: vectors::write },
 ];
 
-/// Does what the first argument says.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    let syntax = Syntax { switches: &[], options: &[], positionals: &["VERB"] };
-    syntax.parse(args)?;
-    let name = args.first().map(String::as_str).unwrap_or_default();
+/// Runs the verb called `name`.
+pub(crate) fn main(name: &str) -> anyhow::Result<bool> {
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         let names: Vec<&str> = VERBS.iter().map(|verb| verb.name).collect();
         bail!("`{name}` is no verb of `cargo xtask kernel`; there are {}", names.join(", "));
@@ -65,8 +61,7 @@ mod tests {
 
     #[test]
     fn an_unknown_verb_is_answered_with_the_verbs_there_are() {
-        let error = main(&["frobnicate".to_owned()]).unwrap_err().to_string();
+        let error = main("frobnicate").unwrap_err().to_string();
         assert!(error.contains("`frobnicate`") && error.contains("fetch, apply"), "{error}");
-        assert!(main(&[]).unwrap_err().to_string().contains("VERB is missing"));
     }
 }

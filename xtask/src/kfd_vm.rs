@@ -18,7 +18,6 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::args::Syntax;
 use crate::packages::{self, Package};
 use crate::process::{build_static, find_program, repository_root};
 use crate::step::Outcome;
@@ -28,8 +27,6 @@ use guest::Programs;
 pub(crate) use guest::{Guest, PATIENCE, boot};
 use kernel::{Kernel, Kind};
 pub(crate) use unpack::Unpacked;
-
-const SYNTAX: Syntax = Syntax { switches: &["--json"], options: &[], positionals: &[] };
 
 /// What it takes beside the kernels.
 const PACKAGES: &[Package] = &[
@@ -65,8 +62,7 @@ impl From<anyhow::Error> for Stop {
 }
 
 /// Checks every kernel and prints what came of it.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    let is_json = SYNTAX.parse(args)?.has("--json");
+pub(crate) fn main(is_json: bool) -> anyhow::Result<bool> {
     let report = match run() {
         Ok(report) => report,
         Err(Stop::Broken(error)) => return Err(error),

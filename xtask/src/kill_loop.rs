@@ -1,4 +1,4 @@
-//! `cargo xtask kill-loop`: processes are killed again and again, and nothing may come of it.
+//! `cargo xtask kill-loop`: processes are killed again and again, without lasting effect.
 //!
 //! Two emulated GPUs, loads on them, a process that schedules, with its keeper, and commands that
 //! ask it for things: the real programs, in a folder of their own. The process that schedules is
@@ -8,56 +8,37 @@
 //! asked for facts: a queue that is stopped must have been stopped by a process that lives, no
 //! daemon may end by itself, and whatever a load computed must be exact.
 
-mod chance;
-mod client;
-mod commit;
-mod end;
-mod finish;
-mod gpu;
-mod load;
-mod orphans;
-mod owner;
-mod proc;
+mod checks;
+mod choices;
+mod exits;
+mod gpus;
+mod processes;
+mod results;
 mod run;
-mod settle;
-mod site;
-mod suspicion;
-mod tally;
-mod victim;
-mod watch;
+mod setup;
 
 use std::time::Duration;
 
-use anyhow::Context;
-
-use crate::args::Syntax;
-use crate::process::build_release;
+use crate::process::build_programs;
 use crate::step::Outcome;
-use gpu::KINDS;
+use gpus::KINDS;
+use results::Results;
 use run::KillLoop;
-use site::{Mode, Site};
-use tally::Tally;
+use setup::{LoopSetup, Mode};
 
-const SYNTAX: Syntax = Syntax {
-    switches: &["--json", "--private"],
-    options: &["--kills", "--seed"],
-    positionals: &[],
-};
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct KillLoopArgs {
+    /// Use private sessions of `gpreempt attach` instead of the daemon.
+    #[arg(long)]
+    private: bool,
+    #[arg(long, default_value_t = 10_000)]
+    kills: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[arg(long)]
+    json: bool,
+}
 
-/// The programs that take part.
-const PROGRAMS: &[&str] = &[
-    "--package=gpreempt-cli",
-    "--bin=gpreempt",
-    "--package=gpreempt-daemon",
-    "--bin=gpreemptd",
-    "--package=gpreempt-device",
-    "--bin=gpreempt-keeper",
-    "--package=gpreempt-emu",
-    "--bin=gpreempt-emu",
-];
-
-/// How many kills there are without `--kills`.
-const KILLS: u64 = 10_000;
 /// How many there are among the tests.
 const KILLS_QUICK: u64 = 200;
 /// The same in private sessions.
@@ -69,7 +50,6 @@ const STOPPED_MAX: Duration = Duration::from_secs(1);
 /// The same among the tests, where the machine may be busy with something else.
 const STOPPED_MAX_QUICK: Duration = Duration::from_secs(10);
 
-/// What a loop is like.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     mode: Mode,
@@ -78,24 +58,21 @@ struct Plan {
     stopped_max: Duration,
 }
 
-/// Runs the loop and prints what came of it.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    let args = SYNTAX.parse(args)?;
-    let kills = args.number_of("--kills")?.unwrap_or(KILLS);
-    let seed = args.number_of("--seed")?.unwrap_or(1);
-    let mode = if args.has("--private") { Mode::Private } else { Mode::Daemon };
-    let tally = run(Plan { mode, kills, seed, stopped_max: STOPPED_MAX })?;
-    println!("{}", if args.has("--json") { tally.json() } else { tally.table() });
-    Ok(tally.is_good())
+pub(crate) fn main(args: KillLoopArgs) -> anyhow::Result<bool> {
+    let KillLoopArgs { private, kills, seed, json } = args;
+    let mode = if private { Mode::Private } else { Mode::Daemon };
+    let results = run(Plan { mode, kills, seed, stopped_max: STOPPED_MAX })?;
+    println!("{}", if json { results.json() } else { results.table() });
+    Ok(results.is_good())
 }
 
 /// A short loop with the daemon and a shorter one with private sessions, as a step of the tests.
 pub(crate) fn check() -> Outcome {
     for (mode, kills) in [(Mode::Daemon, KILLS_QUICK), (Mode::Private, KILLS_QUICK_PRIVATE)] {
         match run(Plan { mode, kills, seed: 1, stopped_max: STOPPED_MAX_QUICK }) {
-            Ok(tally) => {
-                println!("{}", tally.table());
-                if let Some(failure) = tally.failures.first() {
+            Ok(results) => {
+                println!("{}", results.table());
+                if let Some(failure) = results.failures.first() {
                     return Outcome::Failed(failure.clone());
                 }
             }
@@ -105,16 +82,13 @@ pub(crate) fn check() -> Outcome {
     Outcome::Passed
 }
 
-fn run(plan: Plan) -> anyhow::Result<Tally> {
-    let program = build_release(PROGRAMS)?;
-    let programs = program.parent().context("cargo built a program in no folder")?;
-    let site = Site::new(programs, plan.mode, &KINDS)?;
-    let mut kill_loop = KillLoop::new(&site, plan)?;
+fn run(plan: Plan) -> anyhow::Result<Results> {
+    let setup = LoopSetup::new(&build_programs()?, plan.mode, &KINDS)?;
+    let mut kill_loop = KillLoop::new(&setup, plan)?;
     kill_loop.run()?;
-    Ok(kill_loop.into_tally())
+    Ok(kill_loop.into_results())
 }
 
-/// The last part of what a process printed.
 fn last_part(text: &str) -> &str {
     let mut from = text.len().saturating_sub(SHOWN_MAX);
     while !text.is_char_boundary(from) {

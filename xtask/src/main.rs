@@ -1,160 +1,109 @@
-//! The project's own commands. `cargo xtask` lists them; each lives in the file of its name.
+//! The project's own commands. `cargo xtask` lists them.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program for people: results go to stdout, what it is doing goes to stderr"
+    reason = "a program for people: results go to stdout, progress goes to stderr"
 )]
 
-mod args;
-mod callgrind;
 mod ci;
 mod cost;
+mod deployment;
 mod dist;
-mod header;
-mod hw;
+mod headers;
 mod kernel;
-mod kfd_header;
 mod kfd_vm;
 mod kill_loop;
 mod packages;
 mod pages;
 mod process;
 mod python;
-mod seeds;
 mod service_numbers;
-mod shell;
-mod slurm;
 mod step;
-mod supervisor;
-mod systemd;
 mod test;
 mod tidy;
 mod walls;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// One sub-command.
-struct Command {
-    name: &'static str,
-    /// What may follow the name, as people write it.
-    arguments: &'static str,
-    about: &'static str,
-    /// Says whether all is well; an error is something that kept it from finding out.
-    run: fn(&[String]) -> anyhow::Result<bool>,
+use clap::{CommandFactory, Parser};
+
+use step::Outcome;
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
 }
 
-/// Every sub-command, in the order of the list.
-const COMMANDS: &[Command] = &[
-    Command {
-        name: "test",
-        arguments: "[--quick] [--only STEP]",
-        about: "every test there is; --quick leaves out those that take long",
-        run: test::main,
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Every test; --quick leaves out those that take long.
+    Test(test::TestArgs),
+    /// Formatting, lints, documents, tidiness and walls, as the build server checks them.
+    Ci,
+    /// The tests on hardware where there is a GPU; elsewhere builds them and says what to do.
+    Hw,
+    /// The rules of CONTRIBUTING.md that a program can check.
+    Tidy,
+    /// Which crate links which, against the rules (part of ci).
+    Walls,
+    /// COUNT random simulations, each checked for broken rules.
+    Seeds {
+        count: u64,
+        /// The first seed.
+        #[arg(long)]
+        start: Option<u64>,
     },
-    Command {
-        name: "ci",
-        arguments: "",
-        about: "formatting, lints, documents, tidiness and walls, as the build server checks them",
-        run: ci::main,
+    /// Instructions per scheduler event; --check compares them with their limits.
+    Cost(cost::CostArgs),
+    /// A tarball and a Debian package; --check unpacks them and runs what is inside.
+    Dist {
+        #[arg(long)]
+        check: bool,
     },
-    Command {
-        name: "hw",
-        arguments: "",
-        about: "hardware tests where there is a GPU; elsewhere builds them and says what to do",
-        run: hw::main,
+    /// Writes crates/agent/include/gpreempt.h from the source of the library.
+    Header,
+    /// A real Slurm cluster of one node whose jobs compete for an emulated GPU.
+    Slurm,
+    /// The code for AMD devices against the KFD of real kernels, in virtual machines.
+    KfdVm {
+        #[arg(long)]
+        json: bool,
     },
-    Command {
-        name: "tidy",
-        arguments: "",
-        about: "the rules of CONTRIBUTING.md that a program can check",
-        run: tidy::main,
+    /// The Debian package under a real systemd, in a virtual machine.
+    Systemd,
+    /// The KFD patches of kernel/, as far as a machine without an AMD GPU can test them.
+    Kernel {
+        /// fetch, apply, objects, kunit, build, vm, kasan, vectors or write-vectors.
+        verb: String,
     },
-    Command {
-        name: "walls",
-        arguments: "",
-        about: "which crate links which, against the rules (part of ci)",
-        run: walls::main,
+    /// Kills daemon, keeper, loads and commands again and again; nothing is lost or stays stopped.
+    KillLoop(kill_loop::KillLoopArgs),
+    /// How fast the daemon reacts, what it costs, and with how many clients it works.
+    ServiceNumbers(service_numbers::ServiceNumbersArgs),
+    /// Installs the Python package into an environment of its own, checks and tests it.
+    Python,
+    /// Every page of the project in a real browser, large and small, light and dark.
+    Pages {
+        /// Keep pictures of the pages in this folder.
+        #[arg(long, value_name = "FOLDER")]
+        pictures: Option<PathBuf>,
     },
-    Command {
-        name: "seeds",
-        arguments: "N [--start S]",
-        about: "N random simulations, the first with seed S, each checked for broken rules",
-        run: seeds::main,
-    },
-    Command {
-        name: "cost",
-        arguments: "[--check] [--json] [--require]",
-        about: "instructions per scheduler event; --check holds them to their limits",
-        run: cost::main,
-    },
-    Command {
-        name: "dist",
-        arguments: "[--check]",
-        about: "a tarball and a Debian package; --check unpacks them and runs what is inside",
-        run: dist::main,
-    },
-    Command {
-        name: "header",
-        arguments: "",
-        about: "writes crates/agent/include/gpreempt.h anew from the source of the library",
-        run: header::main,
-    },
-    Command {
-        name: "slurm",
-        arguments: "",
-        about: "a real Slurm cluster of one node whose jobs compete for an emulated GPU",
-        run: slurm::main,
-    },
-    Command {
-        name: "kfd-vm",
-        arguments: "[--json]",
-        about: "the code for AMD devices against the KFD of real kernels, in virtual machines",
-        run: kfd_vm::main,
-    },
-    Command {
-        name: "systemd",
-        arguments: "",
-        about: "the Debian package under a real systemd, in a virtual machine",
-        run: systemd::main,
-    },
-    Command {
-        name: "kernel",
-        arguments: "fetch|apply|objects|kunit|build|vm|vectors",
-        about: "the KFD patches of kernel/, as far as a machine without AMD GPU can try them",
-        run: kernel::main,
-    },
-    Command {
-        name: "kill-loop",
-        arguments: "[--private] [--kills N] [--seed S] [--json]",
-        about: "10,000 kills of daemon, keeper, loads, commands; nothing is lost or stays stopped",
-        run: kill_loop::main,
-    },
-    Command {
-        name: "service-numbers",
-        arguments: "[--only latency|cost|scale] [--clients N --queues N --minutes M]",
-        about: "how fast the daemon reacts, what it costs, how far it reaches [--urgent] [--json]",
-        run: service_numbers::main,
-    },
-    Command {
-        name: "python",
-        arguments: "",
-        about: "installs the Python package into an environment of its own, checks and tests it",
-        run: python::main,
-    },
-    Command {
-        name: "pages",
-        arguments: "[--pictures FOLDER]",
-        about: "every page we make, in a real browser, large and small, light and dark",
-        run: pages::main,
-    },
-    Command { name: "help", arguments: "", about: "this list", run: help },
-];
+}
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let name = args.next().unwrap_or_else(|| "help".to_owned());
-    let rest: Vec<String> = args.collect();
-    match run(&name, &rest) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed output is no reason for another exit code.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match cli.command.map_or_else(help, run) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -164,26 +113,42 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(name: &str, args: &[String]) -> anyhow::Result<bool> {
-    let name = if matches!(name, "-h" | "--help") { "help" } else { name };
-    match COMMANDS.iter().find(|command| command.name == name) {
-        Some(command) => (command.run)(args),
-        None => anyhow::bail!("there is no command `{name}`\n\n{}", command_list()),
-    }
-}
-
-fn help(_args: &[String]) -> anyhow::Result<bool> {
-    println!("{}", command_list());
+fn help() -> anyhow::Result<bool> {
+    Cli::command().print_help()?;
     Ok(true)
 }
 
-fn command_list() -> String {
-    let mut list = "cargo xtask COMMAND".to_owned();
-    for Command { name, arguments, about, .. } in COMMANDS {
-        let usage = format!("{name} {arguments}");
-        list.push_str(&format!("\n  {usage:<37} {about}"));
+/// Runs a command. False: it found something wrong. An error: it could not find out.
+fn run(command: Command) -> anyhow::Result<bool> {
+    match command {
+        Command::Test(args) => test::main(&args),
+        Command::Ci => ci::main(),
+        Command::Hw => test::hardware(),
+        Command::Tidy => tidy::main(),
+        Command::Walls => walls::main(),
+        Command::Seeds { count, start } => test::simulate(count, start).map(|()| true),
+        Command::Cost(args) => cost::main(args),
+        Command::Dist { check } => dist::main(check),
+        Command::Header => headers::write_agent_header(),
+        Command::Slurm => report(deployment::check_slurm()),
+        Command::KfdVm { json } => kfd_vm::main(json),
+        Command::Systemd => report(deployment::check_systemd()),
+        Command::Kernel { verb } => kernel::main(&verb),
+        Command::KillLoop(args) => kill_loop::main(args),
+        Command::ServiceNumbers(args) => service_numbers::main(&args),
+        Command::Python => report(python::check()),
+        Command::Pages { pictures } => report(pages::check(pictures.as_deref())),
     }
-    list
+}
+
+/// The result of a command that is also a step of the tests.
+fn report(outcome: Outcome) -> anyhow::Result<bool> {
+    match outcome {
+        Outcome::Failed(reason) => anyhow::bail!(reason),
+        Outcome::Skipped(reason) => println!("SKIPPED: {reason}"),
+        Outcome::Passed | Outcome::PassedAgain(_) => {}
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -191,17 +156,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_names_every_command_once() {
-        let list = command_list();
-        for command in COMMANDS {
-            let line_start = format!("\n  {} ", command.name);
-            assert_eq!(list.matches(&line_start).count(), 1, "{}", command.name);
+    fn the_arguments_of_every_command_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_lists_every_command() {
+        let help = Cli::command().render_help().to_string();
+        for name in ["test", "kfd-vm", "kill-loop", "service-numbers", "pages"] {
+            assert!(help.contains(&format!("\n  {name} ")), "{name}:\n{help}");
         }
     }
 
     #[test]
-    fn an_unknown_command_is_answered_with_the_list() {
-        let error = run("tset", &[]).unwrap_err().to_string();
-        assert!(error.contains("`tset`") && error.contains("test [--quick]"), "{error}");
+    fn options_and_numbers_are_read_in_any_order() {
+        let cli = Cli::try_parse_from(["xtask", "seeds", "--start", "7", "1000"]).unwrap();
+        let Some(Command::Seeds { count, start }) = cli.command else { panic!("{cli:?}") };
+        assert_eq!((count, start), (1000, Some(7)));
+        for wrong in [&["xtask", "tset"][..], &["xtask", "seeds"], &["xtask", "seeds", "many"]] {
+            assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

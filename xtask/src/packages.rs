@@ -7,23 +7,18 @@ use crate::process;
 /// A system package (its name in Debian and its children) that a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
-    /// What to install.
     pub(crate) name: &'static str,
     /// The program that shows whether it is installed.
     pub(crate) program: &'static str,
-    /// Which test cannot run without it.
     pub(crate) needed_by: &'static str,
 }
 
-/// Counts instructions.
 pub(crate) const VALGRIND: Package =
     Package { name: "valgrind", program: "valgrind", needed_by: "the instruction-count test" };
 
-/// Reads shell scripts.
 pub(crate) const SHELLCHECK: Package =
     Package { name: "shellcheck", program: "shellcheck", needed_by: "the test of shell scripts" };
 
-/// Shows pages.
 pub(crate) const CHROMIUM: Package =
     Package { name: "chromium", program: "chromium", needed_by: "the test of pages in a browser" };
 
@@ -31,7 +26,6 @@ pub(crate) const CHROMIUM: Package =
 pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK, CHROMIUM];
 
 impl Package {
-    /// Whether it is installed.
     pub(crate) fn is_installed(&self) -> bool {
         process::is_installed(self.program)
     }
@@ -49,7 +43,7 @@ pub(crate) fn install_missing() {
     }
 }
 
-/// Installs one package where that is possible. Whether it worked, whoever needs it finds out.
+/// Installs one package where that is possible. The caller checks whether it is there.
 pub(crate) fn install_one(package: Package) {
     let mut host = ThisHost;
     if host.is_root() && host.has("apt-get") {
@@ -107,7 +101,7 @@ impl Host for ThisHost {
         let Some((program, args)) = command.split_first() else {
             return false;
         };
-        // A server that does not answer would keep everybody waiting.
+        // A server that does not answer must not block the tests.
         let mut command = Command::new("timeout");
         command
             .args(["600", program])

@@ -14,7 +14,7 @@ pub(crate) fn repository_root() -> PathBuf {
     package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
 }
 
-/// The cargo that runs us, so that its children are of the same version.
+/// The cargo that started this program, so that its children are of the same version.
 pub(crate) fn cargo<I, S>(args: I) -> Command
 where
     I: IntoIterator<Item = S>,
@@ -26,7 +26,7 @@ where
     command
 }
 
-/// Runs `command` in the root, with our input and output.
+/// Runs `command` in the root with the input and output of this process.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<ExitStatus> {
     announce(command);
     let status = command.current_dir(repository_root()).status();
@@ -44,6 +44,39 @@ pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
     let mut command = cargo(["build", "--release", MESSAGES]);
     command.args(selection);
     build(command)
+}
+
+/// Builds the programs of an end-to-end test in release mode and says in which folder they are.
+pub(crate) fn build_programs() -> anyhow::Result<PathBuf> {
+    let mut selection = Vec::new();
+    for (package, program) in [
+        ("gpreempt-cli", "gpreempt"),
+        ("gpreempt-daemon", "gpreemptd"),
+        ("gpreempt-device", "gpreempt-keeper"),
+        ("gpreempt-emu", "gpreempt-emu"),
+    ] {
+        selection.extend(["--package", package, "--bin", program]);
+    }
+    folder_of(&build_release(&selection)?)
+}
+
+pub(crate) fn folder_of(program: &Path) -> anyhow::Result<PathBuf> {
+    Ok(program.parent().context("cargo built a program in no folder")?.to_owned())
+}
+
+/// Every file below `folder`, sorted.
+pub(crate) fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Builds the one program of a package in release mode, so that it runs without any library.
@@ -66,6 +99,14 @@ fn build(mut command: Command) -> anyhow::Result<PathBuf> {
     }
     let messages = String::from_utf8(output.stdout).context("cargo wrote something strange")?;
     executable(&messages).context("cargo built no program")
+}
+
+/// The commit, with a mark if files differ from it; nothing if there is no git.
+pub(crate) fn commit() -> Option<String> {
+    let mut command = Command::new("git");
+    command.args(["describe", "--always", "--dirty"]).current_dir(repository_root());
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Whether one of the folders of `PATH` holds a file called `program`.
@@ -145,6 +186,6 @@ mod tests {
     #[test]
     fn programs_are_looked_for_in_the_path() {
         assert!(is_installed("sh"));
-        assert!(!is_installed("a-program-nobody-has-written"));
+        assert!(!is_installed("a-program-that-does-not-exist"));
     }
 }

@@ -7,24 +7,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::Context;
-
-use crate::args::Syntax;
 use crate::packages::{self, Package};
-use crate::process::{build_release, repository_root, run, run_to_success};
+use crate::process::{build_programs, cargo, repository_root, run, run_to_success};
 use crate::step::Outcome;
-
-/// What the tests start and load.
-pub(crate) const PROGRAMS: &[&str] = &[
-    "--package=gpreempt-agent",
-    "--lib",
-    "--package=gpreempt-daemon",
-    "--bin=gpreemptd",
-    "--package=gpreempt-device",
-    "--bin=gpreempt-keeper",
-    "--package=gpreempt-emu",
-    "--bin=gpreempt-emu",
-];
 
 /// Makes environments; Debian keeps this part of Python in a package of its own.
 const PYTHON_VENV: Package = Package {
@@ -39,20 +24,6 @@ const OLDEST: &str = "import sys, ensurepip, venv; sys.exit(sys.version_info < (
 /// Far more than the tests take; they bound each of their own waits.
 const TESTS_SECONDS_MAX: &str = "600";
 
-/// Tests the package and says how it went.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    Syntax::NONE.parse(args)?;
-    match check() {
-        Outcome::Failed(reason) => anyhow::bail!(reason),
-        Outcome::Passed | Outcome::PassedAgain(_) => Ok(true),
-        Outcome::Skipped(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            Ok(true)
-        }
-    }
-}
-
-/// The same, as a step of the tests.
 pub(crate) fn check() -> Outcome {
     if !is_there() {
         packages::install_one(PYTHON_VENV);
@@ -75,10 +46,15 @@ pub(crate) fn is_there() -> bool {
     python.status().is_ok_and(|status| status.success())
 }
 
+/// Builds the library and the programs that the tests start, and says in which folder they are.
+pub(crate) fn build_library_and_programs() -> anyhow::Result<PathBuf> {
+    run_to_success(&mut cargo(["build", "--release", "--package=gpreempt-agent", "--lib"]))?;
+    build_programs()
+}
+
 /// Builds, installs, checks and tests. False if the tools for it cannot be had.
 fn test_package() -> anyhow::Result<bool> {
-    let program = build_release(PROGRAMS)?;
-    let folder = program.parent().context("cargo built a program in no folder")?;
+    let folder = &build_library_and_programs()?;
     let environment = Environment::make(&folder.join("python"))?;
     if !environment.install_tools()? {
         return Ok(false);
@@ -131,7 +107,6 @@ impl Environment {
         run_to_success(validate.args(["--strict", "deploy/kubernetes/daemonset.yaml"]))
     }
 
-    /// Runs the tests against what is in `programs`.
     fn run_tests(&self, programs: &Path) -> anyhow::Result<()> {
         let mut pytest = Command::new("timeout");
         pytest.arg(TESTS_SECONDS_MAX).arg(self.python());
@@ -158,8 +133,6 @@ impl Environment {
     }
 }
 
-/// Knows the schemas of Kubernetes.
 const VALIDATOR: &str = "kubernetes-validate";
 
-/// What mypy reads.
 const TYPED: &[&str] = &["python/src", "python/tests", "python/examples"];

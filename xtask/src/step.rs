@@ -1,18 +1,22 @@
-//! Steps that run one after the other, and the table that says how each of them went.
+//! The steps of a test run: each in a process of its own with a time limit, and the table of their
+//! outcomes.
 
-use std::fmt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
-/// How a step went.
+use anyhow::Context;
+use gpreempt_device::process::{ProcessInfo, all_pids};
+use rustix::process::{Signal, WaitOptions, getpid, wait};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// As it should.
     Passed,
-    /// As it should when it was tried again, and what was wrong before.
+    /// In the second attempt; the text says why the first one failed.
     PassedAgain(String),
-    /// Not as it should, and why.
     Failed(String),
-    /// It was not run, and why.
+    /// Why it was not run.
     Skipped(String),
 }
 
@@ -22,12 +26,12 @@ impl Outcome {
         result.map_or_else(|error| Self::Failed(format!("{error:#}")), |()| Self::Passed)
     }
 
-    /// The line by which one process tells it to another.
+    /// The line by which the process of a step reports its outcome.
     pub(crate) fn to_line(&self) -> String {
         format!("{} {}", self.name(), self.reason())
     }
 
-    /// What a line means, if it is one.
+    /// The outcome that a line reports.
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let (name, reason) = line.split_once(' ')?;
         match name {
@@ -55,14 +59,12 @@ impl Outcome {
     }
 }
 
-/// Something to do and what to call it.
 pub(crate) struct Step {
     name: &'static str,
     action: Box<dyn FnOnce() -> Outcome>,
 }
 
 impl Step {
-    /// A step called `name` that does `action`.
     pub(crate) fn new(name: &'static str, action: impl FnOnce() -> Outcome + 'static) -> Self {
         Self { name, action: Box::new(action) }
     }
@@ -73,7 +75,6 @@ impl Step {
     }
 }
 
-/// What became of some steps.
 #[derive(Debug)]
 pub(crate) struct Summary {
     rows: Vec<Row>,
@@ -86,7 +87,7 @@ struct Row {
     time: Duration,
 }
 
-/// Runs all `steps`, also those after a failure: one run should tell everything.
+/// Runs all `steps`, also those after a failure: one run should find every problem.
 pub(crate) fn run(steps: Vec<Step>) -> Summary {
     let mut rows = Vec::new();
     for Step { name, action } in steps {
@@ -99,7 +100,6 @@ pub(crate) fn run(steps: Vec<Step>) -> Summary {
 }
 
 impl Summary {
-    /// Whether nothing failed.
     pub(crate) fn is_good(&self) -> bool {
         self.count("FAILED") == 0
     }
@@ -119,6 +119,107 @@ impl fmt::Display for Summary {
         }
         let [passed, failed, skipped] = ["ok", "FAILED", "skipped"].map(|name| self.count(name));
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// How often the step is polled.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often processes that a step left behind are ended; each may have started another.
+const ROUNDS_MAX: u32 = 100;
+
+/// Runs `command`, which writes its outcome into `file`, for `limit` at the most. Whatever it
+/// started ends with it: a program that still runs would disturb the next step, and keep the
+/// output of this process open.
+pub(crate) fn run_supervised(command: &mut Command, file: &Path, limit: Duration) -> Outcome {
+    match supervise(command, file, limit) {
+        Ok(outcome) => outcome,
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    }
+}
+
+fn supervise(command: &mut Command, file: &Path, limit: Duration) -> anyhow::Result<Outcome> {
+    // Descendants that lose their parent become children of this process, so that they are found.
+    rustix::process::set_child_subreaper(Some(getpid())).context("cannot adopt orphans")?;
+    // Earlier descendants and an earlier outcome do not belong to this step.
+    let before: Vec<u32> = descendants(&[]).into_iter().map(|process| process.key.pid).collect();
+    let _ = fs::remove_file(file);
+    let mut child = command.spawn().context("cannot start the step")?;
+    let ended = wait_for(&mut child, limit)?;
+    if ended.is_none() {
+        eprintln!("what was running when the time was up:");
+        for process in descendants(&before) {
+            eprintln!("  {}", describe(&process));
+        }
+    }
+    end_descendants(&before);
+    let Some(status) = ended else {
+        return Ok(Outcome::Failed(format!("not over after {} s", limit.as_secs())));
+    };
+    let said = fs::read_to_string(file).unwrap_or_default();
+    Ok(match Outcome::from_line(&said) {
+        Some(outcome @ Outcome::Failed(_)) => outcome,
+        Some(outcome) if status.success() => outcome,
+        _ => Outcome::Failed(format!("it ended with {status} and did not say why")),
+    })
+}
+
+/// The status of `child`, or nothing if it is not over in time.
+fn wait_for(child: &mut Child, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for the step")? {
+            return Ok(Some(status));
+        }
+        if since.elapsed() >= limit {
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn end_descendants(before: &[u32]) {
+    for _ in 0..ROUNDS_MAX {
+        // All that have ended are reaped.
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let left = descendants(before);
+        if left.is_empty() {
+            return;
+        }
+        for process in left {
+            eprintln!("the step left it behind, and it has to end: {}", describe(&process));
+            gpreempt_stage::signal(process.key.pid, Signal::KILL);
+        }
+        std::thread::sleep(LOOK);
+    }
+    eprintln!("some of them cannot be ended");
+}
+
+/// A process, what it waits for in the kernel, and its command line.
+fn describe(process: &ProcessInfo) -> String {
+    let pid = process.key.pid;
+    let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
+    let command = text("cmdline").unwrap_or_default().replace('\0', " ");
+    let place = text("wchan").unwrap_or_default();
+    format!("{pid} {} {}", place.trim(), command.trim())
+}
+
+/// The descendants of this process that still run, but for those in `before` and theirs.
+fn descendants(before: &[u32]) -> Vec<ProcessInfo> {
+    let pids = all_pids().unwrap_or_default().into_iter().filter(|pid| !before.contains(pid));
+    let mut others: Vec<ProcessInfo> = pids.filter_map(|pid| ProcessInfo::read(pid).ok()).collect();
+    let mut family = vec![std::process::id()];
+    let mut found = Vec::new();
+    loop {
+        let is_related = |process: &ProcessInfo| family.contains(&process.parent);
+        let (related, rest) = others.into_iter().partition::<Vec<_>, _>(is_related);
+        if related.is_empty() {
+            // Zombies only have to be reaped.
+            found.retain(|process: &ProcessInfo| !process.zombie);
+            return found;
+        }
+        family.extend(related.iter().map(|process| process.key.pid));
+        found.extend(related);
+        others = rest;
     }
 }
 
@@ -145,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_says_another_understands() {
+    fn an_outcome_survives_its_line() {
         for outcome in [
             Outcome::Passed,
             Outcome::PassedAgain("at first it broke".to_owned()),
@@ -186,5 +287,60 @@ seeds    FAILED      0.4 s  seed 7 broke
 cost     skipped     0.0 s  no valgrind
 1 passed, 1 failed, 1 skipped";
         assert_eq!(summary.to_string(), table);
+    }
+
+    /// Supervises in a process of its own: everything that this one started would be ended, the
+    /// programs of other tests too. The answer is the outcome, and what it said meanwhile.
+    fn supervised(script: &str) -> String {
+        let mut child = Command::new("/proc/self/exe");
+        child.args(["step::tests::in_a_process_of_its_own", "--exact", "--ignored"]);
+        let output = child.arg("--nocapture").env("SCRIPT", script).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
+    #[test]
+    #[ignore = "run by the other tests"]
+    fn in_a_process_of_its_own() {
+        let script = std::env::var("SCRIPT").unwrap();
+        let file = std::env::temp_dir().join(format!("gpreempt-supervised-{}", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("FILE", &file);
+        let outcome = run_supervised(&mut command, &file, Duration::from_secs(2));
+        let _ = fs::remove_file(file);
+        println!("outcome: {}", outcome.to_line());
+    }
+
+    #[test]
+    fn a_step_says_how_it_went() {
+        let said = supervised("echo -n 'skipped there is no GPU' >$FILE");
+        assert!(said.contains("outcome: skipped there is no GPU"), "{said}");
+        let said = supervised("exit 3");
+        assert!(said.contains("outcome: FAILED it ended with exit status: 3"), "{said}");
+    }
+
+    #[test]
+    fn a_step_that_does_not_end_is_ended_with_all_it_started() {
+        let said = supervised("setsid sleep 61.7 & sleep 61.8");
+        assert!(said.contains("outcome: FAILED not over after 2 s"), "{said}");
+        assert!(said.contains("sleep 61.7") && said.contains("sleep 61.8"), "{said}");
+        assert_gone("61.7");
+    }
+
+    #[test]
+    fn processes_that_a_step_left_are_ended() {
+        let said = supervised("(setsid sleep 62.7 &) ; echo -n 'ok ' >$FILE");
+        assert!(said.contains("outcome: ok"), "{said}");
+        assert!(said.contains("left it behind"), "{said}");
+        assert_gone("62.7");
+    }
+
+    fn assert_gone(argument: &str) {
+        let commands = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
+        let left: Vec<_> =
+            commands.filter(|line| line.starts_with("sleep") && line.contains(argument)).collect();
+        assert!(left.is_empty(), "{left:?}");
     }
 }

@@ -1,32 +1,31 @@
-//! `cargo xtask test`: the one command that runs every test there is.
+//! `cargo xtask test` runs every test; `cargo xtask seeds` random simulations; `cargo xtask hw` the
+//! tests on hardware.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::args::Syntax;
-use crate::cost;
-use crate::dist;
-use crate::kernel;
-use crate::kfd_header;
-use crate::kfd_vm;
-use crate::kill_loop;
-use crate::packages;
-use crate::pages;
-use crate::process::{cargo, run_to_success};
-use crate::python;
-use crate::seeds;
-use crate::shell;
-use crate::slurm;
-use crate::step::{self, Outcome, Step};
-use crate::supervisor;
-use crate::systemd;
-use crate::tidy;
+use crate::process::{build_release, cargo, repository_root, run_to_success};
+use crate::step::{Outcome, Step};
+use crate::{
+    ci, cost, deployment, dist, headers, kernel, kfd_vm, kill_loop, packages, pages, python, step,
+    tidy,
+};
 
-const SYNTAX: Syntax =
-    Syntax { switches: &["--quick"], options: &["--only", "--outcome"], positionals: &[] };
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TestArgs {
+    /// Leave out the steps that take long.
+    #[arg(long)]
+    quick: bool,
+    /// Run one step only.
+    #[arg(long, value_name = "STEP")]
+    only: Option<String>,
+    /// Run the step in this process and write its outcome into a file.
+    #[arg(long, requires = "only", hide = true)]
+    outcome: Option<PathBuf>,
+}
 
 /// Seeds of the smoke test: enough to meet every kind of fault, few enough to wait for.
 const SMOKE_SEEDS: u64 = 1000;
@@ -38,10 +37,8 @@ const RESERVE: Duration = Duration::from_secs(20 * 60);
 /// How long the tests of one program may take: a test that waits for ever costs itself only.
 const RUNNER: &str = "timeout --foreground --kill-after=10 600";
 
-/// One of the steps.
 struct Test {
     name: &'static str,
-    /// Whether `--quick` leaves it out.
     is_slow: bool,
     /// After how many minutes something must be wrong, also where it begins with nothing built.
     minutes_max: u64,
@@ -56,38 +53,35 @@ const fn slow(name: &'static str, minutes_max: u64, action: fn() -> Outcome) -> 
     Test { name, is_slow: true, minutes_max, action }
 }
 
-/// Every step, in order.
 const TESTS: &[Test] = &[
     quick("tests", 40, cargo_test),
     quick("tidy", 5, || Outcome::of(tidy::check_repository())),
-    quick("shell", 5, shell::check),
+    quick("shell", 5, ci::check_scripts),
     quick("vectors", 10, kernel::vectors_step),
-    slow("seeds", 15, || Outcome::of(seeds::run(SMOKE_SEEDS, None))),
+    slow("seeds", 15, || Outcome::of(simulate(SMOKE_SEEDS, None))),
     slow("cost", 10, cost::check),
     slow("dist", 15, || Outcome::of(dist::make_and_check())),
-    slow("slurm", 12, slurm::check),
-    slow("systemd", 20, systemd::check),
+    slow("slurm", 12, deployment::check_slurm),
+    slow("systemd", 20, deployment::check_systemd),
     slow("kfd-vm", 20, kfd_vm::check),
     slow("kills", 10, kill_loop::check),
     slow("python", 15, python::check),
-    slow("pages", 10, pages::check),
+    slow("pages", 10, || pages::check(None)),
 ];
 
-/// Runs the tests and prints what became of them.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    let args = SYNTAX.parse(args)?;
-    if let (Some(only), Some(file)) = (args.text_of("--only"), args.text_of("--outcome")) {
+pub(crate) fn main(args: &TestArgs) -> anyhow::Result<bool> {
+    if let (Some(only), Some(file)) = (&args.only, &args.outcome) {
         let outcome = (find(only)?.action)();
         std::fs::write(file, outcome.to_line()).context("cannot say how it went")?;
         return Ok(!matches!(outcome, Outcome::Failed(_)));
     }
     let deadline = Instant::now() + ALL_MAX;
-    let is_quick = args.has("--quick");
+    let is_quick = args.quick;
     if !is_quick {
         packages::install_missing();
-        kfd_header::fetch();
+        headers::fetch_kfd();
     }
-    let steps = match args.text_of("--only") {
+    let steps = match &args.only {
         Some(only) => vec![supervised(find(only)?, deadline)],
         None => TESTS.iter().map(|test| step_of(test, is_quick, deadline)).collect(),
     };
@@ -112,7 +106,7 @@ fn step_of(test: &'static Test, is_quick: bool, deadline: Instant) -> Step {
 }
 
 /// The step in a process of its own. What fails is tried once more, because some of it depends on
-/// a machine that does not stand still; the table says so, and how it failed.
+/// a machine that does not stall; the table says so, and how it failed.
 fn supervised(test: &'static Test, deadline: Instant) -> Step {
     Step::new(test.name, move || {
         let first = attempt(test, deadline);
@@ -137,7 +131,7 @@ fn attempt(test: &Test, deadline: Instant) -> Outcome {
     }
     let limit = left.min(Duration::from_secs(test.minutes_max * 60));
     let file = std::env::temp_dir().join(format!("gpreempt-step-{}", std::process::id()));
-    let outcome = supervisor::run(&mut again(test.name, &file), &file, limit);
+    let outcome = step::run_supervised(&mut again(test.name, &file), &file, limit);
     let _ = std::fs::remove_file(file);
     outcome
 }
@@ -157,10 +151,45 @@ fn cargo_test() -> Outcome {
         tests.env("PROPTEST_RNG_SEED", "1");
     }
     tests.args(["--config", &format!("target.'cfg(unix)'.runner = '{RUNNER}'")]);
-    if let Some(header) = kfd_header::find() {
-        tests.env(kfd_header::VARIABLE, header);
+    if let Some(header) = headers::find_kfd() {
+        tests.env(headers::KFD_VARIABLE, header);
     }
     Outcome::of(run_to_success(&mut tests))
+}
+
+/// Simulates `count` seeds, the first of them `start`; a broken rule is an error.
+///
+/// In release mode, because a seed is worth more than a debug assertion: overflow is checked there
+/// too, and ten times as many seeds fit into a minute.
+pub(crate) fn simulate(count: u64, start: Option<u64>) -> anyhow::Result<()> {
+    let program = build_release(&["--package", "gpreempt-cli", "--bin", "gpreempt"])?;
+    run_to_success(&mut simulation(&program, count, start))
+}
+
+fn simulation(program: &Path, count: u64, start: Option<u64>) -> Command {
+    let mut command = Command::new(program);
+    command.args(["sim", "--seeds"]).arg(count.to_string());
+    if let Some(start) = start {
+        command.arg("--start").arg(start.to_string());
+    }
+    command
+}
+
+pub(crate) fn hardware() -> anyhow::Result<bool> {
+    let cli = build_release(&["--package", "gpreempt-cli", "--bin", "gpreempt"])?;
+    build_release(&["--package", "gpreempt-bench", "--bin", "gpreempt-load"])?;
+    let folder = cli.parent().unwrap_or_else(|| Path::new("."));
+    if !Path::new("/dev/nvidiactl").exists() {
+        println!("SKIPPED: no NVIDIA driver here. Take hw/hardware_test.py and the binaries in");
+        println!("{} to a machine with a GPU and Python 3, and run", folder.display());
+        println!("    python3 hardware_test.py --bin FOLDER --out hardware.json --commit COMMIT");
+        return Ok(true);
+    }
+    let script = repository_root().join("hw/hardware_test.py");
+    let mut command = Command::new("python3");
+    command.arg(script).arg("--bin").arg(folder);
+    run_to_success(&mut command)?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -183,5 +212,16 @@ mod tests {
         }
         let error = find("tset").err().unwrap().to_string();
         assert!(error.starts_with("there is no step `tset`; there are tests, tidy"), "{error}");
+    }
+
+    #[test]
+    fn the_first_seed_is_named_only_when_it_was_given() {
+        let args = |command: &Command| {
+            command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        let program = Path::new("gpreempt");
+        assert_eq!(args(&simulation(program, 1000, None)), ["sim", "--seeds", "1000"]);
+        let from_seven = args(&simulation(program, 10, Some(7)));
+        assert_eq!(from_seven, ["sim", "--seeds", "10", "--start", "7"]);
     }
 }

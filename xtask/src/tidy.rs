@@ -4,31 +4,26 @@
 //! has a unit test with a tree that breaks its rule.
 
 mod code;
+mod files;
 mod markdown;
-mod paths;
-mod purity;
-mod size;
 mod tree;
-mod unsafety;
 mod words;
 
 use std::fmt;
 
 use anyhow::bail;
 
-use crate::args::Syntax;
 use crate::process::repository_root;
 use tree::Tree;
 
-/// Every check.
 const CHECKS: &[fn(&Tree) -> Vec<Problem>] = &[
-    size::check,
+    files::check_size,
+    files::check_paths,
+    files::check_unsafe,
+    code::check_core,
     words::check,
     markdown::check_titles,
     markdown::check_links,
-    unsafety::check,
-    paths::check,
-    purity::check,
 ];
 
 /// A broken rule: where, and why it is one.
@@ -52,9 +47,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Checks the repository.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    Syntax::NONE.parse(args)?;
+pub(crate) fn main() -> anyhow::Result<bool> {
     check_repository()?;
     Ok(true)
 }
@@ -78,6 +71,9 @@ pub(crate) fn check_repository() -> anyhow::Result<()> {
 
 fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems: Vec<Problem> = CHECKS.iter().flat_map(|check| check(tree)).collect();
+    if files::STRUCTURE_IS_CHECKED {
+        problems.extend(files::check_structure(tree));
+    }
     problems.sort();
     problems
 }

@@ -1,4 +1,4 @@
-//! Which crates of ours a crate may link, checked against `cargo tree`.
+//! Which crates of the workspace a crate may link, checked against `cargo tree`.
 //!
 //! Only normal dependencies count: a test may use the emulator wherever it likes, but what is
 //! linked into user programs (the agent) and what runs as root (device, daemon) may not.
@@ -7,23 +7,20 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
 
-use crate::args::Syntax;
 use crate::process::{cargo, repository_root};
 
-/// The beginning of the names of our crates.
+/// The beginning of the names of the workspace's crates.
 const OURS: &str = "gpreempt-";
 
 /// What a crate may link, directly or not.
 enum Rule {
-    /// Of our crates, these and no others.
+    /// Of the workspace's crates, these and no others.
     Only(&'static [&'static str]),
-    /// Anything but these.
     Never(&'static [&'static str]),
     /// At most so many packages, itself included.
     AtMost(usize),
 }
 
-/// The rules, each with its reason.
 const WALLS: &[(&str, Rule, &str)] = &[
     ("core", Rule::Only(&[]), "the scheduler knows no devices and no protocol"),
     ("kfd", Rule::Only(&[]), "it describes a kernel interface"),
@@ -35,9 +32,7 @@ const WALLS: &[(&str, Rule, &str)] = &[
     ("daemon", Rule::Never(&["sim", "emu"]), "the emulated GPU is reached over wire"),
 ];
 
-/// Checks the rules and says whether they hold.
-pub(crate) fn main(args: &[String]) -> anyhow::Result<bool> {
-    Syntax::NONE.parse(args)?;
+pub(crate) fn main() -> anyhow::Result<bool> {
     check_repository()?;
     println!("{} rules about crates hold", WALLS.len());
     Ok(true)
@@ -52,7 +47,7 @@ pub(crate) fn check_repository() -> anyhow::Result<()> {
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
 }
 
-/// What `cargo tree` says of a crate of ours.
+/// What `cargo tree` prints for a crate of the workspace.
 fn tree_of(package: &str) -> anyhow::Result<String> {
     let mut tree = cargo(["tree", "--edges", "normal,no-proc-macro", "--prefix", "depth"]);
     tree.args(["--package", &format!("{OURS}{package}")]).current_dir(repository_root());

@@ -1,14 +1,10 @@
-//! What is measured: cases, the loads of each, and what must come out.
+//! Suites: the cases to measure, the loads of each, and the checks on the results.
 //!
 //! A suite is data, read from TOML; those of the project are built in.
 
 mod arrivals;
-mod built_in;
-mod case;
 mod criterion;
 mod load;
-mod mode_names;
-mod numbers;
 mod read;
 
 use gpreempt_core::config::PolicyKind;
@@ -17,43 +13,36 @@ use gpreempt_core::time::Duration;
 use crate::results::{CurvePoint, Role, SuiteInfo};
 
 pub use arrivals::Arrivals;
-pub use built_in::{built_in, built_in_names};
 pub use criterion::{Criterion, Limit, Quantity};
 pub use load::{Load, Work};
-pub use mode_names::check_modes;
-pub use read::read_suite;
+pub use read::{check_modes, read_suite};
 
 /// Everything that one command measures.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// What people type.
     pub name: String,
     /// A line about it.
     pub title: String,
-    /// Its text.
     pub text: String,
-    /// A checksum of that.
+    /// A checksum of the text.
     pub digest: String,
-    /// How often each case is measured in each mode, unless somebody says otherwise.
+    /// How often each case is measured in each mode unless the command line says otherwise.
     pub repetitions: u32,
     /// How often in the short form.
     pub repetitions_short: u32,
-    /// The modes of the emulated GPU, unless somebody says otherwise.
+    /// The modes on the emulated GPU unless the command line names others.
     pub emulated_modes: Vec<String>,
-    /// The modes of an NVIDIA GPU, unless somebody says otherwise.
+    /// The same on an NVIDIA GPU.
     pub nvidia_modes: Vec<String>,
-    /// The same in the short form; none named are the same.
+    /// The same in the short form; empty: `nvidia_modes`.
     pub nvidia_modes_short: Vec<String>,
-    /// What runs.
     pub cases: Vec<Case>,
-    /// What must come out.
     pub criteria: Vec<Criterion>,
 }
 
-/// One thing that runs.
+/// Loads that run together.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What people type.
     pub name: String,
     /// A line about it.
     pub title: String,
@@ -61,21 +50,20 @@ pub struct Case {
     pub real: LongAndShort,
     /// How long it is simulated, in virtual time.
     pub simulated: LongAndShort,
-    /// The rule by which it is scheduled.
+    /// The scheduling policy.
     pub policy: PolicyKind,
-    /// Whether preemptions are looked at from inside the kernels.
+    /// Whether the kernels themselves record when they are preempted.
     pub probed: bool,
-    /// Whether the calls that control a process are timed meanwhile.
+    /// Whether the calls that control a process are timed during the run.
     pub controlled: bool,
-    /// The modes in which it makes sense; none named are all.
+    /// The modes in which the case is measured; empty: all.
     pub modes: Vec<String>,
-    /// Whether it is measured on the emulated GPU, and on a real one.
+    /// On which backends the case is measured.
     pub backends: Backends,
-    /// Whether the short form on a real GPU has it: time there is dear.
+    /// Whether the short form on a real GPU includes the case: GPU time is expensive.
     pub is_in_nvidia_short: bool,
     /// The place of this case in a curve, if it is part of one.
     pub point: Option<CurvePoint>,
-    /// Who runs.
     pub loads: Vec<Load>,
 }
 
@@ -88,19 +76,16 @@ pub struct LongAndShort {
     pub short: Duration,
 }
 
-/// Where a case makes sense.
+/// On which backends a case is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backends {
-    /// Everywhere.
     All,
-    /// In the simulator.
     Emulated,
-    /// On a real GPU.
     Nvidia,
 }
 
 impl Suite {
-    /// What results say about it.
+    /// What results store about the suite.
     pub fn info(&self) -> SuiteInfo {
         SuiteInfo {
             name: self.name.clone(),
@@ -112,7 +97,6 @@ impl Suite {
 }
 
 impl LongAndShort {
-    /// One of the two.
     pub fn length(self, is_short: bool) -> Duration {
         if is_short { self.short } else { self.long }
     }
@@ -123,6 +107,26 @@ impl Case {
     pub fn of(&self, role: Role) -> impl Iterator<Item = &Load> {
         self.loads.iter().filter(move |load| load.role == role)
     }
+}
+
+const SUITES: [(&str, &str); 6] = [
+    ("micro", include_str!("../suites/micro.toml")),
+    ("disb", include_str!("../suites/disb.toml")),
+    ("online-offline", include_str!("../suites/online-offline.toml")),
+    ("share", include_str!("../suites/share.toml")),
+    ("torch", include_str!("../suites/torch.toml")),
+    ("scale", include_str!("../suites/scale.toml")),
+];
+
+/// The suite of that name.
+pub fn built_in(name: &str) -> Option<Suite> {
+    let (name, text) = SUITES.iter().find(|(known, _)| *known == name)?;
+    // PANIC: a test reads every one of them.
+    Some(read_suite(&format!("{name}.toml"), text).expect("a built-in suite"))
+}
+
+pub fn built_in_names() -> impl Iterator<Item = &'static str> {
+    SUITES.iter().map(|(name, _)| *name)
 }
 
 #[cfg(test)]

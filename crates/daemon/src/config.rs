@@ -1,62 +1,65 @@
-//! The operator's file, `/etc/gpreempt/config.toml`.
+//! The daemon's configuration, `/etc/gpreempt/config.toml`: what it may contain, and its defaults.
 //!
-//! A file that is empty, or not there, is the default. `docs/configuration.md` is the manual and
-//! `deploy/config.toml` the default written out; tests keep both true.
+//! An empty file is the default configuration. `docs/configuration.md` is the manual and
+//! `deploy/config.toml` the default written out; tests compare both with this module. The module
+//! reads a file once and as a whole; [`crate::service`] decides when to read it again.
 
-mod load;
-mod metrics;
-mod rules;
-pub(crate) mod scheduler;
-mod service;
+mod read;
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use gpreempt_core::config::Config as CoreConfig;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-pub use load::LoadError;
-pub use service::LogLevel;
+use rustix::fs::OFlags;
+use serde::Deserialize;
+
+pub use read::keys;
 
 use crate::accounts::Accounts;
 use crate::environment;
 use crate::facts::ProcessFacts;
-use crate::fields::{Field, Fields, ReadError, with_root};
+use crate::fields::{FILE_BYTES_MAX, ReadError, decode_utf8};
 use crate::rule::{Condition, Rule};
 use crate::verdict::{Verdict, judge};
 
-/// Where the file is unless somebody says otherwise.
+/// The file that is read without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/gpreempt/config.toml";
 
-const KEYS: &[&str] = &["scheduler", "metrics", "daemon", "rule"];
+/// The longest of the scheduler's own times: 10 s.
+pub(crate) const MS_MAX: u64 = 10_000;
+/// The longest times of aging: an hour.
+pub(crate) const AGING_MS_MAX: u64 = 3_600_000;
 
-/// All that an operator may decide.
+/// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Who runs.
     pub scheduler: SchedulerConfig,
-    /// Who may read what is going on.
     pub metrics: MetricsConfig,
-    /// How the service works.
+    /// `[daemon]`.
     pub service: ServiceConfig,
-    /// What certain processes get, in order.
+    /// In the order of the file: the first rule that matches a process counts.
     pub rules: Vec<Rule>,
 }
 
 /// `[scheduler]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// What the scheduler itself is told.
     pub core: CoreConfig,
-    /// What a process gets of which nobody says anything; none means that it is left alone.
+    /// The priority of processes that no rule matches; without one they are not scheduled.
     pub default_priority: Option<Priority>,
-    /// Whether to change anything through a driver version that was never tried on hardware.
+    /// Whether to change GPU settings through a driver version that was never tested.
     pub allow_untested_driver: bool,
-    /// Whether a device is held for important tasks across their gaps.
+    /// Whether the GPU is kept reserved for high-priority processes between their kernels.
     pub hold: bool,
-    /// For how long without new work, at the most.
+    /// The longest hold without new work.
     pub hold_max: Duration,
 }
 
@@ -67,7 +70,7 @@ impl Default for SchedulerConfig {
             default_priority: None,
             allow_untested_driver: false,
             hold: true,
-            hold_max: scheduler::HOLD_MAX,
+            hold_max: Duration::from_millis(50),
         }
     }
 }
@@ -75,40 +78,101 @@ impl Default for SchedulerConfig {
 /// `[metrics]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetricsConfig {
-    /// Where metrics are served, if at all. Beyond loopback only if `allow_remote` was set.
+    /// The address of the Prometheus metrics. Not on loopback only if `allow_remote` is set.
     pub listen: Option<SocketAddr>,
-    /// Whether other machines may ask.
     pub allow_remote: bool,
 }
 
 /// `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// Where programs reach the service.
     pub socket: PathBuf,
-    /// How often it looks, at the least, for processes that started or stopped using a GPU.
+    /// The longest time between two searches for processes that started or stopped using a GPU.
     pub rescan: Duration,
-    /// How much it writes into its log.
     pub log: LogLevel,
 }
 
-impl Config {
-    /// What a file says. `file_name` is what errors call it.
-    ///
-    /// # Errors
-    /// The first thing wrong with the text: one line with the file, the line and the field.
-    pub fn parse(file_name: &str, text: &str) -> Result<Self, ReadError> {
-        with_root(file_name, text, KEYS, |fields| {
-            Ok(Self {
-                scheduler: table(fields, "scheduler", scheduler::KEYS, scheduler::read)?,
-                metrics: table(fields, "metrics", metrics::KEYS, metrics::read)?,
-                service: table(fields, "daemon", service::KEYS, service::read)?,
-                rules: rules::read(fields)?,
-            })
-        })
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::from("/run/gpreempt/gpreemptd.sock"),
+            rescan: Duration::from_millis(5_000),
+            log: LogLevel::default(),
+        }
+    }
+}
+
+/// Which messages the daemon logs. Each level includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    /// Changes of settings and processes.
+    #[default]
+    Info,
+    /// Every decision of the scheduler.
+    Debug,
+    /// Every event of the scheduler.
+    Trace,
+}
+
+impl LogLevel {
+    /// Every level, the quietest first.
+    pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
     }
 
-    /// The variables of a process that matter here, and the only ones that should be kept.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.name() == name)
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{}: there is no such file; create it, or give another with --config", .0.display())]
+    Missing(PathBuf),
+    #[error("{}: cannot be read: {}", .0.display(), .1)]
+    Unreadable(PathBuf, io::Error),
+    #[error(transparent)]
+    Wrong(#[from] ReadError),
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file does not exist, cannot be read or is wrong: one line each.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        let unreadable = |error: io::Error| match error.kind() == io::ErrorKind::NotFound {
+            true => LoadError::Missing(path.to_owned()),
+            false => LoadError::Unreadable(path.to_owned(), error),
+        };
+        let file = open(path).map_err(unreadable)?;
+        // One byte more than is allowed, so that a file that is too large is seen to be.
+        let limit = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
+        let name = path.to_string_lossy();
+        Ok(Self::parse(&name, &decode_utf8(&name, bytes)?)?)
+    }
+
+    /// The environment variables of a process that rules and defaults use; no others are kept.
     pub fn environment_names(&self) -> BTreeSet<String> {
         let conditions = self.rules.iter().flat_map(|rule| &rule.conditions);
         let asked_for = conditions.filter_map(|condition| match condition {
@@ -123,45 +187,28 @@ impl Config {
         asked_for.chain(environment::VARIABLES.map(str::to_owned)).collect()
     }
 
-    /// Whether any rule is about certain GPUs, so that it matters which a process uses.
+    /// Whether a rule has a condition on the GPUs that a process uses.
     pub fn mentions_gpus(&self) -> bool {
         let mut conditions = self.rules.iter().flat_map(|rule| &rule.conditions);
         conditions.any(|condition| matches!(condition, Condition::Gpu(_)))
     }
 
-    /// What a process gets, and why; its user's rights are looked up.
+    /// The attributes of a process and their origin; the rights of its user are looked up.
     pub fn judge(&self, facts: &ProcessFacts, accounts: &Accounts) -> Verdict {
         let gids = facts.gids.as_deref().unwrap_or_default();
         judge(self, facts, accounts, accounts.may_raise(facts.uid, gids))
     }
 }
 
-/// Every table a file may have and the keys in it, so that the manual can be checked.
-pub fn keys() -> [(&'static str, &'static [&'static str]); 5] {
-    [
-        ("scheduler", scheduler::KEYS),
-        ("scheduler.aging", scheduler::AGING_KEYS),
-        ("metrics", metrics::KEYS),
-        ("daemon", service::KEYS),
-        ("rule", rules::KEYS),
-    ]
-}
-
-/// The table `key`, or what it says when it is not there.
-fn table<T: Default>(
-    fields: &Fields<'_>,
-    key: &'static str,
-    known: &'static [&'static str],
-    read: impl FnOnce(&Fields<'_>) -> Result<T, ReadError>,
-) -> Result<T, ReadError> {
-    fields.optional(key).map_or_else(|| Ok(T::default()), |field| read(&field.table(known)?))
-}
-
-/// The priority that `field` is.
-fn priority(field: &Field<'_>) -> Result<Priority, ReadError> {
-    let level = field.u64(0..=u64::from(Priority::MAX.level()))?;
-    let level = u8::try_from(level).ok().and_then(Priority::new);
-    Ok(level.expect("the range is that of the priorities"))
+/// Opens a file, but no pipe: the daemon must not wait for a writer, and a pipe has other contents
+/// when the configuration is read again.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::other("it is a pipe; write it into a file"));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]

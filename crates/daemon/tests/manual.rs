@@ -28,7 +28,7 @@ fn every_key_is_in_the_manual_and_no_other() {
             "rule" => "\n## `[[rule]]`\n".to_owned(),
             _ => format!("\n## `[{table}]`\n"),
         };
-        let known: BTreeSet<&str> = keys.iter().copied().collect();
+        let known: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
         assert_eq!(first_cells(section(&heading)), known, "{table}");
     }
 }

@@ -1,15 +1,7 @@
-//! What is simulated: a device, kernels, tasks that launch them, who schedules, what goes wrong.
+//! Scenarios: the devices, kernels, tasks, scheduler settings and faults of one simulation.
 
-mod after;
-mod arrivals;
-mod estimate;
-mod fault;
-mod kernel;
-mod names;
+mod checks;
 mod read;
-mod request;
-mod scheduler;
-mod task;
 
 use gpreempt_core::config::Config;
 use gpreempt_core::priority::Priority;
@@ -19,50 +11,41 @@ use crate::model::{DeviceModel, MachineKind};
 
 pub use read::read_scenario;
 
-/// One whole simulation, apart from its seed's choices.
+/// One whole simulation. All times count from its beginning.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What people call it.
     pub name: String,
-    /// What every device looks like.
+    /// The model of every device.
     pub model: DeviceModel,
-    /// How the devices preempt.
     pub machine: MachineKind,
-    /// How many devices there are.
     pub devices: u32,
-    /// Decides everything that is left to chance.
+    /// The seed of every random choice.
     pub seed: u64,
     /// How long work arrives. What is submitted by then is finished.
     pub duration: Duration,
-    /// Who schedules; nobody means the device does what it does by itself.
+    /// Without a scheduler the device runs work as the hardware does.
     pub scheduler: Option<SchedulerSpec>,
-    /// What can be launched.
     pub kernels: Vec<KernelSpec>,
-    /// Who launches.
     pub tasks: Vec<TaskSpec>,
-    /// What goes wrong.
     pub faults: Vec<FaultSpec>,
 }
 
 /// The scheduler and what its backend may use.
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulerSpec {
-    /// The scheduler's own settings.
     pub config: Config,
-    /// Whether the backend may hold the device across an important queue's gaps.
+    /// Whether the backend may hold the device between the kernels of a high-priority queue.
     pub hold: bool,
 }
 
 /// A kernel: a program and how much of it.
 #[derive(Clone, Debug)]
 pub struct KernelSpec {
-    /// What tasks call it.
     pub name: String,
     /// What its waves execute.
     pub program: ProgramSource,
     /// Busy time handed to the program, which decides where in its life it is spent.
     pub work: Duration,
-    /// Work-groups.
     pub groups: u32,
     /// Waves in each work-group.
     pub waves: u32,
@@ -80,7 +63,6 @@ pub enum ProgramSource {
 /// One process.
 #[derive(Clone, Debug)]
 pub struct TaskSpec {
-    /// What people call it.
     pub name: String,
     /// Its priority at the start.
     pub priority: Priority,
@@ -142,55 +124,43 @@ impl TaskSpec {
 pub enum Arrivals {
     /// Always the same time apart, the first at `phase`.
     Periodic {
-        /// From one to the next.
         every: Duration,
         /// From the task's start to the first.
         phase: Duration,
     },
     /// Memoryless, `mean` apart on average.
-    Poisson {
-        /// The average distance.
-        mean: Duration,
-    },
+    Poisson { mean: Duration },
     /// At these times after the task's start.
     Trace(Vec<Duration>),
     /// As soon as there is room: `depth` requests are always under way.
-    BackToBack {
-        /// Requests under way.
-        depth: u32,
-    },
+    BackToBack { depth: u32 },
 }
 
 /// A part of a request: the same kernel some times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStep {
-    /// Which kernel, by index.
+    /// The index of the kernel.
     pub kernel: usize,
-    /// How many times.
     pub count: u32,
-    /// Whether the task waits for each launch before it goes on.
+    /// Whether the task waits for each launch before the next.
     pub sync: bool,
-    /// What the task does on its own processor after each.
+    /// CPU time of the task after each launch.
     pub cpu: Duration,
 }
 
 /// A new priority at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityChange {
-    /// When, after the beginning of the simulation.
     pub at: Duration,
-    /// What it becomes.
     pub priority: Priority,
 }
 
 /// Something that goes wrong, from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultSpec {
-    /// When, after the beginning of the simulation.
     pub at: Duration,
     /// For how long (kinds that happen at one instant ignore it).
     pub lasts: Duration,
-    /// What.
     pub kind: FaultKind,
 }
 
@@ -203,7 +173,6 @@ pub enum FaultKind {
     ObservationLost,
     /// Readings of the rings show what was true that long ago.
     ObservationLate(Duration),
-    /// A process dies.
     TaskDeath(usize),
     /// The scheduler dies and a new one starts `lasts` later.
     SchedulerCrash,

@@ -12,9 +12,9 @@ use rustix::process::Signal;
 
 use crate::emulator::EmulatorSpec;
 use crate::error::StageError;
+use crate::error::{LIMIT, wait_for};
 use crate::process::{Ended, Process, children, is_alive, read};
 use crate::stage::Stage;
-use crate::wait::{LIMIT, wait_for};
 
 /// What a daemon is configured with where the stage has no configuration yet.
 const CONFIG: &str = "[daemon]\nlog = \"debug\"\n";
@@ -51,7 +51,6 @@ impl DaemonSpec {
         self
     }
 
-    /// One more argument.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
@@ -87,9 +86,6 @@ impl DaemonSpec {
     }
 
     /// The command that runs it. It needs the stage's configuration to exist.
-    ///
-    /// # Errors
-    /// If the program is not there and cannot be built.
     pub fn command(&self) -> Result<Command, StageError> {
         let stage = &self.stage;
         let program = match &self.program {
@@ -118,9 +114,6 @@ impl DaemonSpec {
 
     /// Starts it without waiting for anything. A stage without a configuration gets one that logs
     /// everything.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn spawn(&self) -> Result<Daemon, StageError> {
         if !self.stage.config().exists() {
             self.stage.write("config.toml", CONFIG)?;
@@ -130,9 +123,6 @@ impl DaemonSpec {
     }
 
     /// Starts it and waits until it has logged that it is ready.
-    ///
-    /// # Errors
-    /// If it is not ready in time.
     pub fn start(&self) -> Result<Daemon, StageError> {
         let mut daemon = self.spawn()?;
         let process = &mut daemon.process;
@@ -163,13 +153,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The process.
     pub const fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -190,48 +178,30 @@ impl Daemon {
         }
     }
 
-    /// A connection to it.
-    ///
-    /// # Errors
-    /// If it refuses or does not answer.
     pub fn try_connect(&self) -> Result<Client, ClientError> {
         Client::connect(&self.options())
     }
 
     /// What it knows.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn try_snapshot(&self) -> Result<Snapshot, StageError> {
         Ok(Snapshot::from_json(&self.try_connect()?.snapshot()?)?)
     }
 
     /// The queues of a process that it schedules.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn queues(&self, pid: u32) -> Result<Vec<QueueRecord>, StageError> {
         let queues = self.try_connect()?.queues()?;
         Ok(queues.into_iter().filter(|queue| queue.pid == pid).collect())
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 
     /// Sends it SIGKILL and waits for its end. Its keeper lives on.
-    ///
-    /// # Errors
-    /// If it had ended already.
     pub fn kill(&mut self) -> Result<(), StageError> {
         self.process.kill_and_wait()
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// If it does not end in time.
     pub fn wait(&mut self) -> Result<ExitStatus, StageError> {
         Ok(self.process.wait(LIMIT)?.status)
     }
@@ -243,9 +213,6 @@ impl Daemon {
     }
 
     /// Waits until it has logged a line that contains a text.
-    ///
-    /// # Errors
-    /// If that takes too long.
     pub fn wait_until_logged(&self, text: &str) -> Result<(), StageError> {
         let is_there = || self.log().iter().any(|line| line.contains(text)).then_some(());
         let what = format!("the daemon logs {text:?}");
@@ -259,9 +226,6 @@ impl Daemon {
     }
 
     /// The keeper: the process that undoes everything when the daemon is gone.
-    ///
-    /// # Errors
-    /// If there is none in time.
     pub fn keeper(&self) -> Result<u32, StageError> {
         let said = || self.process.err();
         wait_for("a keeper", LIMIT, said, || Ok(children(self.pid()).first().copied()))
@@ -271,10 +235,6 @@ impl Daemon {
 /// For tests: whatever the daemon does not answer is a panic.
 #[expect(clippy::expect_used, reason = "a test whose daemon does not answer has failed")]
 impl Daemon {
-    /// A connection to it.
-    ///
-    /// # Panics
-    /// If it refuses or does not answer.
     #[must_use]
     #[track_caller]
     pub fn connect(&self) -> Client {
@@ -282,9 +242,6 @@ impl Daemon {
     }
 
     /// What it knows.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     #[track_caller]
     pub fn snapshot(&self) -> Snapshot {
@@ -292,9 +249,6 @@ impl Daemon {
     }
 
     /// What it knows of a process, if it knows it.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     #[track_caller]
     pub fn task(&self, pid: u32) -> Option<TaskSnapshot> {
@@ -302,9 +256,6 @@ impl Daemon {
     }
 
     /// Waits until it has logged a line that contains a text.
-    ///
-    /// # Panics
-    /// If that takes too long.
     #[track_caller]
     pub fn until_logged(&self, text: &str) {
         self.wait_until_logged(text).expect("a line of the log");

@@ -1,18 +1,18 @@
-//! An emulated GPU, or an emulated AMD driver over one, as a process.
+//! An emulated GPU, or an emulated AMD driver over one, and loads on it, each as a process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use gpreempt_wire::emulator::control::{Control, Options};
 use gpreempt_wire::emulator::{QueueInfo, TaskInfo};
+use rustix::process::Signal;
+use serde_json::Value;
 
-use crate::error::StageError;
-use crate::load::Load;
-use crate::process::Process;
+use crate::error::{LIMIT, StageError};
+use crate::process::{Ended, Process};
 use crate::stage::Stage;
-use crate::wait::LIMIT;
 
-/// What is emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmulatorKind {
     /// A GPU that is controlled at its own socket.
@@ -42,7 +42,6 @@ impl EmulatorKind {
 /// An emulator as data: enough to start it, loads on it and a daemon for it.
 #[derive(Clone, Debug)]
 pub struct EmulatorSpec {
-    /// What is emulated.
     pub kind: EmulatorKind,
     /// Its socket, or the folder of its KFD.
     pub place: PathBuf,
@@ -61,9 +60,6 @@ impl EmulatorSpec {
     }
 
     /// The command that emulates.
-    ///
-    /// # Errors
-    /// If the program is not there and cannot be built.
     pub fn command(&self, stage: &Stage) -> Result<Command, StageError> {
         let mut command = stage.command("gpreempt-emu")?;
         command.arg(self.kind.option()).arg(&self.place);
@@ -94,9 +90,6 @@ pub struct Emulator {
 
 impl Emulator {
     /// Starts an emulator and waits until it listens.
-    ///
-    /// # Errors
-    /// If it does not listen in time.
     pub fn start(stage: &Stage, spec: EmulatorSpec) -> Result<Self, StageError> {
         let process = Self::spawn(stage, &spec)?;
         Ok(Self { process, spec })
@@ -110,22 +103,17 @@ impl Emulator {
     }
 
     /// Kills it, and starts another one like it in the same place.
-    ///
-    /// # Errors
-    /// If it had ended already, or if the other one does not listen in time.
     pub fn replace(&mut self) -> Result<(), StageError> {
         self.process.kill_and_wait()?;
         self.process = Self::spawn(self.process.stage(), &self.spec)?;
         Ok(())
     }
 
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The process.
     pub const fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -149,25 +137,16 @@ impl Emulator {
     }
 
     /// A connection that controls it.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn control(&self) -> Result<Control, StageError> {
         self.control_with(Options::default())
     }
 
     /// The same with options.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn control_with(&self, options: Options) -> Result<Control, StageError> {
         Ok(Control::connect(&self.socket(), options)?)
     }
 
     /// The queues of a process, with what the emulator knows of the process.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn queues(&self, pid: u32) -> Result<Vec<(TaskInfo, QueueInfo)>, StageError> {
         let listing = self.control()?.list()?;
         let task_of = |queue: &QueueInfo| {
@@ -178,9 +157,6 @@ impl Emulator {
     }
 
     /// Whether any queue of a process is stopped.
-    ///
-    /// # Panics
-    /// If it does not answer.
     #[must_use]
     #[track_caller]
     #[expect(clippy::expect_used, reason = "a test whose emulator is gone has failed")]
@@ -190,9 +166,6 @@ impl Emulator {
     }
 
     /// Stops every queue of a process, as a program would that knows no daemon.
-    ///
-    /// # Errors
-    /// If it does not answer.
     pub fn stop_all(&self, pid: u32) -> Result<(), StageError> {
         let mut control = self.control()?;
         for (_, queue) in self.queues(pid)? {
@@ -202,9 +175,6 @@ impl Emulator {
     }
 
     /// Asserts that it runs and answers.
-    ///
-    /// # Panics
-    /// If it does not.
     #[track_caller]
     #[expect(clippy::expect_used, reason = "a test whose emulator is gone has failed")]
     pub fn assert_alive(&mut self) {
@@ -214,17 +184,11 @@ impl Emulator {
     }
 
     /// Starts a load and waits until it is ready. `arguments` begin with the kind of the load.
-    ///
-    /// # Errors
-    /// If it is not ready in time.
     pub fn load(&self, arguments: &str) -> Result<Load, StageError> {
         self.load_with(arguments, &[])
     }
 
     /// The same for a load whose environment asks for a priority.
-    ///
-    /// # Errors
-    /// If it is not ready in time.
     pub fn load_at(&self, priority: u8, arguments: &str) -> Result<Load, StageError> {
         self.load_with(arguments, &[("GPREEMPT_PRIORITY", &priority.to_string())])
     }
@@ -236,9 +200,6 @@ impl Emulator {
     }
 
     /// Starts a load without waiting for anything.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn spawn_load(
         &self,
         arguments: &str,
@@ -249,5 +210,88 @@ impl Emulator {
         self.spec.add_load(&mut command, arguments);
         command.envs(variables.iter().copied());
         Ok(Load::new(stage.start("the load", command)?))
+    }
+}
+
+/// A running load. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Load {
+    process: Process,
+}
+
+impl Load {
+    pub(crate) const fn new(process: Process) -> Self {
+        Self { process }
+    }
+
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), StageError> {
+        // The first line, once it is whole: `{"line":"ready","pid":…}`.
+        let first = |out: &str| out.split_once('\n').map(|(line, _)| line.to_owned());
+        let line = self.process.wait_for_output("that it is ready", LIMIT, first)?;
+        let ready: Value = serde_json::from_str(&line)?;
+        if ready["line"] == "ready" && ready["pid"] == self.pid() {
+            return Ok(());
+        }
+        let what = format!("the load says that it is ready; it said {line}");
+        Err(StageError::Late { what, limit: Duration::ZERO, said: String::new() })
+    }
+
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub const fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Asks it to end, with SIGTERM.
+    pub fn ask_to_end(&self) {
+        self.process.signal(Signal::TERM);
+    }
+
+    /// Sends it SIGKILL and waits for its end.
+    pub fn kill(&mut self) -> Result<(), StageError> {
+        self.process.kill_and_wait()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool, StageError> {
+        Ok(self.process.end()?.is_some())
+    }
+
+    /// Asks it to end and waits: the last line that it printed, and how it ended.
+    pub fn finish(&mut self) -> Result<(Value, Ended), StageError> {
+        self.ask_to_end();
+        self.wait()
+    }
+
+    /// Asks it to end and waits. Returns how many kernels, or requests, it ran.
+    pub fn finish_exact(&mut self) -> Result<u64, StageError> {
+        self.ask_to_end();
+        self.wait_exact()
+    }
+
+    /// Waits for its end: the last line that it printed, and how it ended.
+    pub fn wait(&mut self) -> Result<(Value, Ended), StageError> {
+        let ended = self.process.wait(LIMIT)?;
+        let line = ended.out.lines().last().unwrap_or("null");
+        Ok((serde_json::from_str(line)?, ended))
+    }
+
+    /// Waits for its end. Returns how many kernels, or requests, it ran.
+    pub fn wait_exact(&mut self) -> Result<u64, StageError> {
+        let (line, ended) = self.wait()?;
+        let is_exact = line["line"] == "final" && line["exactness"]["result"] == "pass";
+        let count = line["total"].as_u64().or_else(|| line["n"].as_u64());
+        match count {
+            Some(count) if is_exact && ended.status.success() => Ok(count),
+            _ => Err(StageError::NotExact {
+                pid: self.pid(),
+                status: ended.status,
+                line: line.to_string(),
+                said: ended.err,
+            }),
+        }
     }
 }

@@ -12,18 +12,12 @@ pub struct WorkFolder(PathBuf);
 
 impl WorkFolder {
     /// A new folder in the system's folder for temporary files. `label` is part of its name.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub fn new(label: &str) -> Result<Self, StageError> {
         Self::inside(&std::env::temp_dir(), label)
     }
 
     /// A new folder in memory where the system has such a place, as the daemon's own folder in
     /// `/run` is: what is measured there does not wait for a disk.
-    ///
-    /// # Errors
-    /// If it cannot be made.
     pub fn in_memory(label: &str) -> Result<Self, StageError> {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::inside(memory, label) } else { Self::new(label) }
@@ -40,22 +34,17 @@ impl WorkFolder {
         Ok(Self(path))
     }
 
-    /// The folder itself.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// A file or folder in it.
     #[must_use]
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
 
     /// The names of everything in it, sorted.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub fn names(&self) -> Result<Vec<String>, StageError> {
         let entries = fs::read_dir(&self.0).map_err(StageError::file(&self.0))?;
         let mut names = Vec::new();

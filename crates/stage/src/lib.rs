@@ -16,23 +16,20 @@
 //! Product crates use this crate as a dev-dependency only; `xtask` uses it for the kill loop and
 //! the service numbers. It never decides what is right: it starts, waits with limits, and reports.
 
-mod assertions;
 mod daemon;
 mod emulator;
 mod error;
 mod folder;
-mod load;
 mod process;
 mod programs;
 mod stage;
-mod wait;
 
 pub use daemon::{Daemon, DaemonSpec};
+pub use emulator::Load;
 pub use emulator::{Emulator, EmulatorKind, EmulatorSpec};
 pub use error::StageError;
+pub use error::{LIMIT, until, until_some, wait_for};
 pub use folder::WorkFolder;
-pub use load::Load;
 pub use process::{Ended, Process, children, is_alive, signal};
 pub use programs::program;
 pub use stage::Stage;
-pub use wait::{LIMIT, until, until_some, wait_for};

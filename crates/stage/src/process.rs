@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::StageError;
+use crate::error::wait_for;
 use crate::stage::Stage;
-use crate::wait::wait_for;
 
 /// A process of a stage. It is killed when this is dropped.
 ///
@@ -59,7 +59,6 @@ impl Process {
         Ok(Self { name, child, out, err, since, was_killed, stage: stage.clone() })
     }
 
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -93,9 +92,6 @@ impl Process {
     }
 
     /// Sends it SIGKILL and waits for its end.
-    ///
-    /// # Errors
-    /// If it had ended already.
     pub fn kill_and_wait(&mut self) -> Result<(), StageError> {
         if !self.kill() {
             let status = self.wait_status()?;
@@ -111,9 +107,6 @@ impl Process {
     }
 
     /// How it ended, once it has.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
     pub fn end(&mut self) -> Result<Option<Ended>, StageError> {
         let pid = self.pid();
         let status = self.child.try_wait();
@@ -122,19 +115,12 @@ impl Process {
         Ok(status.map(|status| Ended { status, was_killed, out: self.out(), err: self.err() }))
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// If that takes longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<Ended, StageError> {
         let (what, err) = (format!("{} ends", self.name), self.err.clone());
         wait_for(&what, limit, || read(&err), || self.end())
     }
 
     /// Waits until it has printed something, and returns what `find` made of its output.
-    ///
-    /// # Errors
-    /// If that takes longer than `limit`, or if it ends without having printed it.
     pub fn wait_for_output<T>(
         &mut self,
         what: &str,

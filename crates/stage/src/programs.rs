@@ -20,9 +20,6 @@ const PACKAGES: &[&str] = &["gpreempt-daemon", "gpreempt-device", "gpreempt-emu"
 const CLI: (&str, &str) = ("gpreempt", "gpreempt-cli");
 
 /// A program of this repository, by name. It is brought up to date once for each process.
-///
-/// # Errors
-/// If it is not there and cannot be built.
 pub fn program(name: &str) -> Result<PathBuf, StageError> {
     static FOUND: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     if let Some(folder) = std::env::var_os("GPREEMPT_BIN") {

@@ -1,10 +1,13 @@
-//! A folder, the programs that run in it, and their clean environment.
+//! A folder, the programs that run in it with a clean environment, and assertions about
+//! `gpreempt` there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::Value;
 
 use crate::daemon::DaemonSpec;
 use crate::emulator::{Emulator, EmulatorKind, EmulatorSpec};
@@ -29,9 +32,6 @@ struct Shared {
 
 impl Stage {
     /// A stage with a new folder, for the programs that [`program`] finds.
-    ///
-    /// # Errors
-    /// If the folder cannot be made.
     pub fn new(label: &str) -> Result<Self, StageError> {
         Ok(Self::with(WorkFolder::new(label)?, None))
     }
@@ -46,22 +46,17 @@ impl Stage {
         Self(Arc::new(Shared { folder, programs, started: AtomicU64::new(0) }))
     }
 
-    /// The folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.0.folder.root()
     }
 
-    /// A file or folder in it.
     #[must_use]
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.folder.path(name)
     }
 
     /// The names of everything in the folder, sorted; without what processes printed.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
     pub fn names(&self) -> Result<Vec<String>, StageError> {
         let mut names = self.0.folder.names()?;
         names.retain(|name| name != "printed");
@@ -69,9 +64,6 @@ impl Stage {
     }
 
     /// Writes a file of the folder. Returns its path.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<PathBuf, StageError> {
         let path = self.path(name);
         fs::write(&path, text).map_err(StageError::file(&path))?;
@@ -97,9 +89,6 @@ impl Stage {
     }
 
     /// Where a program of this repository is.
-    ///
-    /// # Errors
-    /// If it is not there and cannot be built.
     pub fn program(&self, name: &str) -> Result<PathBuf, StageError> {
         match &self.0.programs {
             Some(folder) => Ok(folder.join(name)),
@@ -108,9 +97,6 @@ impl Stage {
     }
 
     /// A program of this repository as a command, in this folder, with a clean environment.
-    ///
-    /// # Errors
-    /// If the program is not there and cannot be built.
     pub fn command(&self, name: &str) -> Result<Command, StageError> {
         let mut command = Command::new(self.program(name)?);
         self.clean(&mut command);
@@ -131,9 +117,6 @@ impl Stage {
     }
 
     /// Starts a process. `name` says in messages what it is.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn start(&self, name: &str, command: Command) -> Result<Process, StageError> {
         // ORDERING: only that numbers differ matters.
         let number = self.0.started.fetch_add(1, Ordering::Relaxed);
@@ -141,17 +124,11 @@ impl Stage {
     }
 
     /// Starts an emulated GPU at `gpu` in the folder. `arguments` are those of `gpreempt-emu`.
-    ///
-    /// # Errors
-    /// If it does not listen in time.
     pub fn emulator(&self, arguments: &str) -> Result<Emulator, StageError> {
         Emulator::start(self, self.emulator_spec(EmulatorKind::Gpu, "gpu", arguments))
     }
 
     /// Starts an emulated AMD driver in the folder `kfd` of the folder.
-    ///
-    /// # Errors
-    /// If it does not listen in time.
     pub fn kfd(&self, arguments: &str) -> Result<Emulator, StageError> {
         Emulator::start(self, self.emulator_spec(EmulatorKind::Kfd, "kfd", arguments))
     }
@@ -166,5 +143,57 @@ impl Stage {
     #[must_use]
     pub fn daemon(&self) -> DaemonSpec {
         DaemonSpec::new(self)
+    }
+}
+
+/// `gpreempt` in a test: what it printed, and how it ended. What a test does not expect is a panic.
+#[expect(clippy::expect_used, reason = "a test whose program does not run has failed")]
+impl Stage {
+    /// Writes a file of the folder. Returns its name, for a command that runs there.
+    #[track_caller]
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        self.write(name, text).expect("a file that can be written");
+        name.to_owned()
+    }
+
+    /// `gpreempt` with those arguments.
+    #[must_use]
+    #[track_caller]
+    pub fn gpreempt(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command("gpreempt").expect("the program gpreempt");
+        command.args(arguments);
+        command
+    }
+
+    /// Runs `gpreempt` to its end.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.gpreempt(arguments).output().expect("a program that can be started")
+    }
+
+    /// What `gpreempt` prints when it succeeds.
+    #[track_caller]
+    pub fn stdout(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// What `gpreempt` prints when it succeeds, as JSON.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.stdout(arguments)).expect("JSON")
+    }
+
+    /// The exit code and the one line that `gpreempt` prints when it fails.
+    #[must_use]
+    #[track_caller]
+    pub fn failure(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.run(arguments);
+        let text = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
+        assert!(output.stdout.is_empty(), "{arguments:?} printed something");
+        (output.status.code().expect("an exit code"), text.trim_end().to_owned())
     }
 }

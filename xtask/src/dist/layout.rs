@@ -1,9 +1,13 @@
-//! What goes where.
+//! Which file goes where on the target machine, and a root folder filled that way.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
+
+use crate::process::{is_installed, run_to_success};
 
 /// Packages and the programs in them that are installed.
 ///
@@ -57,14 +61,10 @@ const CONFIG_SOURCE: &str = "deploy/config.toml";
 /// The file that belongs to the administrator once it is installed.
 pub(super) const CONFIG: &str = "etc/gpreempt/config.toml";
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Where it is now.
     pub(super) source: PathBuf,
-    /// Where it goes, seen from the root.
     pub(super) target: String,
-    /// Who may do what with it.
     pub(super) mode: u32,
 }
 
@@ -72,9 +72,7 @@ pub(super) struct Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) entries: Vec<Entry>,
-    /// The folder of the scripts that dpkg runs.
     pub(super) maintainer_scripts: PathBuf,
-    /// What installs the tarball.
     pub(super) installer: PathBuf,
 }
 
@@ -121,6 +119,55 @@ fn manual_pages(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(pages)
 }
 
+/// A folder that is filled like the root of the target machine.
+#[derive(Debug)]
+pub(super) struct PackageRoot {
+    pub(super) root: PathBuf,
+}
+
+impl PackageRoot {
+    pub(super) fn make(root: &Path, layout: &Layout) -> anyhow::Result<Self> {
+        for entry in &layout.entries {
+            put(&entry.source, &root.join(&entry.target), entry.mode)?;
+        }
+        Ok(Self { root: root.to_owned() })
+    }
+
+    /// Takes the line numbers out of the programs, where there is a tool for it: they are most of
+    /// their size, and function names stay.
+    pub(super) fn strip_programs(&self, layout: &Layout) -> anyhow::Result<()> {
+        if !is_installed("strip") {
+            println!("strip is missing: the programs are larger than they need to be");
+            return Ok(());
+        }
+        let is_program = |target: &str| target.starts_with("usr/bin/") || target.ends_with(".so");
+        let programs = layout.entries.iter().filter(|entry| is_program(&entry.target));
+        let paths = programs.map(|entry| self.root.join(&entry.target));
+        run_to_success(Command::new("strip").arg("--strip-debug").args(paths))
+    }
+}
+
+/// Copies a file and makes the folders above it, whatever this user's umask says.
+pub(super) fn put(source: &Path, target: &Path, mode: u32) -> anyhow::Result<()> {
+    let text = || format!("cannot copy {} to {}", source.display(), target.display());
+    let folder = target.parent().with_context(text)?;
+    make_folder(folder).with_context(text)?;
+    fs::copy(source, target).with_context(text)?;
+    fs::set_permissions(target, fs::Permissions::from_mode(mode)).with_context(text)
+}
+
+/// Makes a folder and those above it that are missing, readable for every user.
+pub(super) fn make_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent() {
+        make_folder(above)?;
+    }
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +179,7 @@ mod tests {
         for (source, _) in FILES.iter().chain(SCRIPTS) {
             assert!(root.join(source).is_file(), "{source}");
         }
-        for script in super::super::deb::MAINTAINER_SCRIPTS {
+        for script in super::super::archives::MAINTAINER_SCRIPTS {
             assert!(root.join("deploy/debian").join(script).is_file(), "{script}");
         }
         assert!(root.join("deploy/install.sh").is_file());

@@ -7,27 +7,28 @@ use anyhow::bail;
 use gpreempt_stage::EmulatorKind;
 use serde_json::{Value, json};
 
-use super::company::{Noise, Toil};
-use super::sample::Sample;
+use super::clients::{CpuTimeProbe, WakeupProbe};
+use super::cost::{Meter, resident_kib};
+use super::promises::Sample;
 use super::setup::Setup;
-use super::usage::{Meter, resident_kib};
 
-/// What happens when everybody starts does not count.
+/// The time in which processes start does not count.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// How often memory is looked at.
+/// How often memory is measured.
 const LOOK: Duration = Duration::from_secs(1);
 /// Memory that grew by less than this is flat.
 const FLAT_KIB: u64 = 1_024;
 
-/// How many, and for how long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Size {
-    pub(super) clients: u64,
-    pub(super) queues: u64,
-    pub(super) minutes: u64,
+    #[arg(long, default_value_t = 200)]
+    clients: u64,
+    #[arg(long, default_value_t = 1_000)]
+    queues: u64,
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
 }
 
-/// Everything that was measured.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     size: Size,
@@ -39,22 +40,22 @@ pub(super) struct Scale {
     /// Turns whose own work took longer than an interval.
     pub(super) overrun_turns: u64,
     pub(super) turn_cpu_us_max: u64,
-    /// The most that a turn took until everybody was there.
+    /// The most that a turn took until every process had started.
     turn_cpu_us_max_before: u64,
     preempts: u64,
     /// How late the machine woke up a thread that did nothing else than sleep.
     machine: Sample,
     /// How much processor time a thread took that did the same every time.
-    toil: Sample,
+    cpu_time: Sample,
     interval_us: u64,
     daemon_percent: f64,
     emulator_percent: f64,
-    /// The daemon's memory, at every look.
+    /// The daemon's memory, at every measurement.
     kib: Vec<u64>,
 }
 
 impl Scale {
-    /// Measures it. One in ten processes is more important than the others.
+    /// One in ten processes has a high priority.
     pub(super) fn measure(programs: &Path, size: Size) -> anyhow::Result<Self> {
         let Size { clients, queues, minutes } = size;
         if clients < 10
@@ -70,14 +71,14 @@ impl Scale {
         setup.loads(clients / 10, 7, &load)?;
         setup.until_queues(usize::try_from(queues)?)?;
         std::thread::sleep(WARM_UP);
-        let before = setup.snapshot()?;
-        let meters = [Meter::start(setup.daemon())?, Meter::start(setup.emulator())?];
-        let (noise, toil) = (Noise::start(), Toil::start());
+        let before = setup.daemon.try_snapshot()?;
+        let meters = [Meter::start(setup.daemon.pid())?, Meter::start(setup.emulator.pid())?];
+        let (wakeups, cpu_time) = (WakeupProbe::start(), CpuTimeProbe::start());
         let begin = Instant::now();
         let mut kib = Vec::new();
         while begin.elapsed() < Duration::from_secs(60 * minutes) {
             std::thread::sleep(LOOK);
-            kib.push(resident_kib(setup.daemon())?);
+            kib.push(resident_kib(setup.daemon.pid())?);
             if kib.len().is_multiple_of(60) {
                 let (minute, kib) = (kib.len() / 60, kib.last().copied().unwrap_or(0));
                 eprintln!("minute {minute} of {minutes}: the daemon has {kib} KiB");
@@ -85,9 +86,9 @@ impl Scale {
         }
         let [daemon_percent, emulator_percent] = meters.map(|meter| meter.percent());
         let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
-        let (after, seconds) = (setup.snapshot()?, begin.elapsed().as_secs());
-        let (machine, toil) = (noise.end(), toil.end());
-        super::complain(&setup.end()?)?;
+        let (after, seconds) = (setup.daemon.try_snapshot()?, begin.elapsed().as_secs());
+        let (machine, cpu_time) = (wakeups.end(), cpu_time.end());
+        super::check_ends(&setup.end()?)?;
         let since = |part: fn(&gpreempt_wire::state::Snapshot) -> u64| {
             part(&after).saturating_sub(part(&before))
         };
@@ -103,7 +104,7 @@ impl Scale {
             turn_cpu_us_max_before: before.daemon.turn_cpu_us_max,
             preempts: since(|snapshot| snapshot.devices.iter().map(|d| d.preempts).sum()),
             machine,
-            toil,
+            cpu_time,
             interval_us: after.interval_us,
             daemon_percent,
             emulator_percent,
@@ -119,12 +120,11 @@ impl Scale {
     /// How often a thread that did the same every time took more than an interval for it, in the
     /// clock by which turns are measured.
     pub(super) fn machine_overrun(&self) -> usize {
-        self.toil.beyond_us(self.interval_us)
+        self.cpu_time.beyond_us(self.interval_us)
     }
 
-    /// The most that it took.
     pub(super) fn machine_work_us_max(&self) -> u64 {
-        self.toil.us(1_000)
+        self.cpu_time.us(1_000)
     }
 
     /// How much memory the last third of the time needed beyond the first.
@@ -140,10 +140,9 @@ impl Scale {
         self.growth_kib() <= FLAT_KIB
     }
 
-    /// For programs.
     pub(super) fn to_json(&self) -> Value {
         let Size { clients, queues, minutes } = self.size;
-        // One look in a minute shows the shape.
+        // One value in a minute shows the shape.
         let kib: Vec<u64> = self.kib.iter().copied().step_by(60).collect();
         json!({
             "clients": clients,
@@ -157,7 +156,7 @@ impl Scale {
             "overrun_turns": self.overrun_turns,
             "turn_cpu_us_max": self.turn_cpu_us_max,
             "turn_cpu_us_max_before": self.turn_cpu_us_max_before,
-            "machine_work_us": self.toil.to_json(),
+            "machine_work_us": self.cpu_time.to_json(),
             "machine_work_us_max": self.machine_work_us_max(),
             "machine_work_overrun": self.machine_overrun(),
             "machine_wakes_late_us": self.machine.to_json(),
@@ -189,7 +188,7 @@ mod tests {
             turn_cpu_us_max_before: 0,
             preempts: 0,
             machine: Sample::default(),
-            toil: Sample::default(),
+            cpu_time: Sample::default(),
             interval_us: 5_000,
             daemon_percent: 0.0,
             emulator_percent: 0.0,

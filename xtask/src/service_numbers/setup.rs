@@ -1,29 +1,31 @@
-//! What is measured: an emulated GPU or KFD, a daemon and loads. All of them end with it.
+//! What is measured: an emulated GPU or KFD, a daemon, loads, and programs in a terminal. All of
+//! them end with the setup.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gpreempt_stage::{
     Daemon, Emulator, EmulatorKind, Ended, LIMIT, Load, Stage, StageError, WorkFolder, wait_for,
 };
-use gpreempt_wire::client::{Client, ClientOptions};
-use gpreempt_wire::role::Role;
 use gpreempt_wire::state::Snapshot;
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 /// Between the starts of two loads: the emulator refuses clients when too many come at once.
 const PACE: Duration = Duration::from_millis(10);
 
-/// The processes that are measured, and those that keep them busy.
 #[derive(Debug)]
 pub(super) struct Setup {
     // Dropped in this order.
     loads: Vec<Load>,
-    daemon: Daemon,
-    emulator: Emulator,
+    pub(super) daemon: Daemon,
+    pub(super) emulator: Emulator,
     stage: Stage,
 }
 
@@ -46,27 +48,7 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Where the emulator listens, or has its KFD.
-    pub(super) fn gpu(&self) -> PathBuf {
-        self.emulator.place().to_owned()
-    }
-
-    /// Where the daemon listens.
-    pub(super) fn socket(&self) -> PathBuf {
-        self.stage.socket()
-    }
-
-    /// The daemon's process.
-    pub(super) fn daemon(&self) -> u32 {
-        self.daemon.pid()
-    }
-
-    /// The emulator's process.
-    pub(super) fn emulator(&self) -> u32 {
-        self.emulator.pid()
-    }
-
-    /// One of our programs, quiet.
+    /// A program of the project without input and output.
     pub(super) fn command(&self, program: &str) -> anyhow::Result<Command> {
         let mut command = self.stage.command(program)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -100,17 +82,6 @@ impl Setup {
         Ok(line)
     }
 
-    /// A connection to the daemon.
-    pub(super) fn connect(&self) -> anyhow::Result<Client> {
-        connect(&self.socket())
-    }
-
-    /// What the daemon knows.
-    pub(super) fn snapshot(&self) -> anyhow::Result<Snapshot> {
-        Ok(self.daemon.try_snapshot()?)
-    }
-
-    /// Waits until that many queues are scheduled.
     pub(super) fn until_queues(&self, wanted: usize) -> anyhow::Result<()> {
         self.until(&format!("{wanted} queues are scheduled"), |snapshot| {
             let scheduled = snapshot.tasks.iter().filter(|task| task.priority.is_some());
@@ -133,7 +104,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Ends all processes in good order. Returns a sentence for each that did not end well: a load
+    /// Asks all processes to end. Returns a sentence for each that did not end well: a load
     /// whose kernels did not run exactly once says so with its exit code.
     pub(super) fn end(mut self) -> anyhow::Result<Vec<String>> {
         let mut complaints = Vec::new();
@@ -159,12 +130,40 @@ impl Setup {
     }
 }
 
-/// A connection to the daemon at that socket.
-pub(super) fn connect(socket: &Path) -> anyhow::Result<Client> {
-    let options = ClientOptions {
-        paths: vec![socket.to_owned()],
-        timeout: LIMIT,
-        ..ClientOptions::new(Role::Command, "service-numbers")
-    };
-    Client::connect(&options).context("the daemon does not answer")
+#[derive(Debug)]
+pub(super) struct Terminal {
+    child: Child,
+}
+
+impl Terminal {
+    /// Starts a program in a terminal of 80 columns and 24 lines.
+    pub(super) fn open(mut command: Command) -> anyhow::Result<Self> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let ours = openpt(flags).context("there is no terminal")?;
+        grantpt(&ours)?;
+        unlockpt(&ours)?;
+        let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+        tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 })?;
+        command.env("TERM", "xterm").stdin(Stdio::from(theirs.try_clone()?));
+        command.stdout(Stdio::from(theirs)).stderr(Stdio::inherit());
+        let child = command.spawn().context("cannot start the program in a terminal")?;
+        // Without a reader the program would block when it draws. The thread ends with its input.
+        let mut ours = File::from(ours);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while ours.read(&mut bytes).is_ok_and(|length| length > 0) {}
+        });
+        Ok(Self { child })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -1,6 +1,6 @@
-//! The files that the checks look at.
+//! The files that the checks read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,6 @@ use anyhow::Context;
 /// Endings of files that people write in a programming language.
 const CODE: &[&str] = &["rs", "py", "c", "h", "sh", "s", "S"];
 
-/// A text file.
 #[derive(Clone, Debug)]
 pub(super) struct File {
     /// From the root of the repository, with `/` between the parts.
@@ -19,7 +18,6 @@ pub(super) struct File {
 }
 
 impl File {
-    /// What follows the last dot of the name.
     pub(super) fn extension(&self) -> &str {
         Path::new(&self.path).extension().and_then(|ending| ending.to_str()).unwrap_or("")
     }
@@ -41,11 +39,9 @@ impl File {
     }
 }
 
-/// All files of the repository.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     files: Vec<File>,
-    /// Also the files that are not text.
     paths: BTreeSet<String>,
 }
 
@@ -56,7 +52,7 @@ impl Tree {
         let paths = if listed.is_empty() { found_by_walking(root)? } else { listed };
         let mut tree = Self::default();
         for path in paths {
-            // What was deleted or is not text is no business of ours.
+            // Deleted and binary files are not checked.
             let Ok(bytes) = fs::read(root.join(&path)) else {
                 continue;
             };
@@ -68,7 +64,6 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree of these paths and texts.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| File { path: path.into(), text: text.into() };
@@ -76,17 +71,27 @@ impl Tree {
         Self { files: files.iter().map(file).collect(), paths }
     }
 
-    /// The text files.
     pub(super) fn files(&self) -> &[File] {
         &self.files
     }
 
-    /// The Rust sources.
     pub(super) fn rust_files(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.extension() == "rs")
     }
 
-    /// The text file at `path`.
+    /// The folders below a `src` that have Rust files, each with the number of its children.
+    pub(super) fn source_folders(&self) -> BTreeMap<String, usize> {
+        let mut children: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for path in self.rust_files().map(|file| file.path.as_str()) {
+            let start = path.find("/src/").map_or(path.len(), |at| at + "/src/".len());
+            for (at, _) in path.match_indices('/').filter(|(at, _)| *at >= start) {
+                let child = path[at + 1..].split('/').next().unwrap_or_default();
+                children.entry(path[..at].to_owned()).or_default().insert(child);
+            }
+        }
+        children.into_iter().map(|(folder, children)| (folder, children.len())).collect()
+    }
+
     pub(super) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }

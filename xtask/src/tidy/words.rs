@@ -1,4 +1,4 @@
-//! One word per thing: names that the glossary has replaced, names that say nothing, leftovers.
+//! One word per concept: names that the glossary has replaced, names that say nothing, leftovers.
 //!
 //! The words in question are written in pieces here, or the checks would find themselves.
 
@@ -10,7 +10,7 @@ use super::tree::{File, Tree};
 struct Synonym {
     word: &'static str,
     instead: &'static str,
-    /// Where it is somebody else's word: beginnings of paths.
+    /// Where another project uses the word: beginnings of paths.
     allowed_in: &'static [&'static str],
 }
 
@@ -25,7 +25,7 @@ const SYNONYMS: &[Synonym] = &[
     Synonym { word: concat!("ki", "ck"), instead: "doorbell", allowed_in: &[] },
 ];
 
-/// Names for places where things end up that nobody found a place for.
+/// Module names that say nothing about their contents.
 const DRAWERS: &[&str] =
     &[concat!("uti", "ls"), concat!("com", "mon"), concat!("mi", "sc"), concat!("hel", "pers")];
 

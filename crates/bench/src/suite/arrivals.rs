@@ -1,66 +1,26 @@
-//! When requests are due.
+//! When the requests of a load are due.
 
 use gpreempt_core::time::Duration;
-use gpreempt_fields::{Fields, ReadError};
 use gpreempt_sim::prng::Prng;
-
-pub(super) const KEYS: &[&str] =
-    &["every_us", "phase_us", "poisson_us", "bursty_us", "back_to_back"];
-
-/// The longest distance of two requests: a minute.
-const US_MAX: u64 = 60_000_000;
-const DEPTH_MAX: u32 = 128;
 
 /// When requests are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
     /// Always the same time apart, the first at `phase`.
     Periodic {
-        /// From one to the next.
         every: Duration,
         /// From the beginning to the first.
         phase: Duration,
     },
     /// Independent of each other.
-    Poisson {
-        /// The average distance.
-        mean: Duration,
-    },
-    /// Quiet times and bursts, as people and their programs make them.
-    Bursty {
-        /// The average distance.
-        mean: Duration,
-    },
-    /// As soon as there is room: that many are always under way.
-    BackToBack {
-        /// How many.
-        depth: u32,
-    },
+    Poisson { mean: Duration },
+    /// Bursts with idle times between them, as users produce them.
+    Bursty { mean: Duration },
+    /// `depth` requests are always in flight.
+    BackToBack { depth: u32 },
 }
 
 impl Arrivals {
-    /// Reads the table `arrivals` of a load.
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, ReadError> {
-        let (kind, _) =
-            fields.exactly_one(&["every_us", "poisson_us", "bursty_us", "back_to_back"])?;
-        if kind != "every_us" && fields.optional("phase_us").is_some() {
-            return Err(fields.error_at("phase_us", "is used only with `every_us`"));
-        }
-        match kind {
-            "every_us" => Ok(Self::Periodic {
-                every: fields.duration("every_us", 10..=US_MAX, None)?,
-                phase: fields.duration("phase_us", 0..=US_MAX, Duration::ZERO)?,
-            }),
-            "poisson_us" => {
-                Ok(Self::Poisson { mean: fields.duration("poisson_us", 10..=US_MAX, None)? })
-            }
-            "bursty_us" => {
-                Ok(Self::Bursty { mean: fields.duration("bursty_us", 10..=US_MAX, None)? })
-            }
-            _ => Ok(Self::BackToBack { depth: fields.u32("back_to_back", 1..=DEPTH_MAX, None)? }),
-        }
-    }
-
     /// The average distance of two requests, where it is not as they come.
     pub fn mean(&self) -> Option<Duration> {
         match *self {
@@ -99,7 +59,7 @@ const BURST_REQUESTS: u64 = 12;
 /// The times of bursty requests up to `end`: the same for the same seed.
 ///
 /// In a burst requests are independent, four times as dense as on average; the quiet time after
-/// it is such that the average comes out. Nobody's recorded trace is at hand, so this one is made.
+/// it is such that the average comes out. No recorded trace is available, so one is generated.
 fn bursty(mean: Duration, end: Duration, seed: u64) -> Vec<Duration> {
     let mut chance = Prng::new(seed).branch(0xb0b5);
     let close = Duration::from_nanos((mean.as_nanos() / BURST).max(1));
@@ -124,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_have_the_wished_average_and_are_bursts() {
+    fn bursts_have_the_configured_average_and_are_bursts() {
         let mean = Duration::from_millis(10);
         let times = bursty(mean, Duration::from_millis(2_000_000), 3);
         let average = 2_000_000_000 / times.len();
@@ -139,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_requests_have_the_wished_average() {
+    fn independent_requests_have_the_configured_average() {
         let times = poisson(Duration::from_millis(4), Duration::from_millis(80_000), 1);
         assert!((19_000..21_000).contains(&times.len()), "{}", times.len());
         assert!(times.is_sorted());

@@ -1,62 +1,47 @@
-//! What must come out.
+//! The checks of a suite: which value of which case must be within which limit, and whether a
+//! measurement of the case has that value at all.
 
-use gpreempt_fields::{Fields, ReadError};
+use super::{Backends, Case};
+use crate::engine::{BE_ALONE, LC_BUSY};
+use crate::results::Role;
 
-pub(super) const KEYS: &[&str] = &[
-    "name",
-    "cases",
-    "mode",
-    "what",
-    "at_most_percent",
-    "at_least_percent",
-    "at_most",
-    "at_least",
-    "backend",
-];
-
-/// A line that holds or does not, for each case it is about.
+/// One `[[check]]`: holds or does not, for each of its cases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Criterion {
-    /// What people read.
     pub name: String,
-    /// The cases it is about; none named are all.
+    /// Empty: every case.
     pub cases: Vec<String>,
-    /// The mode it is about.
     pub mode: String,
-    /// The backend it is about; none is all.
+    /// Without one, every backend.
     pub backend: Option<String>,
-    /// What is looked at.
     pub what: Quantity,
-    /// What it may be.
     pub limit: Limit,
 }
 
-/// What a line looks at.
+/// The value that a check compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// The median latency as a multiple of that of running alone.
+    /// The median latency as a multiple of the one without other loads.
     P50Ratio,
     /// The same of the 99th percentile.
     P99Ratio,
     /// The same of the average.
     MeanRatio,
-    /// What best-effort work keeps of the time that is left.
+    /// The part of the GPU time left by latency-critical work that best-effort work gets.
     BeKept,
-    /// The median of a number of that name.
+    /// The median of the number of that name.
     Number(String),
 }
 
-/// What a value may be, in thousandths.
+/// The largest or smallest allowed value, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// No more.
     AtMost(u64),
-    /// No less.
     AtLeast(u64),
 }
 
 impl Quantity {
-    /// What is written, and what people read.
+    /// The name in suites and reports.
     pub fn name(&self) -> &str {
         match self {
             Self::P50Ratio => "p50_ratio",
@@ -67,7 +52,7 @@ impl Quantity {
         }
     }
 
-    fn from_name(name: &str) -> Self {
+    pub(super) fn from_name(name: &str) -> Self {
         match name {
             "p50_ratio" => Self::P50Ratio,
             "p99_ratio" => Self::P99Ratio,
@@ -79,7 +64,6 @@ impl Quantity {
 }
 
 impl Limit {
-    /// The number.
     pub fn value(self) -> f64 {
         match self {
             // CAST: small numbers.
@@ -96,31 +80,85 @@ impl Limit {
     }
 }
 
-const VALUE_MAX: u64 = 1_000_000_000_000;
+/// The numbers of every distribution.
+const PERCENTILES: [&str; 5] = ["p50", "p99", "p999", "max", "count"];
 
-impl Criterion {
-    /// Reads one table of `check`.
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, ReadError> {
-        let (key, field) =
-            fields.exactly_one(&["at_most_percent", "at_least_percent", "at_most", "at_least"])?;
-        let value = field.u64(0..=VALUE_MAX)?;
-        let limit = match key {
-            "at_most_percent" => Limit::AtMost(value * 10),
-            "at_least_percent" => Limit::AtLeast(value * 10),
-            "at_most" => Limit::AtMost(value * 1_000),
-            _ => Limit::AtLeast(value * 1_000),
-        };
-        let backend = fields.optional("backend").map(|field| {
-            let names = ["emulated", "nvidia"];
-            field.choice(names.into_iter(), |name| names.contains(&name).then(|| name.to_owned()))
-        });
-        Ok(Self {
-            name: fields.name("name")?,
-            cases: super::read::names(fields, "cases")?,
-            mode: fields.name("mode")?,
-            backend: backend.transpose()?,
-            what: Quantity::from_name(&fields.name("what")?),
-            limit,
-        })
+/// What is wrong with a check, and with which of its keys.
+pub(super) fn problem(criterion: &Criterion, cases: &[Case]) -> Option<(&'static str, String)> {
+    if criterion.cases.is_empty() {
+        let some = cases.iter().any(|case| of_case(criterion, case).is_none());
+        return (!some).then(|| ("what", format!("no case has {}", criterion.what.name())));
     }
+    let named = cases.iter().filter(|case| criterion.cases.contains(&case.name));
+    named.filter_map(|case| of_case(criterion, case)).next()
+}
+
+fn of_case(criterion: &Criterion, case: &Case) -> Option<(&'static str, String)> {
+    let (name, mode) = (&case.name, &criterion.mode);
+    if !case.modes.is_empty() && !case.modes.contains(mode) {
+        let modes = case.modes.join(", ");
+        return Some(("mode", format!("case {name} is not measured in {mode}, but in: {modes}")));
+    }
+    let other = match case.backends {
+        Backends::All => None,
+        Backends::Emulated => Some("nvidia"),
+        Backends::Nvidia => Some("emulated"),
+    };
+    if other.is_some() && other == criterion.backend.as_deref() {
+        return Some(("backend", format!("case {name} is not measured there")));
+    }
+    let what = criterion.what.name();
+    (!has(case, &criterion.what)).then(|| {
+        let known = names(case).join(", ");
+        ("what", format!("case {name} has no number {what}; besides ratios it has: {known}"))
+    })
+}
+
+fn has(case: &Case, what: &Quantity) -> bool {
+    match what {
+        Quantity::P50Ratio | Quantity::P99Ratio | Quantity::MeanRatio => {
+            case.of(Role::Lc).next().is_some()
+        }
+        Quantity::BeKept => case.of(Role::Be).next().is_some(),
+        Quantity::Number(name) => names(case).contains(name),
+    }
+}
+
+/// The numbers that a measurement of a case can have, in some mode.
+fn names(case: &Case) -> Vec<String> {
+    let (has_lc, has_be) = (case.of(Role::Lc).next().is_some(), case.of(Role::Be).next().is_some());
+    let mut names: Vec<String> = Vec::new();
+    let mut add = |is_there: bool, more: &[&str]| {
+        if is_there {
+            names.extend(more.iter().map(|&name| name.to_owned()));
+        }
+    };
+    let (on_gpu, simulated) =
+        (case.backends != Backends::Emulated, case.backends != Backends::Nvidia);
+    add(has_be, &[BE_ALONE]);
+    add(has_lc, &[LC_BUSY]);
+    add(simulated, &["preemptions", "reexecuted", "lost"]);
+    add(on_gpu, &["holds", "holds_expired", "hold_longest"]);
+    add(case.of(Role::Be).count() > 1, &["jain"]);
+    add(case.loads.iter().any(|load| load.deadline.is_some()), &["miss_ratio"]);
+    let mut levels: Vec<u8> = case.of(Role::Lc).map(|load| load.priority.level()).collect();
+    levels.dedup();
+    add(levels.len() > 1, &["inverted_pairs"]);
+    if case.of(Role::Be).count() > 1 {
+        names.extend(case.of(Role::Be).map(|load| format!("share_{}", load.name)));
+    }
+    let moments = ["be_off", "first_instruction", "resume"];
+    let calls = ["call_stop", "call_resume", "call_preempt"];
+    let holds = ["call_hold_begin", "hold_begin", "call_hold_end"];
+    let spreads = [
+        (has_lc && has_be && (simulated || case.probed), moments),
+        (case.controlled && has_be, calls),
+        (case.controlled && has_lc, holds),
+    ];
+    for (_, spread) in spreads.into_iter().filter(|(is_there, _)| *is_there) {
+        for name in spread {
+            names.extend(PERCENTILES.map(|suffix| format!("{name}_{suffix}")));
+        }
+    }
+    names
 }

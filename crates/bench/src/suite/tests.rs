@@ -7,7 +7,7 @@ fn error(rest: &str) -> String {
 }
 
 #[test]
-fn our_own_suites_can_be_read_and_have_their_names() {
+fn built_in_suites_can_be_read_and_have_their_names() {
     for name in built_in_names() {
         let suite = built_in(name).unwrap();
         assert_eq!(suite.name, name);
@@ -18,7 +18,7 @@ fn our_own_suites_can_be_read_and_have_their_names() {
 }
 
 #[test]
-fn our_own_suites_name_modes_that_are_there() {
+fn built_in_suites_name_modes_that_backends_have() {
     use crate::engine::Backend;
     let emulated = crate::emulated::Emulated::default().modes();
     let nvidia = crate::nvidia::modes();
@@ -103,4 +103,56 @@ fn another_text_has_another_digest() {
     let digest = |text: &str| read_suite("f", text).unwrap().digest;
     assert_eq!(digest(&text), digest(&text));
     assert_ne!(digest(&text), digest(&format!("{text}\n")));
+}
+
+const WITH_MODES: &str = "name = 's'\ntitle = 't'\nnvidia_modes = ['alone']\n\
+    [[case]]\nname = 'a'\ntitle = 'A'\nmodes = [\n'hold']\n\
+    [[case.load]]\nname = 'be'\nrole = 'be'\n\
+    [[check]]\nname = 'n'\nmode = 'slices'\nwhat = 'be_kept'\nat_most_percent = 1\n";
+
+#[test]
+fn modes_that_no_backend_has_are_named_with_their_place() {
+    let check = |text: &str| check_modes("f.toml", text, &["slices", "hold", "alone", "hold"]);
+    assert!(check(WITH_MODES).is_ok());
+    for (from, to, expected) in [
+        (
+            "'alone'",
+            "'zz'",
+            "f.toml:3: nvidia_modes[0]: there is no mode \"zz\"; there are: alone, hold, \
+             slices",
+        ),
+        ("'hold'", "'hold', 'zz'", "f.toml:8: case[0].modes[1]: there is no mode \"zz\""),
+        (
+            "'slices'",
+            "'slice'",
+            "f.toml:14: check[0].mode: there is no mode \"slice\"; did you mean `slices`?",
+        ),
+    ] {
+        let error = check(&WITH_MODES.replace(from, to)).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+fn check_error(check: &str) -> String {
+    let text = format!(
+        "name = 's'\ntitle = 't'\n[[case]]\nname = 'c'\ntitle = 'C'\nmodes = ['hold']\n\
+         only = 'nvidia'\n[[case.load]]\nname = 'x'\nrole = 'be'\n\
+         [[case.load]]\nname = 'y'\nrole = 'be'\n[[check]]\nname = 'n'\nat_most = 1\n{check}"
+    );
+    read_suite("f", &text).err().map_or_else(String::new, |error| error.to_string())
+}
+
+#[test]
+fn a_line_must_be_about_something_that_is_measured() {
+    assert_eq!(check_error("mode = 'hold'\nwhat = 'share_x'\ncases = ['c']\n"), "");
+    assert_eq!(check_error("mode = 'hold'\nwhat = 'be_kept'\n"), "");
+    let what = check_error("mode = 'hold'\nwhat = 'share_z'\ncases = ['c']\n");
+    let expected = "check[0].what: case c has no number share_z; besides ratios it has: ";
+    assert!(what.contains(expected) && what.contains("jain"), "{what}");
+    let ratio = check_error("mode = 'hold'\nwhat = 'p50_ratio'\n");
+    assert!(ratio.contains("no case has p50_ratio"), "{ratio}");
+    let mode = check_error("mode = 'mps'\nwhat = 'jain'\ncases = ['c']\n");
+    assert!(mode.contains("case c is not measured in mps, but in: hold"), "{mode}");
+    let place = check_error("mode = 'hold'\nwhat = 'jain'\ncases = ['c']\nbackend = 'emulated'\n");
+    assert!(place.contains("check[0].backend: case c is not measured there"), "{place}");
 }

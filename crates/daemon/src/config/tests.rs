@@ -1,4 +1,6 @@
-//! What a file may say, and what it is told when it may not.
+//! What a file may contain, and the error for what it may not.
+
+use std::fs;
 
 use gpreempt_core::config::{Aging, PolicyKind};
 
@@ -154,95 +156,32 @@ fn rules_are_read_in_order_with_their_lines() {
 }
 
 #[test]
-fn mistakes_in_settings_are_named() {
-    for (text, expected) in [
-        ("[schedular]", "f:1: schedular: unknown key; did you mean `scheduler`?"),
-        ("x = ", "f:1: syntax: "),
-        ("scheduler = 1", "f:1: scheduler: is an integer; must be a table of: policy, "),
-        ("[scheduler]\npolcy = 1", "f:2: scheduler.polcy: unknown key; did you mean `policy`?"),
-        (
-            "[scheduler]\npolicy = \"best\"",
-            "f:2: scheduler.policy: is \"best\"; must be one of: strict, round-robin, edf, fair",
-        ),
-        (
-            "[scheduler]\n\ninterval_ms = 11",
-            "f:3: scheduler.interval_ms: is 11; must be an integer from 1 to 10",
-        ),
-        (
-            "[scheduler]\ndefault_priority = 16",
-            "f:2: scheduler.default_priority: is 16; must be an integer from 0 to 15",
-        ),
-        (
-            "[scheduler]\naging = {}",
-            "f:2: scheduler.aging: exactly one of these is needed: share_percent, after_ms",
-        ),
-        (
-            "[scheduler]\naging = { after_ms = 1 }",
-            "f:2: scheduler.aging.grant_ms: is missing; must be an integer from 1 to 3600000",
-        ),
-        (
-            "[scheduler.aging]\nshare_percent = 5\ngrant_ms = 1",
-            "f:3: scheduler.aging.grant_ms: has no meaning beside `share_percent`",
-        ),
-        (
-            "[metrics]\nlisten = \"localhost:9464\"",
-            "f:2: metrics.listen: is \"localhost:9464\"; must be an address and a port such as ",
-        ),
-        (
-            "[metrics]\nlisten = \"127.0.0.1:0\"",
-            "f:2: metrics.listen: is \"127.0.0.1:0\"; must be an address and a port such as ",
-        ),
-        (
-            "[metrics]\nlisten = \"0.0.0.0:9464\"",
-            "f:2: metrics.listen: is 0.0.0.0:9464, which other machines can reach; must be on \
-             loopback, or say `allow_remote = true`",
-        ),
-        ("[daemon]\nsocket = \"run\"", "f:2: daemon.socket: is \"run\"; must be an absolute path"),
-        (
-            "[daemon]\nlog = \"loud\"",
-            "f:2: daemon.log: is \"loud\"; must be one of: error, warn, info, debug, trace",
-        ),
-    ] {
-        let error = refused(text);
-        assert!(error.starts_with(expected), "{text:?}: {error}");
+fn every_mistake_is_named_with_its_line_and_field() {
+    let unescaped = |text: &str| {
+        let parts = text.split("\\\\").map(|part| part.replace("\\n", "\n"));
+        parts.collect::<Vec<_>>().join("\\")
+    };
+    let mut lines = include_str!("rejected.txt").lines();
+    let (mut head, mut count) = ("", 0);
+    while let Some(line) = lines.next() {
+        if let Some(part) = line.strip_prefix("== ") {
+            head = if part == "rule" { "[[rule]]\n" } else { "" };
+        } else if let Some(text) = line.strip_prefix("+ ") {
+            let expected = lines.next().and_then(|line| line.strip_prefix("  ")).unwrap();
+            let error = refused(&format!("{head}{}\n", unescaped(text)));
+            assert!(error.starts_with(&unescaped(expected)), "{text}: {error}");
+            count += 1;
+        }
     }
-    assert!(parse("[metrics]\nlisten = \"0.0.0.0:1\"\nallow_remote = true").metrics.allow_remote);
-    parse("[metrics]\nlisten = \"[::ffff:127.0.0.1]:9464\"");
+    assert!(count > 30, "{count}");
+    let long = refused(&format!("[[rule]]\ncommand = \"{}\"", "x".repeat(257)));
+    assert!(long.starts_with("f:2: rule[0].command: is \"xxxx"), "{long}");
 }
 
 #[test]
-fn mistakes_in_rules_are_named() {
-    let long = format!("command = \"{}\"", "x".repeat(257));
-    for (rule, expected) in [
-        ("prioirty = 3", "f:2: rule[0].prioirty: unknown key; did you mean `priority`?"),
-        ("priority = 3", "f:1: rule[0]: has no condition and would be about every process;"),
-        ("user = 1", "f:1: rule[0]: matches but gives nothing; needs one of: priority, weight,"),
-        ("user = 1\nignore = false", "f:1: rule[0]: matches but gives nothing;"),
-        ("user = true", "f:2: rule[0].user: is true or false; must be a user's name, or a number"),
-        ("user = -1", "f:2: rule[0].user: is an integer; must be a user's name, or a number"),
-        ("user = \"4294967296\"", "f:2: rule[0].user: is \"4294967296\"; must be a user's name"),
-        ("user = \"al*\"", "f:2: rule[0].user: is \"al*\"; must be a user's name, or a number"),
-        ("gpu = \"0000:4x:00.0\"", "f:2: rule[0].gpu: is \"0000:4x:00.0\"; must be the beginning"),
-        ("gpu = \"GPU-*\"", "f:2: rule[0].gpu: is \"GPU-*\"; must be the beginning of a uuid"),
-        ("executable = \"\"", "f:2: rule[0].executable: is \"\"; must be 1 to 256 characters"),
-        (&long, "f:2: rule[0].command: is \"xxxx"),
-        ("cgroup = 1", "f:2: rule[0].cgroup: is an integer; must be 1 to 256 characters"),
-        ("container = \"a\\u0007\"", "f:2: rule[0].container: is \"a\\u{7}\"; must be 1 to 256"),
-        ("env = \"A\"", "f:2: rule[0].env: is \"A\"; must be a string like \"NAME=pattern\""),
-        ("env = \"A*=1\"", "f:2: rule[0].env: is \"A*=1\"; must be a string like"),
-        ("env = []", "f:2: rule[0].env: is empty; must be a string like"),
-        ("env = [\"A=1\", 2]", "f:2: rule[0].env[1]: is an integer; must be a string like"),
-        ("env = 3", "f:2: rule[0].env: is an integer; must be an array of strings like"),
-        ("user = 1\nweight = 0", "f:3: rule[0].weight: is 0; must be an integer from 1 to 1000"),
-        ("user = 1\ndeadline_us = 0", "f:3: rule[0].deadline_us: is 0; must be an integer from 1"),
-        (
-            "user = 1\nignore = true\nweight = 3",
-            "f:4: rule[0].weight: has no meaning beside `ignore = true`; take out `weight` or",
-        ),
-    ] {
-        let error = refused(&format!("[[rule]]\n{rule}\n"));
-        assert!(error.starts_with(expected), "{rule:?}: {error}");
-    }
+fn metrics_leave_the_machine_only_on_request() {
+    assert!(parse("[metrics]\nlisten = \"0.0.0.0:1\"\nallow_remote = true").metrics.allow_remote);
+    parse("[metrics]\nlisten = \"[::ffff:127.0.0.1]:9464\"");
 }
 
 #[test]
@@ -251,4 +190,50 @@ fn there_is_a_limit_to_rules() {
     assert_eq!(parse(&rules(1_000)).rules.len(), 1_000);
     let error = refused(&rules(1_001));
     assert!(error.ends_with(": rule: has 1001 entries; must be at most 1000"), "{error}");
+}
+
+/// A file that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let name = format!("gpreempt-config-{}-{name}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let fifo = Scratch::new("fifo", "");
+    fs::remove_file(&fifo.0).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo.0, rustix::fs::Mode::RUSR).unwrap();
+    let error = Config::load(&fifo.0).unwrap_err().to_string();
+    assert!(error.ends_with("cannot be read: it is a pipe; write it into a file"), "{error}");
+}
+
+#[test]
+fn a_file_is_read_and_its_mistakes_bear_its_name() {
+    let good = Scratch::new("good", "[scheduler]\ninterval_ms = 2\n");
+    let config = Config::load(&good.0).unwrap();
+    assert_eq!(config.scheduler.core.interval.as_micros(), 2_000);
+    let bad = Scratch::new("bad", "[scheduler]\ninterval_ms = 20\n");
+    let error = Config::load(&bad.0).unwrap_err().to_string();
+    let place = format!("{}:2: scheduler.interval_ms: is 20;", bad.0.display());
+    assert!(error.starts_with(&place), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_said_to_be() {
+    let error = Config::load(Path::new("/nonexistent/config.toml")).unwrap_err();
+    assert!(matches!(error, LoadError::Missing(_)), "{error}");
+    let error = Config::load(Path::new("/")).unwrap_err();
+    assert!(matches!(error, LoadError::Unreadable(..)), "{error}");
 }

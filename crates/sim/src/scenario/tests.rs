@@ -1,7 +1,5 @@
 //! What a scenario is read as, and what is refused.
 
-mod refused;
-
 use gpreempt_core::config::{Aging, PolicyKind};
 
 use super::*;
@@ -123,7 +121,7 @@ by_us = 42
 
 /// Reads a scenario that names no file.
 fn read(text: &str) -> Scenario {
-    let mut resolve = |path: &str| panic!("nobody asked for {path}");
+    let mut resolve = |path: &str| panic!("the scenario asked for {path}");
     match read_scenario("f", text, &mut resolve) {
         Ok(scenario) => scenario,
         Err(error) => panic!("{error}"),
@@ -248,22 +246,129 @@ fn a_device_may_be_a_file_beside_the_scenario() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// A key the reference does not mention is a key nobody can find.
 #[test]
 fn every_key_is_in_the_reference() {
+    use crate::fields::keys;
     let reference = include_str!("../../../../docs/scenarios.md");
     let tables = [
-        read::KEYS,
-        scheduler::KEYS,
-        scheduler::AGING_KEYS,
-        kernel::KEYS,
-        task::KEYS,
-        task::CHANGE_KEYS,
-        arrivals::KEYS,
-        request::KEYS,
-        fault::KEYS,
+        keys::<read::RawScenario>(),
+        keys::<read::RawScheduler>(),
+        keys::<read::RawAging>(),
+        keys::<read::RawKernel>(),
+        keys::<read::RawTask>(),
+        keys::<read::RawChange>(),
+        keys::<read::RawArrivals>(),
+        keys::<read::RawStep>(),
+        keys::<read::RawFault>(),
     ];
     for key in tables.concat() {
         assert!(reference.contains(&format!("| `{key}` |")), "docs/scenarios.md lacks `{key}`");
     }
+}
+
+/// Replaces `old` in `base`, where it must occur, and shows the error.
+fn refusal(base: &str, old: &str, new: &str) -> String {
+    assert!(base.contains(old), "{old:?} is not there to be replaced");
+    let text = base.replacen(old, new, 1);
+    let mut resolve = |path: &str| panic!("the scenario asked for {path}");
+    match read_scenario("f", &text, &mut resolve) {
+        Ok(_) => panic!("{new:?} was accepted instead of {old:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The cases of `rejected.txt`: base, old text, new text, error.
+fn cases() -> Vec<(&'static str, String, String, String)> {
+    let unescaped = |text: &str| {
+        let parts = text.split("\\\\").map(|part| part.replace("\\n", "\n"));
+        parts.collect::<Vec<_>>().join("\\")
+    };
+    let mut cases = Vec::new();
+    let mut base = "";
+    let mut lines = include_str!("rejected.txt").lines();
+    while let Some(line) = lines.next() {
+        match line.split_at_checked(1) {
+            Some(("=", name)) => base = if name.starts_with("= LEAST") { LEAST } else { MOST },
+            Some(("-", old)) => {
+                let new = lines.next().and_then(|line| line.strip_prefix('+')).unwrap();
+                let error = lines.next().and_then(|line| line.strip_prefix("  ")).unwrap();
+                let [old, new] = [old, new].map(|text| unescaped(text.trim_start()));
+                cases.push((base, old, new, unescaped(error)));
+            }
+            _ => {}
+        }
+    }
+    cases
+}
+
+#[test]
+fn every_mistake_is_named_with_its_line_and_field() {
+    let cases = cases();
+    assert!(cases.len() > 60, "{}", cases.len());
+    for (base, old, new, expected) in cases {
+        assert_eq!(refusal(base, &old, &new), expected, "{new:?} instead of {old:?}");
+    }
+}
+
+#[test]
+fn programs_that_do_not_assemble_are_refused() {
+    let dance = refusal(MOST, "work 5", "dance 5");
+    assert!(dance.starts_with("f:28: kernel[1].asm: line 1 of the program: "), "{dance}");
+    let empty = refusal(MOST, "work 5\nend", "");
+    assert!(empty.starts_with("f:28: kernel[1].asm: line 1 of the program: "), "{empty}");
+}
+
+#[test]
+fn a_crash_needs_a_scheduler() {
+    let crash = "[[fault]]\nkind = \"scheduler-crash\"\nat_ms = 0\n[[kernel]]";
+    let expected = "f:6: fault[0].kind: there is no scheduler; must have `[scheduler]` too";
+    assert_eq!(refusal(LEAST, "[[kernel]]", crash), expected);
+}
+
+#[test]
+fn too_few_and_too_many_entries_are_refused() {
+    let kernel = "[[kernel]]\nname = \"k\"\nprogram = \"counter\"\nus = 20\ngroups = 1\n";
+    let expected = "f:1: kernel: is missing; must be at least one `[[kernel]]`";
+    assert_eq!(refusal(LEAST, kernel, ""), expected);
+    let task = LEAST.find("[[task]]").unwrap();
+    let expected = "f:1: task: is missing; must be at least one `[[task]]`";
+    assert_eq!(refusal(LEAST, &LEAST[task..], ""), expected);
+    let many = kernel.repeat(257);
+    let expected = "f:5: kernel: has 257 entries; must be at most 256";
+    assert_eq!(refusal(LEAST, kernel, &many), expected);
+    let many = LEAST[task..].repeat(257);
+    let expected = "f:10: task: has 257 entries; must be at most 256";
+    assert_eq!(refusal(LEAST, &LEAST[task..], &many), expected);
+    let trace = format!("trace_us = [{}]", "1, ".repeat(100_001));
+    let expected = "f:12: task[0].arrivals.trace_us: has 100001 entries; must be at most 100000";
+    assert_eq!(refusal(LEAST, "back_to_back = 1", &trace), expected);
+}
+
+#[test]
+fn scenarios_of_too_many_waves_are_refused() {
+    let long = LEAST.replace("duration_ms = 1", "duration_ms = 10_000");
+    let advice = "must be at most 200000000 (shorten `duration_ms`, or use fewer, longer or \
+                  smaller kernels)";
+    // A request each 100 us for 10 s, the last when the time is over: 100001 of 4000 waves.
+    let long = long.replace("groups = 1", "groups = 4_000");
+    let expected = format!(
+        "f:10: task[0]: the tasks may start 400004000 waves, 400004000 of them \"t\"; {advice}"
+    );
+    assert_eq!(refusal(&long, "back_to_back = 1", "every_us = 100"), expected);
+    // 264 waves at once, each at least 20 + 4 + 4 us, and one request that is under way.
+    let waves = 264 * (600_000_000 / 28 + 1) + 4_000_u64;
+    let expected = format!(
+        "f:10: task[0]: the tasks may start {waves} waves, {waves} of them \"t\"; {advice}"
+    );
+    assert_eq!(refusal(&long, "duration_ms = 10_000", "duration_ms = 600_000"), expected);
+}
+
+#[test]
+fn tasks_that_would_wait_for_ever_are_refused() {
+    // A cycle that the first of the tasks only leads into.
+    let leading = MOST.replace("name = \"traced\"", "name = \"traced\"\nafter = \"traced\"");
+    assert_eq!(
+        refusal(&leading, "seed = 18446744073709551615", "seed = 1"),
+        "f:61: task[2].after: the tasks wait for each other: \"traced\" -> \"traced\""
+    );
 }

@@ -9,7 +9,7 @@ use gpreempt_core::config::{Aging, Config, ConfigError, PolicyKind};
 use gpreempt_core::time::Duration;
 use gpreempt_wire::policy::PolicySettings;
 
-use crate::config::scheduler::{AGING_MS_MAX, MS_MAX};
+use crate::config::{AGING_MS_MAX, MS_MAX};
 
 /// What can be set: a name without its unit, the unit that the file has, and the range there.
 const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
