@@ -1,7 +1,7 @@
 //! Any packet is a message with exactly one encoding, or an error of one line, in both directions.
 #![no_main]
 
-use gpreempt_wire::header::{DAEMON, Header, request_of};
+use gpreempt_wire::message::{DAEMON, Header, request_of};
 use gpreempt_wire::message::{Body, Message};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;

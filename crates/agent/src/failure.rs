@@ -2,7 +2,7 @@
 
 use gpreempt_wire::client::ClientError;
 use gpreempt_wire::emulator::EmuError;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 
 use crate::code::Code;
 
@@ -38,7 +38,7 @@ impl From<ClientError> for Failure {
             ClientError::BadPath { .. } => Code::Argument,
             ClientError::Version { .. }
             | ClientError::Garbled(_)
-            | ClientError::OffTopic { .. }
+            | ClientError::UnexpectedReply { .. }
             | ClientError::Page(_) => Code::Version,
             ClientError::TimedOut { .. } => Code::TimedOut,
             ClientError::HungUp => Code::Disconnected,
@@ -76,7 +76,7 @@ impl From<EmuError> for Failure {
             EmuError::Faulted => Code::Device,
             EmuError::Full => Code::Busy,
             EmuError::TimedOut => Code::TimedOut,
-            EmuError::Wire(_) | EmuError::Confused => Code::Version,
+            EmuError::Wire(_) | EmuError::UnexpectedReply => Code::Version,
             EmuError::System(_) => Code::System,
         };
         Self::new(code, error.to_string())
@@ -86,7 +86,7 @@ impl From<EmuError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_wire::refusal::Refusal;
+    use gpreempt_wire::reply::Refusal;
 
     #[test]
     fn what_the_daemon_says_is_kept() {

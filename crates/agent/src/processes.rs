@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::traits::TraitsChange;
 
 use crate::code::Code;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::{queues, session};
 pub(crate) fn set_priority(pid: u32, priority: c_int) -> Result<(), Failure> {
     let process = process(pid)?;
     let priority = Some(level(priority)?);
-    let change = TraitsChange { priority, ..TraitsChange::default() };
+    let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
     session::do_it(&Request::Register { process, change })
 }
 

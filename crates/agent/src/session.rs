@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
 
 use crate::code::Code;
 use crate::failure::Failure;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gpreempt_wire::client::{Client, ClientOptions, HintWriter};
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
 
 use crate::failure::Failure;
 

@@ -1,11 +1,12 @@
-//! What can be typed.
+//! The arguments of all commands. Doc comments of commands and fields are their `--help` texts.
 
 mod bench;
 mod daemon;
-mod number;
 mod process;
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
@@ -16,19 +17,18 @@ pub(crate) use bench::{
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };
-use number::within;
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
     ResumeArgs, SetArgs, SuspendArgs,
 };
 
-/// What all commands have in common.
+/// The conventions of all commands.
 const CONVENTIONS: &str = "\
-Exit codes: 0 all is well, 1 something that was run failed, 2 the input was wrong and nothing was
-done. Errors are one line on stderr; with --json they are {\"error\": \"...\"} there.";
+Exit codes: 0 success, 1 the command failed while it ran, 2 the input was wrong and nothing was
+changed. Errors are one line on stderr; with --json they are {\"error\": \"...\"} there.";
 
-/// Priorities for GPU work that the hardware obeys: the important work runs now, the rest runs in
-/// the gaps and loses nothing.
+/// Preemptive scheduling for GPUs: high-priority work runs immediately. Everything else is
+/// suspended mid-kernel and resumes where it stopped.
 #[derive(Debug, Parser)]
 #[command(name = "gpreempt", version, disable_help_subcommand = true, after_help = CONVENTIONS)]
 pub(crate) struct Args {
@@ -36,7 +36,6 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
@@ -63,9 +62,9 @@ pub(crate) enum Command {
     Keeper(KeeperArgs),
 }
 
-/// Online inference beside offline training on the emulated GPU: before and after, with a picture.
+/// Compares inference beside training on the emulated GPU, with and without gpreempt.
 ///
-/// Runs the same two programs alone, together as the driver does it by itself (none), with the
+/// Runs the same two programs alone, together with the scheduling of the driver (none), with the
 /// published reset design (reset), and with this scheduler (ours). Writes report.html with a time
 /// line and a latency distribution. Needs no GPU.
 #[derive(Clone, Debug, ClapArgs)]
@@ -76,7 +75,7 @@ pub(crate) struct DemoArgs {
     /// Simulated seconds in each mode (1 to 60)
     #[arg(long, default_value_t = 10, value_parser = within::<u64>(1, 60))]
     pub(crate) seconds: u64,
-    /// The seed of the simulation (this workload leaves nothing to chance, so nothing changes)
+    /// The seed of the simulation (this workload has no random parts, so it has no effect)
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Where to write the report
@@ -89,9 +88,9 @@ pub(crate) struct DemoArgs {
 
 /// Simulate a scenario file, or random scenarios with faults.
 ///
-/// With a FILE: simulates it and prints what every task got. With --seeds N: N random scenarios
-/// with random faults, every promise checked after every step; stops at the first violation and
-/// prints the command that replays it. With --seed alone: replays one of those.
+/// With a FILE: simulates it and prints the results of every task. With --seeds N: N random
+/// scenarios with random faults, every invariant checked after every step; stops at the first
+/// violation and prints the command that replays it. With --seed alone: replays one of those.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct SimArgs {
     /// The scenario (TOML; the format is described in docs/scenarios.md)
@@ -119,8 +118,8 @@ pub(crate) struct SimArgs {
 ///
 /// For a device that cannot preempt (none), the published reset design (reset), time slices (tsg)
 /// and wave save and restore (cwsr): how long the online request waits for detection and
-/// preemption, what resuming costs with 10 to 10,000 kernels pending, what runs twice, and what
-/// happens when.
+/// preemption, what resuming costs with 10 to 10,000 kernels pending, what runs twice, and a time
+/// line of each.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct CompareArgs {
     /// How often the scheduler reads the rings, in microseconds (1000 to 10000)
@@ -135,7 +134,7 @@ pub(crate) struct CompareArgs {
     pub(crate) json: bool,
 }
 
-/// What this machine can do, device by device, and what is missing and why.
+/// Reports what gpreempt can do with each device of this machine, and what is missing and why.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DoctorArgs {
     /// Print the results as JSON
@@ -143,14 +142,14 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// Who uses the GPUs, and how they are scheduled where gpreemptd is running.
+/// Lists the processes that use GPUs, with their scheduling where gpreemptd is running.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PsArgs {
-    /// Show what the devices themselves tell, whichever service runs: groups, channels, time
-    /// slices and context switches.
+    /// List what the drivers report, whether a service runs or not: groups, channels, time slices
+    /// and context switches
     #[arg(long)]
     pub(crate) hardware: bool,
-    /// Also processes that have nothing on a GPU or are left alone
+    /// Also list processes that have no queues or are not scheduled
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -160,12 +159,12 @@ pub(crate) struct PsArgs {
     pub(crate) json: bool,
 }
 
-/// The part of the program that undoes everything when the rest of it dies.
+/// Undoes every recorded change when the process that made it dies.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct KeeperArgs {
-    /// The session's folder
+    /// The folder of the session
     pub(crate) folder: PathBuf,
-    /// The memory with which holds are ended
+    /// The memory with which holds are released
     pub(crate) holds: Option<PathBuf>,
 }
 
@@ -177,18 +176,37 @@ pub(crate) struct ManArgs {
     pub(crate) folder: PathBuf,
 }
 
+/// Reads a number from `least` to `most`.
+fn within<T>(
+    least: T,
+    most: T,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("must be a whole number from {least} to {most}"))
+    }
+}
+
+/// Reads a pid.
+fn parse_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "must be the number of a process, such as 4242".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
 
     #[test]
-    fn the_arguments_make_sense() {
+    fn the_definition_of_the_arguments_is_consistent() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn wrong_arguments_are_refused() {
         for line in [
             "gpreempt",
             "gpreempt dance",
@@ -207,5 +225,17 @@ mod tests {
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn errors_name_the_range() {
+        let priority = within::<u8>(0, 15);
+        assert_eq!((priority("0"), priority("15")), (Ok(0), Ok(15)));
+        for text in ["16", "-1", "high", "", "1.5", "300"] {
+            let error = priority(text).unwrap_err();
+            assert_eq!(error, "must be a whole number from 0 to 15", "{text}");
+        }
+        assert_eq!(parse_pid("7"), Ok(7));
+        assert!(parse_pid("seven").unwrap_err().contains("4242"));
     }
 }

@@ -1,4 +1,4 @@
-//! `gpreempt doctor`: what this machine can do, and what is missing and why.
+//! `gpreempt doctor`: what gpreempt can do on this machine, and what is missing and why.
 
 use std::fs;
 
@@ -21,14 +21,14 @@ struct Findings {
     amd_way: Option<AmdWay>,
 }
 
-/// In which way queues of AMD devices are stopped, and why not in a better one.
+/// How queues of AMD devices are stopped, and why no better method is used.
 #[derive(Serialize)]
 struct AmdWay {
     way: &'static str,
     why_not_better: Option<String>,
 }
 
-/// One thing that is so, and what follows.
+/// One fact, and whether it permits or limits control.
 #[derive(Serialize)]
 struct Finding {
     ok: bool,
@@ -71,26 +71,26 @@ fn nvidia() -> Vec<Finding> {
     let version = &driver.version;
     let mut findings = vec![match driver.branch {
         Some(branch) if branch.was_run() => {
-            finding(true, format!("driver {version}: known, and tried on hardware"))
+            finding(true, format!("driver {version}: known, and tested on hardware"))
         }
         Some(_) => finding(
             false,
-            format!("driver {version}: known from its headers, never tried; reading only"),
+            format!("driver {version}: known from its headers, never tested; reading only"),
         ),
         None => finding(false, format!("driver {version}: unknown; update gpreempt")),
     }];
     findings.push(match driver.branch {
         Some(branch) if branch.can_hold() => {
-            finding(true, "a GPU can be held for high processes across their gaps")
+            finding(true, "a GPU can be held for high processes between their kernels")
         }
         Some(_) | None => finding(
             false,
-            "a GPU cannot be held across gaps with this driver (only 580 was tried); high \
-             processes get long slices alone",
+            "a GPU cannot be held between kernels with this driver (only 580 was tested); high \
+             processes only get long time slices",
         ),
     });
     findings.extend(gpus());
-    findings.push(if rustix_is_root() {
+    findings.push(if is_root() {
         finding(true, "root: processes of all users can be controlled")
     } else {
         finding(false, rights())
@@ -99,7 +99,6 @@ fn nvidia() -> Vec<Finding> {
     findings
 }
 
-/// What the kernel offers for AMD devices.
 fn amd() -> Vec<Finding> {
     let found = probe::look(&SiteName::from_environment()).into_iter();
     found.map(|seen| finding(seen.ok, seen.what)).collect()
@@ -110,7 +109,7 @@ fn amd_way() -> Option<AmdWay> {
     Some(AmdWay { way: in_use.way.name(), why_not_better: in_use.why_not_better })
 }
 
-fn rustix_is_root() -> bool {
+fn is_root() -> bool {
     ProcessInfo::read(std::process::id()).is_ok_and(|info| info.uid == 0)
 }
 
@@ -125,7 +124,6 @@ fn rights() -> String {
     }
 }
 
-/// The GPUs as the driver lists them.
 fn gpus() -> Vec<Finding> {
     let found = gpu::all();
     if found.is_empty() {
@@ -135,7 +133,7 @@ fn gpus() -> Vec<Finding> {
     found.into_iter().map(line).collect()
 }
 
-/// What else has a say.
+/// MPS, MIG and other things that share or restrict the GPUs.
 fn sharing() -> Vec<Finding> {
     let found = look_around().into_iter();
     found.map(|surrounding| finding(!surrounding.is_limit(), surrounding.sentence())).collect()

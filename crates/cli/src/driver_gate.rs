@@ -1,39 +1,32 @@
-//! Which drivers we talk to.
-
-use std::io::Write;
+//! Which NVIDIA drivers may be read and changed.
 
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
 use gpreempt_device::nvidia::gate::for_private_session;
 
 use crate::args::{ChangeArgs, ReadArgs};
 use crate::failure::Failure;
+use crate::output;
 
-/// Lets those through that may be told something: drivers our calls were tried on, and on request
-/// those whose headers we know.
+/// Accepts drivers on which the calls of gpreempt were tested, and on request those whose headers
+/// are known.
 pub(crate) fn for_changes(args: &ChangeArgs) -> Result<(), Failure> {
     let passed = for_private_session(args.allow_untested_driver).map_err(Failure::input)?;
-    passed.notes.iter().for_each(|note| warn(note));
+    passed.notes.iter().for_each(|note| output::note(format_args!("note: {note}")));
     Ok(())
 }
 
-/// Says something that does not stop us.
-fn warn(sentence: &str) {
-    let _ = writeln!(std::io::stderr(), "gpreempt: note: {sentence}");
-}
-
-/// Lets those through that may be asked something: drivers whose headers we know, and on request
-/// any.
+/// Accepts drivers whose headers are known, and on request any.
 pub(crate) fn for_reading(args: ReadArgs) -> Result<(), Failure> {
     let driver = Driver::find().map_err(Failure::input)?;
-    judge_reading(&driver, args)
+    check_reading(&driver, args)
 }
 
-fn judge_reading(driver: &Driver, args: ReadArgs) -> Result<(), Failure> {
+fn check_reading(driver: &Driver, args: ReadArgs) -> Result<(), Failure> {
     if driver.branch.is_some() || args.force {
         return Ok(());
     }
     Err(Failure::input(format_args!(
-        "{}, or add --force to look anyway; nothing will be changed",
+        "{}, or add --force to read anyway; nothing will be changed",
         DriverError::Unknown(driver.version.clone())
     )))
 }
@@ -57,9 +50,9 @@ mod tests {
 
     #[test]
     fn reading_an_unknown_driver_has_to_be_forced() {
-        assert_eq!(message(judge_reading(&driver("595.45"), ReadArgs::default())), "ok");
-        let refused = message(judge_reading(&driver("610.2"), ReadArgs::default()));
+        assert_eq!(message(check_reading(&driver("595.45"), ReadArgs::default())), "ok");
+        let refused = message(check_reading(&driver("610.2"), ReadArgs::default()));
         assert!(refused.contains("610.2") && refused.contains("--force"), "{refused}");
-        assert_eq!(message(judge_reading(&driver("610.2"), ReadArgs { force: true })), "ok");
+        assert_eq!(message(check_reading(&driver("610.2"), ReadArgs { force: true })), "ok");
     }
 }

@@ -1,23 +1,22 @@
-//! `gpreempt events`: what the daemon does, as it happens.
+//! `gpreempt events`: prints the events of the service as they happen.
 
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use gpreempt_wire::event::Event;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
 use serde_json::{Value, json};
 
 use crate::args::EventsArgs;
 use crate::failure::Failure;
-use crate::{daemon, output};
+use crate::{output, service};
 
 pub(crate) fn main(args: &EventsArgs) -> Result<(), Failure> {
-    let client = daemon::require(Role::Monitor)?;
-    let follow = client.follow(&Request::Follow).map_err(|error| daemon::failure(&error))?;
+    let events = service::require(Role::Monitor)?.follow(&Request::Follow)?;
     let mut left = args.count;
-    for event in follow {
-        let event = event.map_err(|error| daemon::failure(&error))?;
+    for event in events {
+        let event = event?;
         if !is_wanted(args, &event) {
             continue;
         }
@@ -34,7 +33,7 @@ pub(crate) fn main(args: &EventsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether this is one of those that were asked for.
+/// Whether the arguments select the event.
 fn is_wanted(args: &EventsArgs, event: &Event) -> bool {
     let is_of = |pid: u32| {
         let processes = [event.process, event.by_process];
@@ -61,16 +60,16 @@ fn as_json(event: &Event) -> Value {
     })
 }
 
-/// Zero stands for none.
+/// 0 stands for none.
 fn some(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number != 0)
 }
 
-/// One line, and one before it if something is missing.
+/// One line, and one before it if events were dropped.
 fn text(event: &Event) -> String {
     let mut text = String::new();
     if event.dropped > 0 {
-        text.push_str(&format!("({} events were left out)\n", event.dropped));
+        text.push_str(&format!("({} events were dropped)\n", event.dropped));
     }
     let (seconds, micros) = (event.at_ns / 1_000_000_000, event.at_ns / 1_000 % 1_000_000);
     text.push_str(&format!("{seconds:>6}.{micros:06} {:<10}", event.kind.name()));
@@ -117,13 +116,13 @@ mod tests {
     fn an_event_is_a_line() {
         let line = "    12.345678 preempted  trainer (4242) queue 3 on device 0, 812us: \
                     priority 12 waits\n";
-        assert_eq!(text(&preempted()), format!("(2 events were left out)\n{line}"));
+        assert_eq!(text(&preempted()), format!("(2 events were dropped)\n{line}"));
         let policy = Event::new(5_000, EventKind::Policy);
         assert_eq!(text(&policy), "     0.000005 policy    \n");
     }
 
     #[test]
-    fn only_what_is_wanted_is_told() {
+    fn only_selected_events_are_printed() {
         let args = |kind: &[EventKind], pid| EventsArgs {
             kind: kind.to_vec(),
             pid,
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_is_null() {
+    fn absent_values_are_null() {
         let json = as_json(&preempted());
         assert_eq!(json["pid"], 4242);
         assert_eq!(json["by_pid"], Value::Null);

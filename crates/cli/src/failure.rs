@@ -1,32 +1,30 @@
-//! How a command fails: one line, and a code that says whose fault it is.
+//! How a command fails: one line, and an exit code that says whether the input was wrong.
 
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The input was wrong; nothing was done.
+    /// The input was wrong; nothing was changed.
     Input(String),
-    /// What was run did not work.
+    /// The command failed while it ran.
     Run(String),
-    /// Whoever read our output went away, which is their right.
+    /// The reader of the output has closed it, which is no error.
     ReaderGone,
 }
 
 impl Failure {
-    /// A wrong input, in one sentence.
     pub(crate) fn input(message: impl fmt::Display) -> Self {
         Self::Input(one_line(&message.to_string()))
     }
 
-    /// A failed run, in one sentence.
     pub(crate) fn run(message: impl fmt::Display) -> Self {
         Self::Run(one_line(&message.to_string()))
     }
 
-    /// Tells the user, or a program that asked for JSON, and returns the exit code.
+    /// Prints the error, as JSON if that was asked for, and returns the exit code.
     pub(crate) fn report(self, is_json: bool) -> ExitCode {
         let (message, code) = match self {
             Self::Input(message) => (message, 2),

@@ -1,51 +1,49 @@
-//! `gpreempt`: priorities for GPU work that the hardware obeys.
+//! `gpreempt`: the command line of the preemptive GPU scheduler.
 //!
-//! One file for each command. Results go to stdout, progress and errors to stderr; with `--json` an
-//! error is one line `{"error": "..."}` there. Exit codes: 0 all is well, 1 something that was run
-//! failed, 2 the input was wrong and nothing was done.
+//! One file or folder for each command. Results are printed on stdout, progress and errors on
+//! stderr; with `--json` an error is one line `{"error": "..."}` there. Exit codes: 0 success, 1
+//! the command failed while it ran, 2 the input was wrong and nothing was changed.
 
-mod amd;
 mod args;
 mod attach;
 mod bench;
 mod compare;
-mod completions;
-mod daemon;
 mod demo;
-mod detach;
 mod doctor;
 mod driver_gate;
 mod events;
 mod failure;
-mod keeper;
-mod kernel_note;
-mod link;
-mod man;
+mod generate;
 mod observe;
 mod output;
 mod policy;
 mod preempt;
-mod progress;
 mod ps;
 mod resume;
 mod run;
+mod service;
 mod set;
-mod shown;
+mod signals;
 mod sim;
-mod stop;
 mod suspend;
-mod text_table;
 mod top;
 mod trace;
 mod tracks;
 mod write_file;
+
+use output as progress;
+use signals as stop;
+
+mod text_table {
+    pub(crate) use crate::output::table as render;
+}
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, KeeperArgs};
 use failure::Failure;
 
 fn main() -> ExitCode {
@@ -60,7 +58,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let text = error.to_string();
             let what = one_line(&text);
-            let what = if what.is_empty() || what.starts_with("Priorities") {
+            let what = if what.is_empty() || what.starts_with("Preemptive") {
                 "a command is missing"
             } else {
                 &what
@@ -82,16 +80,16 @@ fn main() -> ExitCode {
         Command::Observe(args) => observe::main(&args),
         Command::Attach(args) => attach::main(&args),
         Command::Set(args) => set::main(&args),
-        Command::Detach(args) => detach::main(&args),
+        Command::Detach(args) => set::detach(&args),
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
         Command::Preempt(args) => preempt::main(&args),
         Command::Policy(args) => policy::main(&args),
         Command::Events(args) => events::main(&args),
         Command::Trace(args) => trace::main(&args),
-        Command::Completions(args) => completions::main(&args),
-        Command::Keeper(args) => keeper::main(&args),
-        Command::Man(args) => man::main(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Keeper(args) => keeper(&args),
+        Command::Man(args) => generate::manual_pages(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,13 +97,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the caller is a program that wants JSON, errors included. What comes after `--` is
-/// somebody else's, and a command line that makes no sense may say so too.
+/// Runs the keeper, where it is not installed as a program of its own.
+fn keeper(args: &KeeperArgs) -> Result<(), Failure> {
+    gpreempt_device::keeper::main(&args.folder, args.holds.as_deref(), gpreempt_device::act::undo)
+        .map_err(Failure::run)
+}
+
+/// Whether the arguments ask for JSON, errors included. Arguments after `--` belong to another
+/// program. Wrong arguments are searched as well, so that their error is JSON.
 fn asks_for_json(mut arguments: impl Iterator<Item = OsString>) -> bool {
     arguments.by_ref().take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
-/// What clap complains about, up to the usage: what is missing, or what is allowed.
+/// The first part of an error of clap: what is missing, or what is allowed.
 fn one_line(text: &str) -> String {
     let lines = text.trim_start_matches("error: ").lines().map(str::trim);
     let kept: Vec<&str> = lines
@@ -120,21 +124,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_meant_for_a_program_to_run_is_not_meant_for_us() {
+    fn options_of_the_program_to_run_are_not_options_of_gpreempt() {
         let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
         assert!(asks("gpreempt ps --json") && asks("gpreempt dance --json"));
         assert!(!asks("gpreempt ps") && !asks("gpreempt run -p 3 -- tool --json"));
     }
 
     #[test]
-    fn a_complaint_says_what_is_missing_and_what_is_allowed() {
-        let complaint = |line: &str| {
+    fn an_error_says_what_is_missing_and_what_is_allowed() {
+        let error_of = |line: &str| {
             let error = Args::try_parse_from(line.split(' ')).unwrap_err();
             one_line(&error.to_string())
         };
-        let missing = complaint("gpreempt set 7");
+        let missing = error_of("gpreempt set 7");
         assert!(missing.contains("--priority") || missing.contains("PID"), "{missing}");
-        let allowed = complaint("gpreempt attach 7 --policy lottery");
+        let allowed = error_of("gpreempt attach 7 --policy lottery");
         assert!(allowed.contains("round-robin"), "{allowed}");
         assert!(!allowed.contains('\n') && !allowed.contains("Usage"), "{allowed}");
     }

@@ -1,6 +1,8 @@
-//! `gpreempt observe`: what a process submits, seen from outside.
+//! `gpreempt observe`: samples the rings of a process and estimates what a priority would gain.
+//!
+//! Reads only. The estimates come from measurements on an H200 beside one process that always has
+//! work: each time a group has no work it loses the GPU and waits until it gets it back.
 
-mod gain;
 mod pattern;
 
 use std::sync::{Arc, Mutex};
@@ -13,11 +15,8 @@ use gpreempt_device::nvidia::survey::{self, GpuProcess};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
-use crate::daemon;
-use crate::driver_gate;
 use crate::failure::Failure;
-use crate::output;
-use gain::Gain;
+use crate::{driver_gate, output, service};
 use pattern::{Pattern, Summary};
 
 #[derive(Serialize)]
@@ -33,9 +32,9 @@ struct ContextObservation {
     group: u32,
     channels: usize,
     slice_us: Option<u64>,
-    /// How the rings were read: mapped, or through the process's memory.
+    /// How the rings were read: mapped, or through the memory of the process.
     way: &'static str,
-    /// How long one look at the rings in use took, on average.
+    /// The average time of one reading.
     look_us: f64,
     summary: Summary,
     switches_per_s: Option<f64>,
@@ -43,8 +42,8 @@ struct ContextObservation {
     gain: Gain,
 }
 
-/// A context that is being watched.
-struct Watched<'a> {
+/// A context that is observed.
+struct ObservedContext<'a> {
     row: ContextObservation,
     rings: Rings,
     pattern: Pattern,
@@ -55,7 +54,7 @@ struct Watched<'a> {
 
 pub(crate) fn main(args: &ObserveArgs) -> Result<(), Failure> {
     driver_gate::for_reading(args.driver)
-        .map_err(|failure| daemon::instead(failure, "`gpreempt top`"))?;
+        .map_err(|failure| service::instead(failure, "`gpreempt top`"))?;
     let process = survey::look(args.pid).map_err(Failure::input)?;
     let mut watched = open(&process, args)?;
     let begin = Instant::now();
@@ -83,7 +82,10 @@ pub(crate) fn main(args: &ObserveArgs) -> Result<(), Failure> {
     output::print(&text(&observation))
 }
 
-fn open<'a>(process: &'a GpuProcess, args: &ObserveArgs) -> Result<Vec<Watched<'a>>, Failure> {
+fn open<'a>(
+    process: &'a GpuProcess,
+    args: &ObserveArgs,
+) -> Result<Vec<ObservedContext<'a>>, Failure> {
     let clients = process.clients.as_ref().map_err(Failure::input)?;
     let (key, mut watched) = (process.info.key, Vec::new());
     for client in clients {
@@ -101,7 +103,7 @@ fn open<'a>(process: &'a GpuProcess, args: &ObserveArgs) -> Result<Vec<Watched<'
                     let counts = switch_counts(key, handle, subdevice, group).ok()?;
                     Some((counts.saves, counts.saves_instruction))
                 };
-                watched.push(Watched {
+                watched.push(ObservedContext {
                     row: ContextObservation {
                         gpu: uuid.clone(),
                         group,
@@ -125,12 +127,12 @@ fn open<'a>(process: &'a GpuProcess, args: &ObserveArgs) -> Result<Vec<Watched<'
     }
     if watched.is_empty() {
         let pid = args.pid;
-        return Err(Failure::input(format_args!("process {pid} has nothing on a GPU yet")));
+        return Err(Failure::input(format_args!("process {pid} has no GPU context yet")));
     }
     Ok(watched)
 }
 
-impl Watched<'_> {
+impl ObservedContext<'_> {
     fn finish(mut self, took: Duration) -> ContextObservation {
         let seconds = took.as_secs_f64();
         let summary = self.pattern.finish(took);
@@ -139,7 +141,7 @@ impl Watched<'_> {
             self.row.switches_per_s = Some(per_s(before.0, after.0));
             self.row.switches_mid_kernel_per_s = Some(per_s(before.1, after.1));
         }
-        // CAST: a count of looks is far below 2^52.
+        // CAST: a count of readings is far below 2^52.
         self.row.look_us = self.looked.as_secs_f64() * 1e6 / (summary.looks.max(1) as f64);
         self.row.gain = Gain::of(&summary);
         self.row.summary = summary;
@@ -154,15 +156,76 @@ fn text(observation: &Observation) -> String {
         let ContextObservation { gpu, channels, way, look_us, summary, .. } = context;
         let slice = context.slice_us.map_or_else(|| "unknown".into(), |us| format!("{us} us"));
         text.push_str(&format!("  {gpu}, {channels} channels, slice {slice}\n"));
-        text.push_str(&format!("  looked {} times, {look_us:.1} us each ({way})\n", summary.looks));
+        text.push_str(&format!("  {} readings, {look_us:.1} us each ({way})\n", summary.looks));
         text.push_str(&summary.text());
         if let (Some(all), Some(mid)) = (context.switches_per_s, context.switches_mid_kernel_per_s)
         {
             text.push_str(&format!(
-                "  switched away from {all:.1} times a second, {mid:.1} of them inside a kernel\n"
+                "  {all:.1} context switches away from it per second, {mid:.1} inside a kernel\n"
             ));
         }
         text.push_str(&context.gain.text());
     }
     text
+}
+
+/// The wait beside a process with the driver's default slice.
+const WAIT_DEFAULT_US: f64 = 2_300.0;
+/// The wait beside a process with the shortest slice: one switch in each direction.
+const WAIT_SHORT_US: f64 = 300.0;
+/// A process keeps the GPU busy by itself if work is pending for more than this part of the time,
+/// and less than this part of its submissions finds an empty ring.
+const BUSY_SHARE: f64 = 0.5;
+
+/// Estimates, beside one process that always has work.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Gain {
+    /// The delay of each burst with the driver's defaults.
+    wait_default_us: f64,
+    /// The delay of each burst if the other process has a low priority.
+    wait_attached_us: f64,
+    /// Whether it keeps the GPU busy, so that others wait for it.
+    is_saturating: bool,
+}
+
+impl Gain {
+    fn of(summary: &Summary) -> Self {
+        let refills = summary.refills_per_burst.max(1.0);
+        Self {
+            wait_default_us: refills * WAIT_DEFAULT_US,
+            wait_attached_us: refills * WAIT_SHORT_US,
+            is_saturating: summary.pending_share > BUSY_SHARE && summary.refill_share < BUSY_SHARE,
+        }
+    }
+
+    fn text(&self) -> String {
+        if self.is_saturating {
+            return "  it keeps the GPU busy: with a low priority (0-7) other processes would wait \
+                    about 0.3 ms for it instead of up to 2.3 ms\n"
+                .to_owned();
+        }
+        format!(
+            "  beside one busy process each burst would wait about {:.1} ms; with a low priority \
+             for that process, {:.1} ms (estimated from measurements on an H200)\n",
+            self.wait_default_us / 1000.0,
+            self.wait_attached_us / 1000.0
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refill_of_an_empty_ring_adds_one_wait() {
+        let summary = Summary { refills_per_burst: 20.0, ..Summary::default() };
+        let gain = Gain::of(&summary);
+        assert!((gain.wait_default_us - 46_000.0).abs() < 1.0);
+        assert!(gain.text().contains("46.0 ms") && gain.text().contains("6.0 ms"));
+        let busy = Summary { pending_share: 0.9, ..Summary::default() };
+        assert!(Gain::of(&busy).is_saturating);
+        let waiting = Summary { refill_share: 1.0, ..busy };
+        assert!(!Gain::of(&waiting).is_saturating);
+    }
 }

@@ -1,19 +1,23 @@
-//! `gpreempt policy`: who comes first.
+//! `gpreempt policy`: shows or changes the scheduling policy.
 
 use gpreempt_wire::policy::PolicySettings;
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::Snapshot;
 use serde_json::{Map, Value, json};
 
 use crate::args::PolicyArgs;
 use crate::failure::Failure;
-use crate::{daemon, kernel_note, output};
+use crate::{output, service};
+
+/// How devices and processes are marked that the scheduler inside of the kernel schedules.
+pub(crate) const KERNEL_SCHEDULER: &str = "kernel-scheduler";
 
 pub(crate) fn main(args: &PolicyArgs) -> Result<(), Failure> {
-    let wish = if args.words.is_empty() { None } else { Some(parse(&args.words)?) };
-    let mut client = daemon::require(Role::Command)?;
-    let settings = client.policy(wish).map_err(|error| daemon::failure(&error))?;
-    let snapshot = daemon::snapshot(&mut client).ok();
-    let note = snapshot.and_then(|snapshot| kernel_note::of_policy(&snapshot));
+    let change = if args.words.is_empty() { None } else { Some(parse(&args.words)?) };
+    let mut client = service::require(Role::Command)?;
+    let settings = client.policy(change)?;
+    let snapshot = service::snapshot(&mut client).ok();
+    let note = snapshot.and_then(|snapshot| kernel_note(&snapshot));
     if args.json {
         let mut result = as_json(&settings);
         if let Some(note) = note {
@@ -25,7 +29,7 @@ pub(crate) fn main(args: &PolicyArgs) -> Result<(), Failure> {
     output::print(&format!("{}{note}", text(&settings)))
 }
 
-/// A name, parameters, or both; the name comes first.
+/// Reads a name, parameters, or both; the name is the first word.
 fn parse(words: &[String]) -> Result<PolicySettings, Failure> {
     let mut words = words.iter().peekable();
     let name = words.next_if(|word| !word.contains('='));
@@ -40,7 +44,7 @@ fn parse(words: &[String]) -> Result<PolicySettings, Failure> {
             Failure::input(format_args!("`{word}` is no parameter; write KEY=NUMBER"))
         })?;
         if settings.value(key).is_some() {
-            return Err(Failure::input(format_args!("`{key}` is there twice")));
+            return Err(Failure::input(format_args!("`{key}` is given twice")));
         }
         settings.set(key, value).map_err(Failure::input)?;
         if settings.value(key).is_none() {
@@ -48,6 +52,20 @@ fn parse(words: &[String]) -> Result<PolicySettings, Failure> {
         }
     }
     Ok(settings)
+}
+
+/// The note that the policy has no effect on devices that the kernel schedules.
+fn kernel_note(snapshot: &Snapshot) -> Option<String> {
+    let devices = snapshot.devices.iter();
+    let by_kernel = devices.filter(|device| device.way.as_deref() == Some(KERNEL_SCHEDULER));
+    let names: Vec<String> = by_kernel.map(|device| device.id.to_string()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the kernel schedules device {} now (kfd_preempt_enable): there the policy has no \
+             effect until that is switched off",
+            names.join(", ")
+        )
+    })
 }
 
 fn as_json(settings: &PolicySettings) -> Value {
@@ -68,6 +86,7 @@ fn text(settings: &PolicySettings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpreempt_wire::statistics::DeviceSnapshot;
 
     fn parsed(words: &str) -> Result<PolicySettings, Failure> {
         parse(&words.split(' ').map(str::to_owned).collect::<Vec<_>>())
@@ -85,7 +104,27 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn only_devices_that_the_kernel_schedules_have_a_note() {
+        let device = |id, way: &str| DeviceSnapshot {
+            id,
+            way: Some(way.to_owned()),
+            ..DeviceSnapshot::default()
+        };
+        let mut snapshot = Snapshot {
+            devices: vec![
+                device(0, "own-calls"),
+                device(1, KERNEL_SCHEDULER),
+                device(2, KERNEL_SCHEDULER),
+            ],
+            ..Snapshot::default()
+        };
+        assert!(kernel_note(&snapshot).unwrap().contains("device 1, 2 now"));
+        snapshot.devices.truncate(1);
+        assert_eq!(kernel_note(&snapshot), None);
+    }
+
+    #[test]
+    fn wrong_names_and_parameters_are_refused() {
         let long = "x".repeat(33);
         let key = format!("{}=1", "k".repeat(25));
         for words in ["fair edf", "fair =3", "slice_ms=x", "a=-1", "a=1 a=2", &long, &key] {

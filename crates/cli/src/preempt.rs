@@ -1,76 +1,73 @@
-//! `gpreempt preempt`: a process off its GPUs, once.
+//! `gpreempt preempt`: takes a process off its GPUs once.
 //!
-//! The process is suspended and, as soon as its queues are off, resumed. The lease of the
+//! The command suspends the process and resumes it as soon as its queues are off. The lease of the
 //! suspension ends it if this command is killed in between.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use gpreempt_wire::client::{Client, Follow};
+use gpreempt_wire::client::{Client, EventStream};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
-use gpreempt_wire::state::{TaskSnapshot, TaskState};
+use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::TaskState;
 use serde_json::json;
 
 use crate::args::PreemptArgs;
-use crate::daemon;
 use crate::failure::Failure;
-use crate::link::{Link, Wanted};
 use crate::output;
-use crate::stop::Stop;
+use crate::service::{self, ServiceClient, SessionOptions};
+use crate::signals::Stop;
+use crate::suspend::lease_ms;
 
-/// How long a process may take to leave without `--wait`, which allows no more either.
+/// The default and the maximum of `--wait`.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked whether the queues are off.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often to check whether the queues are off.
+const CHECK: Duration = Duration::from_millis(2);
 
-/// What was taken off, and how long that took.
-struct Taken {
+/// How many queues were preempted, and how long that took.
+struct Preempted {
     queues: usize,
     took: Duration,
 }
 
 pub(crate) fn main(args: &PreemptArgs) -> Result<(), Failure> {
-    // A signal ends the wait; what was taken off is let on again first.
+    // A signal ends the wait; the process is resumed first.
     let stop = Stop::on_signals()?;
-    let mut link = Link::open(&Wanted::to_stop("gpreempt preempt", &args.driver))?;
-    let follow = link.another(Role::Monitor)?.follow(&Request::Follow);
-    let follow = follow.map_err(|error| daemon::failure(&error))?;
-    let taken = preempt(&mut link.client, follow, args, &stop);
-    link.end()?;
-    say(args, &taken?)
+    let mut service =
+        ServiceClient::open(&SessionOptions::to_suspend("gpreempt preempt", &args.driver))?;
+    let events = service.another(Role::Monitor)?.follow(&Request::Follow)?;
+    let preempted = preempt(&mut service.client, events, args, &stop);
+    service.end()?;
+    print(args, &preempted?)
 }
 
 fn preempt(
     client: &mut Client,
-    mut follow: Follow,
+    mut events: EventStream,
     args: &PreemptArgs,
     stop: &Stop,
-) -> Result<Taken, Failure> {
-    let process = daemon::process(args.pid)?;
-    if let Some(task) = task_of(client, args.pid)?
+) -> Result<Preempted, Failure> {
+    let process = service::process(args.pid)?;
+    if let Some(task) = service::task(client, args.pid)?
         && task.state == TaskState::Suspended
     {
-        // It is off, and another command decides until when.
-        return Ok(Taken { queues: task.queues.len(), took: Duration::ZERO });
+        // The process is off, and another command decides until when.
+        return Ok(Preempted { queues: task.queues.len(), took: Duration::ZERO });
     }
     let wait = args.wait.unwrap_or(WAIT_MAX);
     let begin = Instant::now();
     let until = begin + wait;
-    let lease_ms = u32::try_from(wait.as_millis()).ok().and_then(NonZeroU32::new);
-    let lease_ms = lease_ms.unwrap_or(NonZeroU32::MIN);
-    daemon::tell(client, &Request::Suspend { process, lease_ms })?;
+    client.expect_ok(&Request::Suspend { process, lease_ms: lease_ms(wait) })?;
     let off = wait_until_off(client, args.pid, until, stop);
     let observed = begin.elapsed();
-    // The lease may be over by now, or the process: then there is nothing to resume.
+    // The lease or the process may have ended: then there is nothing to resume.
     let _ = client.expect_ok(&Request::Resume { process });
     let queues = off?;
-    // Queues that left within one turn of the loop have no time of their own: then it is what this
-    // command saw.
-    let took = measure(&mut follow, &queues)?.unwrap_or(observed);
-    Ok(Taken { queues: queues.len(), took })
+    // Queues that were off within one iteration of the service's loop have no time of their own:
+    // then it is the time that this command observed.
+    let took = measure(&mut events, &queues)?.unwrap_or(observed);
+    Ok(Preempted { queues: queues.len(), took })
 }
 
 /// Waits until every queue of the process is off. Returns them.
@@ -81,7 +78,7 @@ fn wait_until_off(
     stop: &Stop,
 ) -> Result<BTreeSet<u64>, Failure> {
     loop {
-        let task = task_of(client, pid)?;
+        let task = service::task(client, pid)?;
         let queues = task.map(|task| task.queues).unwrap_or_default();
         if !queues.is_empty() && queues.iter().all(|queue| !queue.on) {
             return Ok(queues.iter().map(|queue| queue.id).collect());
@@ -92,23 +89,23 @@ fn wait_until_off(
                     Failure::input(format_args!("process {pid} has no GPU work to preempt yet"))
                 }
                 false => Failure::run(format_args!(
-                    "process {pid} was not off its GPUs in time; it runs on"
+                    "process {pid} was not off its GPUs in time; it was not preempted"
                 )),
             });
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK);
     }
 }
 
-/// From the first command to the last completion, as the service tells it.
-fn measure(follow: &mut Follow, queues: &BTreeSet<u64>) -> Result<Option<Duration>, Failure> {
+/// The time from the first command to the last completion, from the events of the service.
+fn measure(events: &mut EventStream, queues: &BTreeSet<u64>) -> Result<Option<Duration>, Failure> {
     let (mut begin_ns, mut end_ns) = (u64::MAX, 0);
-    while let Some(event) = follow.next_within(LOOK).map_err(|error| daemon::failure(&error))? {
+    while let Some(event) = events.next_within(CHECK)? {
         if !queues.contains(&event.queue) {
             continue;
         }
         if event.kind == EventKind::Resume {
-            // What comes after is the resumption.
+            // Later events belong to the resumption.
             break;
         }
         if event.kind == EventKind::Preempt {
@@ -122,17 +119,13 @@ fn measure(follow: &mut Follow, queues: &BTreeSet<u64>) -> Result<Option<Duratio
     Ok(Some(took).filter(|took| !took.is_zero()))
 }
 
-fn task_of(client: &mut Client, pid: u32) -> Result<Option<TaskSnapshot>, Failure> {
-    Ok(daemon::snapshot(client)?.tasks.into_iter().find(|task| task.pid == pid))
-}
-
-fn say(args: &PreemptArgs, taken: &Taken) -> Result<(), Failure> {
-    let (pid, groups) = (args.pid, taken.queues);
-    let took_us = u64::try_from(taken.took.as_micros()).unwrap_or(u64::MAX);
+fn print(args: &PreemptArgs, preempted: &Preempted) -> Result<(), Failure> {
+    let (pid, groups) = (args.pid, preempted.queues);
+    let took_us = u64::try_from(preempted.took.as_micros()).unwrap_or(u64::MAX);
     if args.json {
         let result = json!({ "pid": pid, "groups": groups, "took_us": took_us, "waited": true });
         return output::print_json(&result);
     }
     let noun = if groups == 1 { "group" } else { "groups" };
-    output::print(&format!("{pid} was taken off its GPUs: {groups} {noun} in {took_us} us\n"))
+    output::print(&format!("{pid} was preempted: {groups} {noun} in {took_us} us\n"))
 }

@@ -1,4 +1,7 @@
-//! `gpreempt resume`: everything as it was.
+//! `gpreempt resume`: ends suspensions, and undoes what a killed session left.
+//!
+//! Where a service runs it does the work. Else the journals of all users are undone, and a process
+//! that no journal names is resumed if its GPU reports it as stopped.
 
 use gpreempt_daemon::service::Owner;
 use gpreempt_device::act;
@@ -8,19 +11,19 @@ use gpreempt_device::keeper;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::TaskState;
 use serde_json::json;
 
 use crate::args::ResumeArgs;
 use crate::failure::Failure;
-use crate::{daemon, output};
+use crate::{output, service};
 
 pub(crate) fn main(args: &ResumeArgs) -> Result<(), Failure> {
-    let resumed = match daemon::find()? {
-        Some(client) => by_daemon(client, args)?,
+    let resumed = match service::find()? {
+        Some(client) => by_service(client, args)?,
         None => by_journal(args)?,
     };
     if args.json {
@@ -29,31 +32,31 @@ pub(crate) fn main(args: &ResumeArgs) -> Result<(), Failure> {
     if resumed.is_empty() {
         return output::print("Nothing was resumed.\n");
     }
-    let text: String = resumed.iter().map(|pid| format!("{pid} runs again\n")).collect();
+    let text: String = resumed.iter().map(|pid| format!("{pid} was resumed\n")).collect();
     output::print(&text)
 }
 
-fn by_daemon(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
+fn by_service(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     let is_private = Owner::of_private_session().is_some();
     if let Some(pid) = args.pid {
-        let process = daemon::process(pid)?;
+        let process = service::process(pid)?;
         match client.expect_ok(&Request::Resume { process }) {
             Ok(()) => {}
             // A private session is undone as a whole: an attached process is detached.
             Err(error) if is_private && is_not_suspended(&error) => detach(&mut client, process)?,
-            Err(error) => return Err(daemon::failure(&error)),
+            Err(error) => return Err(error.into()),
         }
         return Ok(vec![pid]);
     }
     let before = changed(&mut client, is_private)?;
-    daemon::tell(&mut client, &Request::ResumeAll)?;
+    client.expect_ok(&Request::ResumeAll)?;
     if is_private {
         for pid in &before {
-            // One that has ended, or belongs to another user, stays as it is.
-            let _ = client.expect_ok(&Request::Detach { process: daemon::process(*pid)? });
+            // A process that has ended, or belongs to another user, stays as it is.
+            let _ = client.expect_ok(&Request::Detach { process: service::process(*pid)? });
         }
     }
-    // Those of other users stay as they are, unless root asks.
+    // Processes of other users stay suspended, unless root asks.
     let after = changed(&mut client, is_private)?;
     Ok(before.into_iter().filter(|pid| !after.contains(pid)).collect())
 }
@@ -69,13 +72,13 @@ fn detach(client: &mut Client, process: Process) -> Result<(), Failure> {
             "process {pid} is neither suspended nor attached by gpreempt"
         )));
     }
-    daemon::tell(client, &Request::Detach { process })
+    Ok(client.expect_ok(&Request::Detach { process })?)
 }
 
-/// Processes that are suspended, and in a private session all that are scheduled.
+/// The processes that are suspended, and in a private session all that are scheduled.
 fn changed(client: &mut Client, is_private: bool) -> Result<Vec<u32>, Failure> {
-    let tasks = daemon::snapshot(client)?.tasks.into_iter();
-    // Until its last queue is off, a process has a lease and is not yet suspended.
+    let tasks = service::snapshot(client)?.tasks.into_iter();
+    // Until its last queue is off, a process has a lease and is not in the state `suspended`.
     let changed = tasks.filter(|task| {
         task.state == TaskState::Suspended
             || task.lease_ms.is_some()
@@ -84,13 +87,13 @@ fn changed(client: &mut Client, is_private: bool) -> Result<Vec<u32>, Failure> {
     Ok(changed.map(|task| task.pid).collect())
 }
 
-/// Whether the service that keeps its journal there, of whichever user, detached the process.
+/// Whether the service with that journal, of any user, detached the process.
 fn detached_by_session(journal: &Journal, pid: u32) -> bool {
     let options = ClientOptions {
         paths: vec![journal.root().join("gpreemptd.sock")],
-        ..ClientOptions::new(Role::Command, daemon::PROGRAM)
+        ..ClientOptions::new(Role::Command, service::PROGRAM)
     };
-    let Ok(process) = daemon::process(pid) else { return false };
+    let Ok(process) = service::process(pid) else { return false };
     Client::connect(&options)
         .is_ok_and(|mut client| client.expect_ok(&Request::Detach { process }).is_ok())
 }
@@ -106,13 +109,13 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
                 if args.pid.is_some_and(|wanted| wanted != pid) || resumed.contains(&process) {
                     continue;
                 }
-                // A private session of another user has to forget it, or it would stop it again.
+                // A private session of another user has to detach it, or it would stop it again.
                 if !detached_by_session(&journal, pid) {
                     let undone = act::undo(&entry).map_err(Failure::run);
                     let forgotten =
                         undone.and_then(|()| session.forget(process).map_err(Failure::run));
                     if let Err(error) = forgotten {
-                        // One that cannot be resumed is no reason to leave the others.
+                        // One that cannot be resumed does not keep the others suspended.
                         problem = problem.and(Err(error));
                         continue;
                     }
@@ -130,7 +133,7 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     Ok(resumed.into_iter().map(|process| process.pid).collect())
 }
 
-/// Resumes a process that no journal names, if its GPU says that it is stopped.
+/// Resumes a process that no journal names, if its GPU reports it as stopped.
 fn by_hardware(pid: u32) -> Result<ProcessKey, Failure> {
     let unknown = format!("process {pid} is neither suspended nor attached by gpreempt");
     let Ok(info) = ProcessInfo::read(pid) else { return Err(Failure::input(unknown)) };
@@ -139,11 +142,11 @@ fn by_hardware(pid: u32) -> Result<ProcessKey, Failure> {
         Righted::Resumed => Ok(key),
         Righted::Running => Err(Failure::input(unknown)),
         Righted::Unknown => Err(Failure::input(format_args!(
-            "{unknown}; its GPU does not tell whether it is stopped, so it was told to run"
+            "{unknown}; its GPU does not report whether it is stopped, so it was resumed anyway"
         ))),
         Righted::StillStopped => Err(Failure::run(format_args!(
-            "{unknown}, but its GPU says that it is stopped; a debugger or another program may \
-             hold it"
+            "{unknown}, but its GPU reports it as stopped; a debugger or another program may hold \
+             it"
         ))),
     }
 }

@@ -1,42 +1,45 @@
-//! `gpreempt run`: a program with a priority from its first moment.
+//! `gpreempt run`: runs a program with a priority from its start.
 //!
-//! The daemon is told about this very process, which then becomes the program. So the program's
-//! signals, terminal and exit code need no help. Only where there is no daemon, and a GPU can be
-//! controlled, the program becomes a child: this process stays and runs the service.
+//! Where a daemon runs, this process registers itself and then becomes the program (`exec`), which
+//! keeps its signals, terminal and exit code. Only where no daemon runs and a GPU can be controlled
+//! the program becomes a child: this process runs the service and forwards signals.
 
-mod child;
-mod signals;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
-use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
-
+use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 
 use crate::args::RunArgs;
-use crate::daemon;
+use crate::attach::{AttachOutput, OutputFormat};
 use crate::failure::Failure;
-use crate::link::{Link, Wanted, refuse_beside_private_session};
-use crate::shown::shown;
+use crate::output::{note, shown};
+use crate::service::{self, ServiceClient, SessionOptions, refuse_beside_private_session};
+use crate::signals::ForwardedSignals;
+
+/// How often to check whether the program has ended or a signal arrived.
+const CHECK: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Err(Failure::Input(why)) = refuse_beside_private_session() {
-        say(&format!("{} runs without a priority ({why})", program(args)));
+        note(format_args!("{} runs without a priority ({why})", program(args)));
         return Ok(replace(args));
     }
-    if let Some(mut client) = daemon::find()? {
-        return through(args, &mut client);
+    if let Some(mut client) = service::find()? {
+        return register_and_replace(args, &mut client);
     }
-    match Link::open(&Wanted::new("gpreempt run", &args.driver)) {
-        Ok(link) if link.is_private() => {
-            say("gpreemptd is not running, so this command stays and schedules by itself");
-            child::main(args, link)
+    match ServiceClient::open(&SessionOptions::new("gpreempt run", &args.driver)) {
+        Ok(service) if service.is_private() => {
+            note("gpreemptd is not running, so this command schedules the program itself");
+            run_child(args, service)
         }
         // A daemon was started just now.
-        Ok(mut link) => through(args, &mut link.client),
+        Ok(mut service) => register_and_replace(args, &mut service.client),
         Err(Failure::Input(why) | Failure::Run(why)) => {
-            say(&format!(
+            note(format_args!(
                 "gpreemptd is not running; {} runs without a priority until it is ({why})",
                 program(args)
             ));
@@ -47,20 +50,17 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Registers this process with a daemon and becomes the program.
-fn through(
-    args: &RunArgs,
-    client: &mut gpreempt_wire::client::Client,
-) -> Result<ExitCode, Failure> {
-    daemon::tell(client, &register(args, Process::SENDER))?;
+fn register_and_replace(args: &RunArgs, client: &mut Client) -> Result<ExitCode, Failure> {
+    client.expect_ok(&register(args, Process::SENDER))?;
     Ok(replace(args))
 }
 
-/// The request that gives a process and its children what the arguments say.
+/// The request that gives a process and its children the attributes of the arguments.
 fn register(args: &RunArgs, process: Process) -> Request {
     Request::Register { process, change: args.traits.change(Some(args.priority)) }
 }
 
-/// The command, with what it should know of itself in its environment.
+/// The program, with its attributes in its environment.
 fn command(args: &RunArgs) -> Command {
     // PANIC: the arguments require a command.
     let (program, words) = args.command.split_first().expect("a command");
@@ -75,14 +75,14 @@ fn command(args: &RunArgs) -> Command {
     command
 }
 
-/// Becomes the command. Returns only if there is none.
+/// Becomes the program. Returns only if it cannot be started.
 fn replace(args: &RunArgs) -> ExitCode {
     not_started(args, &command(args).exec())
 }
 
-/// Says that there is no such command, with the exit code that shells have for it.
+/// Prints why the program was not started; the exit code is that of shells.
 fn not_started(args: &RunArgs, error: &io::Error) -> ExitCode {
-    say(&format!("{} cannot be started: {error}", program(args)));
+    note(format_args!("{} cannot be started: {error}", program(args)));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
@@ -90,6 +90,122 @@ fn program(args: &RunArgs) -> String {
     shown(&args.command.first().map_or_else(String::new, |word| word.display().to_string()))
 }
 
-fn say(sentence: &str) {
-    let _ = writeln!(io::stderr(), "gpreempt: {sentence}");
+/// Starts the program beside a private session, and waits until it ends.
+fn run_child(args: &RunArgs, service: ServiceClient) -> Result<ExitCode, Failure> {
+    let signals = ForwardedSignals::new()?;
+    let mut child = match command(args).spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(not_started(args, &error)),
+    };
+    let output = AttachOutput::new(OutputFormat::ProblemsOnly);
+    let mut session = ChildSession { args, pid: child.id(), service: Some(service), output };
+    session.register();
+    let status = wait(&mut child, &signals, || session.check());
+    session.end();
+    status.map(code)
+}
+
+/// The private session of a program.
+struct ChildSession<'a> {
+    args: &'a RunArgs,
+    pid: u32,
+    /// None after the session ended by itself.
+    service: Option<ServiceClient>,
+    output: AttachOutput,
+}
+
+impl ChildSession<'_> {
+    fn register(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let registered = service::process(self.pid)
+            .and_then(|process| Ok(service.client.expect_ok(&register(self.args, process))?));
+        if let Err(Failure::Input(why) | Failure::Run(why)) = registered {
+            note(format_args!("{why}; the program runs without a priority"));
+        }
+    }
+
+    /// Prints problems, and notices that the session ended by itself.
+    fn check(&mut self) {
+        let Some(service) = &self.service else { return };
+        for problem in service.take_problems() {
+            // Problems are printed on stderr, which may be closed.
+            let _ = self.output.problem(&problem);
+        }
+        if !service.has_ended() {
+            return;
+        }
+        let ended = self.service.take().map_or(Ok(()), ServiceClient::end);
+        if let Err(Failure::Input(why) | Failure::Run(why)) = ended {
+            match self.register_with_daemon() {
+                Ok(()) => note(format_args!("{why}; gpreemptd schedules the program now")),
+                Err(_) => note(format_args!("{why}; the program continues without a priority")),
+            }
+        }
+    }
+
+    /// Registers the program with a daemon that was started meanwhile.
+    fn register_with_daemon(&self) -> Result<(), Failure> {
+        let client = service::find()?;
+        let mut client = client.ok_or_else(|| Failure::run("gpreemptd is not running"))?;
+        Ok(client.expect_ok(&register(self.args, service::process(self.pid)?))?)
+    }
+
+    fn end(mut self) {
+        self.check();
+        let ended = self.service.map(ServiceClient::end);
+        if let Some(Err(Failure::Input(why) | Failure::Run(why))) = ended {
+            note(why);
+        }
+    }
+}
+
+/// Waits for the program, whatever happens to its session.
+fn wait(
+    child: &mut Child,
+    signals: &ForwardedSignals,
+    mut check: impl FnMut(),
+) -> Result<ExitStatus, Failure> {
+    loop {
+        if let Some(status) = child.try_wait().map_err(Failure::run)? {
+            return Ok(status);
+        }
+        signals.forward(child);
+        check();
+        std::thread::sleep(CHECK);
+    }
+}
+
+/// The program's exit code, or 128 plus the signal that killed it, as in shells.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+    use std::time::Instant;
+
+    /// One test, because signal handlers are those of the whole process.
+    #[test]
+    fn signals_reach_the_program_and_its_exit_code_is_returned() {
+        let signals = ForwardedSignals::new().unwrap();
+        for (script, wanted) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let status = wait(&mut child, &signals, || {}).unwrap();
+            assert_eq!(format!("{:?}", code(status)), format!("{:?}", ExitCode::from(wanted)));
+        }
+        let script = "trap 'exit 43' USR1; echo ready; while :; do sleep 0.01; done";
+        let mut child =
+            Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        io::Read::read_exact(&mut out, &mut [0; 6]).unwrap();
+        let begin = Instant::now();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1)
+            .unwrap();
+        let status = wait(&mut child, &signals, || {}).unwrap();
+        assert_eq!(status.code(), Some(43));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
 }

@@ -1,25 +1,38 @@
-//! `gpreempt set`: another priority, weight or deadline.
+//! `gpreempt set` and `gpreempt detach`: change or remove the attributes of a scheduled process.
 
 use gpreempt_wire::request::Request;
+use gpreempt_wire::statistics::Snapshot;
 use serde_json::json;
 
-use crate::args::SetArgs;
+use crate::args::{DetachArgs, SetArgs};
 use crate::failure::Failure;
-use crate::{daemon, kernel_note, output};
+use crate::policy::KERNEL_SCHEDULER;
+use crate::{output, service};
 
 pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let pid = args.pid;
-    let mut client = daemon::require_service(pid)?;
-    let process = daemon::process(pid)?;
+    let mut client = service::require_for(pid)?;
+    let process = service::process(pid)?;
     let change = args.traits.change(args.priority);
-    daemon::tell(&mut client, &Request::Set { process, change })?;
+    client.expect_ok(&Request::Set { process, change })?;
     let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
-    let snapshot = is_more.then(|| daemon::snapshot(&mut client).ok()).flatten();
-    let note = snapshot.and_then(|snapshot| kernel_note::of_traits(&snapshot, pid));
-    say(args, note.as_deref())
+    let snapshot = is_more.then(|| service::snapshot(&mut client).ok()).flatten();
+    let note = snapshot.and_then(|snapshot| kernel_note(&snapshot, pid));
+    print(args, note.as_deref())
 }
 
-fn say(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
+    let pid = args.pid;
+    let mut client = service::require_for(pid)?;
+    let process = service::process(pid)?;
+    client.expect_ok(&Request::Detach { process })?;
+    if args.json {
+        return output::print_json(&json!({ "pid": pid, "detached": true }));
+    }
+    output::print(&format!("{pid} is no longer scheduled; its GPU settings are restored\n"))
+}
+
+fn print(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
     let (pid, traits) = (args.pid, args.traits);
     if args.json {
         let mut result = json!({ "pid": pid });
@@ -46,4 +59,34 @@ fn say(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
     }));
     let note = note.map_or(String::new(), |note| format!("{note}\n"));
     output::print(&format!("{pid} has {}\n{note}", parts.join(", ")))
+}
+
+/// The note that weight and deadline of a process have no effect, where the kernel schedules it.
+fn kernel_note(snapshot: &Snapshot, pid: u32) -> Option<String> {
+    let task = snapshot.tasks.iter().find(|task| task.pid == pid)?;
+    (task.way.as_deref() == Some(KERNEL_SCHEDULER)).then(|| {
+        format!(
+            "the kernel schedules {pid} now (kfd_preempt_enable): only its priority has an effect \
+             until that is switched off"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpreempt_wire::statistics::TaskSnapshot;
+
+    #[test]
+    fn only_processes_that_the_kernel_schedules_have_a_note() {
+        let task = |pid, way: &str| TaskSnapshot {
+            pid,
+            way: Some(way.to_owned()),
+            ..TaskSnapshot::default()
+        };
+        let tasks = vec![task(7, KERNEL_SCHEDULER), task(8, "own-calls")];
+        let snapshot = Snapshot { tasks, ..Snapshot::default() };
+        assert!(kernel_note(&snapshot, 7).unwrap().contains("schedules 7 now"));
+        assert_eq!((kernel_note(&snapshot, 8), kernel_note(&snapshot, 9)), (None, None));
+    }
 }

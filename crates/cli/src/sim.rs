@@ -1,8 +1,7 @@
-//! `gpreempt sim`: a scenario file, or random scenarios by the thousand.
+//! `gpreempt sim`: simulates a scenario file, or random scenarios.
 
-mod chrome;
-mod summary;
-mod swarm;
+mod random_scenarios;
+mod results;
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +13,7 @@ use gpreempt_sim::simulation::{Options, run_watched};
 
 use crate::args::SimArgs;
 use crate::failure::Failure;
-use crate::output;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::write_file::{probe, write_whole};
 
 pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
@@ -29,7 +27,7 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
             scenario.seed = seed.unwrap_or(scenario.seed);
             simulate(args, &scenario)
         }
-        (None, _, Some(count)) => swarm::main(args.start, count, args.json),
+        (None, _, Some(count)) => random_scenarios::main(args.start, count, args.json),
         (None, Some(seed), None) => simulate(args, &gpreempt_sim::random_scenario::scenario(seed))
             .map_err(|failure| match failure {
                 Failure::Run(what) => Failure::Run(format!("seed {seed}: {what}")),
@@ -65,14 +63,14 @@ fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {
         | SimError::Stopped => Failure::run(error),
     })?;
     if let Some(path) = &args.trace {
-        let trace = chrome::trace(scenario, &outcome);
+        let trace = results::trace(scenario, &outcome);
         let bytes = serde_json::to_vec(&trace).map_err(Failure::run)?;
         write_whole(path, &bytes).map_err(Failure::input)?;
     }
     if args.json {
-        output::print_json(&summary::json(scenario, &outcome))
+        output::print_json(&results::summary(scenario, &outcome))
     } else {
-        output::print(&summary::text(scenario, &outcome, args.trace.as_deref()))
+        output::print(&results::text(scenario, &outcome, args.trace.as_deref()))
     }
 }
 
@@ -105,7 +103,7 @@ pub(crate) fn load_model(device: &str) -> Result<DeviceModel, Failure> {
     read_model(device, &text).map_err(Failure::input)
 }
 
-/// Reads a file that should be text, but not more of it than any such file has.
+/// Reads a text file up to the limit of such files.
 fn load_text(file: &Path, name: &str) -> Result<String, Failure> {
     use std::io::Read;
     let unreadable = |error| Failure::input(format_args!("{name}: cannot be read: {error}"));
@@ -116,7 +114,7 @@ fn load_text(file: &Path, name: &str) -> Result<String, Failure> {
     decode_utf8(name, bytes).map_err(Failure::input)
 }
 
-/// A trace of this many spans is a few hundred megabytes; viewers give up earlier.
+/// A trace of this many spans has a few hundred megabytes, more than viewers open.
 const SPANS_MAX: usize = 1_000_000;
 const DECISIONS_MAX: usize = 1_000_000;
 /// A few minutes of work.

@@ -1,50 +1,60 @@
-//! `gpreempt top`: who is on the GPUs, as it changes.
+//! `gpreempt top`: shows the processes on the GPUs, and updates them.
 //!
-//! Snapshots go into a [`history::History`]; a picture is a pure function of that, the size, and
-//! what is selected ([`frame::draw`]). Only [`screen`] knows the terminal.
+//! Snapshots are added to a [`history::History`]; a picture is a pure function of that, the size,
+//! and the selection ([`frame::draw`]). Only this file uses the terminal.
 
 mod frame;
 mod history;
 mod keys;
-mod screen;
-mod table;
 #[cfg(test)]
 mod tests;
-mod time_line;
 
-use gpreempt_wire::client::Client;
-use gpreempt_wire::role::Role;
+use std::io::{self, IsTerminal};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use gpreempt_wire::client::{Client, ClientError};
+use gpreempt_wire::process::{Process, SchedAttrChange};
+use gpreempt_wire::request::{Request, Role};
+use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event};
 use ratatui::layout::Rect;
 
 use crate::args::TopArgs;
 use crate::failure::Failure;
-use crate::{daemon, output};
-use history::History;
-use keys::Panel;
+use crate::signals::Stop;
+use crate::{output, service};
+use history::{History, TaskKey};
+use keys::{KeyCommand, Panel};
 
-/// How wide a picture is that nobody looks at yet.
+/// The width of a picture without a terminal.
 const WIDTH: u16 = 80;
 
+/// The lease of a suspension by a key.
+const LEASE_MS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
+/// The longest wait for a key, so that signals are noticed.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+
 pub(crate) fn main(args: &TopArgs) -> Result<(), Failure> {
-    let mut client = daemon::require(Role::Monitor)?;
+    let mut client = service::require(Role::Monitor)?;
     if args.json {
         return print_lines(&mut client, args);
     }
     if !args.once {
-        return screen::run(client, args.every);
+        return run(client, args.every);
     }
     let mut history = History::default();
-    history.push(daemon::snapshot(&mut client)?);
-    // Who held a device is the difference of two moments.
+    history.push(service::snapshot(&mut client)?);
+    // Shares of time are the difference of two snapshots.
     std::thread::sleep(args.every);
-    history.push(daemon::snapshot(&mut client)?);
+    history.push(service::snapshot(&mut client)?);
     output::print(&plain(&history))
 }
 
 fn print_lines(client: &mut Client, args: &TopArgs) -> Result<(), Failure> {
     loop {
-        output::print(&format!("{}\n", daemon::snapshot(client)?.to_json()))?;
+        output::print(&format!("{}\n", service::snapshot(client)?.to_json()))?;
         if args.once {
             return Ok(());
         }
@@ -52,15 +62,15 @@ fn print_lines(client: &mut Client, args: &TopArgs) -> Result<(), Failure> {
     }
 }
 
-/// A picture as plain text, as high as it takes.
+/// A picture as plain text, as high as it needs to be.
 fn plain(history: &History) -> String {
     let area = Rect::new(0, 0, WIDTH, frame::height(history));
     let mut buffer = Buffer::empty(area);
-    frame::draw(history, &Panel::for_paper(), area, &mut buffer);
+    frame::draw(history, &Panel::without_keys(), area, &mut buffer);
     format!("{}\n", text(&buffer).trim_end())
 }
 
-/// What a buffer shows, without colours.
+/// The content of a buffer, without colours.
 fn text(buffer: &Buffer) -> String {
     let mut text = String::new();
     for row in buffer.area.rows() {
@@ -72,4 +82,99 @@ fn text(buffer: &Buffer) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Updates the picture until a key or a signal ends the program.
+fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::input("top needs a terminal; use --once or --json here"));
+    }
+    let stop = Stop::on_signals()?;
+    let mut history = History::default();
+    let mut panel = Panel::default();
+    // Before the terminal is changed, so that an error does not clear it.
+    history.push(service::snapshot(&mut client)?);
+    let mut screen = Screen::open()?;
+    loop {
+        panel.update(&history.latest().tasks);
+        screen.draw(&history, &panel)?;
+        let due = Instant::now() + every;
+        loop {
+            if stop.is_set() {
+                return Ok(());
+            }
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if !event::poll(left.min(SLEEP_MAX))? {
+                continue;
+            }
+            if let Event::Key(key) = event::read()? {
+                match panel.press(key, &history.latest().tasks) {
+                    Some(KeyCommand::Quit) => return Ok(()),
+                    Some(command) => panel.show(execute(&mut client, command)?),
+                    None => {}
+                }
+            }
+            screen.draw(&history, &panel)?;
+        }
+        history.push(service::snapshot(&mut client)?);
+    }
+}
+
+/// Sends the request of a key to the service. Returns the message for the bottom line.
+fn execute(client: &mut Client, command: KeyCommand) -> Result<String, Failure> {
+    let process = |(pid, start_ticks): TaskKey| {
+        let process = Process::new(pid, start_ticks);
+        process.ok_or_else(|| Failure::run(format_args!("there is no process {pid}")))
+    };
+    let (request, done) = match command {
+        KeyCommand::Quit => return Ok(String::new()),
+        KeyCommand::Set(task, priority) => {
+            let change = SchedAttrChange { priority: Some(priority), ..SchedAttrChange::default() };
+            let done = format!("{} has priority {priority}", task.0);
+            (Request::Set { process: process(task)?, change }, done)
+        }
+        KeyCommand::Suspend(task) => {
+            let done = format!("{} is suspended for 10 s; r resumes it", task.0);
+            (Request::Suspend { process: process(task)?, lease_ms: LEASE_MS }, done)
+        }
+        KeyCommand::Resume(task) => {
+            (Request::Resume { process: process(task)? }, format!("{} was resumed", task.0))
+        }
+    };
+    match client.expect_ok(&request) {
+        Ok(()) => Ok(done),
+        // A refusal is shown; any other error ends the program.
+        Err(ClientError::Refused(refusal)) => Ok(refusal.to_string()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The terminal in raw mode. Dropping it restores the terminal, however the program ends.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn open() -> Result<Self, Failure> {
+        // This also restores the terminal before a panic prints its message.
+        ratatui::try_init().map(Self).map_err(|error| {
+            ratatui::restore();
+            Failure::run(format_args!("the terminal cannot be used: {error}"))
+        })
+    }
+
+    fn draw(&mut self, history: &History, panel: &Panel) -> io::Result<()> {
+        self.0.draw(|picture| {
+            let area = picture.area();
+            frame::draw(history, panel, area, picture.buffer_mut());
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
 }

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::registry::Selection;
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::statistics::Snapshot;
 
 use clients::Clients;
 use clients::pending_answers::JUDGE_NS;
@@ -41,7 +41,7 @@ use setup::Host;
 pub use setup::SocketPathError;
 use signals::Signals;
 use telemetry::Telemetry;
-use telemetry::loop_latency::processor_time;
+use telemetry::loop_latency::cpu_time;
 use undo::guard::Guard;
 use undo::hardware_check::HardwareCheck;
 pub use undo::lock::Owner;
@@ -111,11 +111,11 @@ impl Service {
             let at_most = self.alarm.left(monotonic_ns());
             let ready = self.poller.wait(at_most).map_err(LoopError::Wait)?;
             let interval = self.devices.scheduler().config().interval;
-            self.telemetry.punctuality.begin(processor_time(), interval);
+            self.telemetry.loop_latency.begin(cpu_time(), interval);
             if ready.is_empty()
                 && let Some(late) = self.alarm.late(monotonic_ns())
             {
-                self.telemetry.punctuality.note(late, interval);
+                self.telemetry.loop_latency.note(late, interval);
             }
             self.dispatch_all(ready)?;
             self.turn()?;
@@ -152,21 +152,21 @@ impl Service {
                 processes.take_end(watch, &mut context);
             }
             Source::MetricsClients => {
-                let scrape = self.telemetry.scrape.as_mut();
+                let scrape = self.telemetry.metrics_server.as_mut();
                 let accepted = scrape.map(|scrape| scrape.accept(now, &self.poller));
                 if let Some(Err(error)) = accepted {
                     self.telemetry.problem(&error.to_string());
                 }
             }
             Source::Metrics(id) => {
-                if let Some(mut scrape) = self.telemetry.scrape.take() {
+                if let Some(mut scrape) = self.telemetry.metrics_server.take() {
                     let is_asked = Cell::new(false);
                     let text = || {
                         is_asked.set(true);
                         crate::metrics::text(&self.snapshot(now_ns))
                     };
                     scrape.step(id, now, &self.poller, text);
-                    self.telemetry.scrape = Some(scrape);
+                    self.telemetry.metrics_server = Some(scrape);
                     let work = if is_asked.get() { Work::Overview } else { Work::Answer };
                     self.allowance.take(work);
                 }

@@ -22,7 +22,7 @@ use gpreempt_sim::external_gpu::{CallId, ExternalGpu, Progress};
 use gpreempt_sim::isa::Program;
 use gpreempt_sim::kernels;
 use gpreempt_sim::model::{DeviceModel, MachineKind};
-use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::monotonic;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{

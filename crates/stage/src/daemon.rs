@@ -6,8 +6,8 @@ use std::process::{Command, ExitStatus};
 
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::queue::QueueRecord;
-use gpreempt_wire::role::Role;
-use gpreempt_wire::state::{Snapshot, TaskSnapshot};
+use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 use rustix::process::Signal;
 
 use crate::emulator::EmulatorSpec;

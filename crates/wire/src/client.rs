@@ -1,50 +1,57 @@
-//! A program that asks the daemon for something: the command line, the agent, Python.
+//! The client's end of a session with the daemon: for commands, the agent and Python.
+//!
+//! One request at a time, and every wait has a limit. A client sends no faster than the daemon
+//! allows: it waits instead of being disconnected for a flood.
 
-mod client_error;
-mod follow;
+mod error;
+mod event_stream;
 mod hint_writer;
-mod pace;
-mod socket;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use client_error::ClientError;
-pub use follow::Follow;
-pub use hint_writer::HintWriter;
-use pace::Pace;
-use socket::Socket;
+use gpreempt_core::time::Instant as CoreInstant;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+pub use error::ClientError;
+pub use event_stream::EventStream;
+pub use hint_writer::HintWriter;
+
+use crate::chunk::Assembly;
 use crate::hint_page::Mapping;
-use crate::message::Message;
+use crate::message::{Message, PACKET_BYTES_MAX};
+use crate::packet_socket::{self, new_socket, retry};
 use crate::policy::PolicySettings;
 use crate::queue::{QueueList, QueueRecord};
 use crate::reply::Reply;
-use crate::request::Request;
-use crate::role::Role;
-use crate::snapshot::Assembly;
-use crate::socket_path::Surroundings;
+use crate::request::{Request, Role};
+use crate::server::Limits;
+use crate::socket_path::SocketEnv;
 use crate::text::Text;
+use crate::token_bucket::TokenBucket;
 
 /// Where and how to connect.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where to look for a daemon, in this order.
+    /// Paths of sockets; the first one with a daemon is used.
     pub paths: Vec<PathBuf>,
-    /// What this program is.
+    /// The kind of this program.
     pub role: Role,
-    /// What it is called, for the daemon's log.
+    /// The name of this program, for the daemon's log.
     pub program: Text<32>,
     /// How long to wait for an answer.
     pub timeout: Duration,
 }
 
 impl ClientOptions {
-    /// The usual places and five seconds of patience.
+    /// The default paths, and a timeout of five seconds.
     pub fn new(role: Role, program: &str) -> Self {
         Self {
-            paths: Surroundings::current().connect_paths(),
+            paths: SocketEnv::current().connect_paths(),
             role,
             program: Text::new(program),
             timeout: Duration::from_secs(5),
@@ -52,28 +59,27 @@ impl ClientOptions {
     }
 }
 
-/// A session with the daemon. One question at a time; every wait ends.
+/// A session with the daemon.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
     last_request: u64,
     timeout: Duration,
-    pace: Pace,
+    rate_limit: RateLimit,
 }
 
 impl Client {
-    /// Connects and says hello. If there are several places to look, the first daemon that is
-    /// running counts.
+    /// Connects and sends `Hello`.
     ///
     /// # Errors
-    /// If there is none, or it does not want to talk to this program. The error says what to do.
+    /// If no daemon runs, or it refuses this program. The error says what to do.
     pub fn connect(options: &ClientOptions) -> Result<Self, ClientError> {
         let mut error = ClientError::NoDaemon { path: PathBuf::new() };
         for path in &options.paths {
             match Socket::connect(path, options.timeout) {
                 Ok(socket) => {
-                    let (timeout, pace) = (options.timeout, Pace::new());
-                    let mut client = Self { socket, last_request: 0, timeout, pace };
+                    let (timeout, rate_limit) = (options.timeout, RateLimit::new());
+                    let mut client = Self { socket, last_request: 0, timeout, rate_limit };
                     let hello = Request::Hello { role: options.role, program: options.program };
                     client.expect_ok(&hello)?;
                     return Ok(client);
@@ -89,27 +95,21 @@ impl Client {
         Err(error)
     }
 
-    /// Asks, and waits for the first answer. A refusal is an error.
+    /// Sends a request and waits for the first reply.
     ///
     /// # Errors
-    /// If the request is refused, or no answer comes in time.
+    /// If the request is refused, or no reply comes in time.
     pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.call_with_descriptor(request).map(|(reply, _)| reply)
     }
 
-    /// Asks for something that is answered with `Ok`.
-    ///
-    /// # Errors
-    /// If the request is refused, or no answer comes in time.
+    /// Sends a request that is answered with `Ok`.
     pub fn expect_ok(&mut self, request: &Request) -> Result<(), ClientError> {
         let reply = self.call(request)?;
-        if reply == Reply::Ok { Ok(()) } else { Err(off_topic(request, &reply)) }
+        if reply == Reply::Ok { Ok(()) } else { Err(unexpected(request, &reply)) }
     }
 
-    /// Everything there is to know, as JSON.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
+    /// The JSON of a snapshot.
     pub fn snapshot(&mut self) -> Result<String, ClientError> {
         let request = Request::Snapshot;
         let deadline = self.deadline();
@@ -117,90 +117,73 @@ impl Client {
         let mut assembly = Assembly::default();
         loop {
             let (reply, _) = self.receive(Some(deadline))?;
-            let Reply::Snapshot(chunk) = reply else { return Err(off_topic(&request, &reply)) };
+            let Reply::Snapshot(chunk) = reply else { return Err(unexpected(&request, &reply)) };
             if let Some(text) = assembly.push(&chunk).map_err(ClientError::Garbled)? {
                 return Ok(text);
             }
         }
     }
 
-    /// The policy in force, after the changes, if there are any.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
+    /// Changes the policy, if a change is given, and returns the policy in force.
     pub fn policy(
         &mut self,
         change: Option<PolicySettings>,
     ) -> Result<PolicySettings, ClientError> {
         let request = change.map_or(Request::PolicyRead, Request::PolicySet);
         let reply = self.call(&request)?;
-        if let Reply::Policy(settings) = reply {
-            Ok(settings)
-        } else {
-            Err(off_topic(&request, &reply))
-        }
+        let Reply::Policy(settings) = reply else { return Err(unexpected(&request, &reply)) };
+        Ok(settings)
     }
 
-    /// Every queue that the daemon controls, in the order of their numbers.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
+    /// Every queue that the daemon controls, in the order of their ids.
     pub fn queues(&mut self) -> Result<Vec<QueueRecord>, ClientError> {
         let mut records: Vec<QueueRecord> = Vec::new();
         loop {
             let after = records.last().map_or(0, |last| last.id);
             let list = self.queue_list(&Request::ListQueues { after })?;
-            // A list that does not get on would never end.
-            let gets_on = list.records().iter().all(|record| record.id > after);
+            // A list whose ids do not grow would never end.
+            let grows = list.records().iter().all(|record| record.id > after);
             records.extend_from_slice(list.records());
-            if !list.has_more() || !gets_on || list.records().is_empty() {
+            if !list.has_more() || !grows || list.records().is_empty() {
                 return Ok(records);
             }
         }
     }
 
-    /// One queue.
-    ///
-    /// # Errors
-    /// As [`Self::call`]. There may be no such queue.
+    /// One queue. The daemon refuses an id that it does not know.
     pub fn queue(&mut self, queue: u64) -> Result<QueueRecord, ClientError> {
         let request = Request::ReadQueue { queue };
         let list = self.queue_list(&request)?;
         let record = list.records().first().copied();
-        record.ok_or_else(|| off_topic(&request, &Reply::Queues(list)))
+        record.ok_or_else(|| unexpected(&request, &Reply::Queues(list)))
     }
 
-    /// Whether the daemon is still there.
+    /// Whether the daemon has not closed the session.
     pub fn is_connected(&self) -> bool {
         self.socket.is_connected()
     }
 
     fn queue_list(&mut self, request: &Request) -> Result<QueueList, ClientError> {
         let reply = self.call(request)?;
-        if let Reply::Queues(list) = reply { Ok(list) } else { Err(off_topic(request, &reply)) }
+        let Reply::Queues(list) = reply else { return Err(unexpected(request, &reply)) };
+        Ok(list)
     }
 
-    /// Events from now on, if the request is [`Request::Follow`] or [`Request::Trace`]. The
-    /// session is for nothing else from then on.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    pub fn follow(mut self, request: &Request) -> Result<Follow, ClientError> {
+    /// Subscribes to events with [`Request::Follow`] or [`Request::Trace`]. The session carries
+    /// nothing else from then on.
+    pub fn follow(mut self, request: &Request) -> Result<EventStream, ClientError> {
         self.expect_ok(request)?;
-        Ok(Follow::new(self))
+        Ok(EventStream::new(self))
     }
 
-    /// A page to give hints with. The hints end with the session.
-    ///
-    /// # Errors
-    /// As [`Self::call`], and if the page cannot be mapped.
+    /// Opens and maps a hint page. The hints end with the session.
     pub fn open_page(mut self) -> Result<HintWriter, ClientError> {
         let request = Request::OpenPage;
         match self.call_with_descriptor(&request)? {
             (Reply::Page { .. }, Some(descriptor)) => {
                 Ok(HintWriter::new(Mapping::open(descriptor)?, self.socket))
             }
-            (other, _) => Err(off_topic(&request, &other)),
+            (other, _) => Err(unexpected(&request, &other)),
         }
     }
 
@@ -215,38 +198,38 @@ impl Client {
 
     fn deadline(&self) -> Instant {
         let now = Instant::now();
-        // A timeout beyond the end of the clock is a day; nobody waits longer for an answer.
+        // A timeout beyond the range of the clock is limited to a day.
         now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(86_400))
     }
 
     fn send(&mut self, request: &Request, deadline: Instant) -> Result<(), ClientError> {
-        self.pace.wait();
+        self.rate_limit.wait();
         self.last_request += 1;
         let message = Message { request: self.last_request, body: request.clone() };
         match self.socket.send(&message.encode(), deadline) {
-            // It may have said why before it left; that is worth more than a broken pipe.
-            Ok(()) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+            // The daemon may have sent a reason before it closed the session; that says more than
+            // a broken pipe.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(error) => Err(ClientError::of_exchange(error, self.timeout)),
         }
     }
 
-    /// The next answer to the last request. Answers to those before it, which nobody waits for any
-    /// more, are left out.
+    /// The next reply to the last request. Late replies to earlier requests, whose wait was given
+    /// up, are ignored.
     fn receive(&self, deadline: Option<Instant>) -> Result<(Reply, Option<OwnedFd>), ClientError> {
         loop {
             let received = self.socket.receive(deadline);
-            let received =
+            let (packet, descriptor) =
                 received.map_err(|error| ClientError::of_exchange(error, self.timeout))?;
-            let message =
-                Message::<Reply>::decode(&received.packet).map_err(ClientError::of_decode)?;
+            let message = Message::<Reply>::decode(&packet).map_err(ClientError::of_decode)?;
             let is_answer = message.request == self.last_request;
             if let Reply::Refused(refusal) = message.body {
-                // Number 0: about something that the daemon could not read.
+                // Number 0: the daemon could not read the number of the request.
                 if is_answer || message.request == 0 {
                     return Err(ClientError::Refused(Box::new(refusal)));
                 }
             } else if is_answer {
-                return Ok((message.body, received.descriptor));
+                return Ok((message.body, descriptor));
             }
         }
     }
@@ -258,6 +241,130 @@ impl AsFd for Client {
     }
 }
 
-const fn off_topic(request: &Request, reply: &Reply) -> ClientError {
-    ClientError::OffTopic { request: request.name(), reply: reply.name() }
+const fn unexpected(request: &Request, reply: &Reply) -> ClientError {
+    ClientError::UnexpectedReply { request: request.name(), reply: reply.name() }
+}
+
+/// A socket that is connected to a daemon: whole packets, and every wait has a limit.
+#[derive(Debug)]
+struct Socket(OwnedFd);
+
+impl Socket {
+    /// Connects. `AGAIN` if the daemon does not accept for that long.
+    fn connect(path: &Path, timeout: Duration) -> Result<Self, Errno> {
+        let socket = new_socket()?;
+        // The kernel limits the wait for a full backlog by the send timeout; 0 is no limit.
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;
+        let address = SocketAddrUnix::new(path)?;
+        retry(|| rustix::net::connect(&socket, &address))?;
+        Ok(Self(socket))
+    }
+
+    /// Sends a packet, and waits for room until the deadline; then `TIMEDOUT`.
+    fn send(&self, packet: &[u8], deadline: Instant) -> Result<(), Errno> {
+        loop {
+            match self.try_send(packet) {
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, Some(deadline))?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends a packet; `AGAIN` if there is no room.
+    fn try_send(&self, packet: &[u8]) -> Result<(), Errno> {
+        packet_socket::send(&self.0, packet, &[])
+    }
+
+    /// The next packet with its descriptor, or `TIMEDOUT`. Without a deadline this waits until the
+    /// daemon ends.
+    fn receive(&self, deadline: Option<Instant>) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+        let mut was_reset = false;
+        loop {
+            match self.receive_now() {
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                // The daemon closed the session with unread packets of this client. The kernel
+                // reports that once, before the last packets of the daemon.
+                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
+                other => return other,
+            }
+        }
+    }
+
+    fn receive_now(&self) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+        let mut packet = vec![0; PACKET_BYTES_MAX];
+        let received = packet_socket::receive(&self.0, &mut packet)?;
+        if received.bytes == 0 {
+            return Err(Errno::PIPE);
+        }
+        // No reply has more than one descriptor.
+        if received.is_cut || received.files.len() > 1 {
+            return Err(Errno::MSGSIZE);
+        }
+        packet.truncate(received.bytes);
+        Ok((packet, received.files.into_iter().next()))
+    }
+
+    fn is_connected(&self) -> bool {
+        !packet_socket::has_ended(&self.0)
+    }
+
+    fn wait(&self, flags: PollFlags, deadline: Option<Instant>) -> Result<(), Errno> {
+        let is_ready = packet_socket::wait(&self.0, flags, deadline)?;
+        if is_ready { Ok(()) } else { Err(Errno::TIMEDOUT) }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// How often a client that waits tries again: less than the time in which a token is added.
+const RETRY: Duration = Duration::from_micros(200);
+
+/// The packets that a session may still send.
+#[derive(Debug)]
+struct RateLimit {
+    begun: Instant,
+    bucket: TokenBucket,
+}
+
+impl RateLimit {
+    /// The limit of a new session. The daemon's bucket is larger, so that packets that arrive there
+    /// all at once still fit.
+    fn new() -> Self {
+        let Limits { packets_burst, packets_per_second, .. } = Limits::default();
+        let [burst, rate] = [packets_burst, packets_per_second].map(|limit| limit / 5 * 4);
+        Self { begun: Instant::now(), bucket: TokenBucket::new(burst, rate, CoreInstant::ZERO) }
+    }
+
+    /// Returns when one more packet may be sent.
+    fn wait(&mut self) {
+        while !self.bucket.take(self.elapsed()) {
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn elapsed(&self) -> CoreInstant {
+        let elapsed = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        CoreInstant::from_nanos(elapsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_waits_is_never_disconnected_for_a_flood() {
+        let limits = Limits::default();
+        let mut daemon =
+            TokenBucket::new(limits.packets_burst, limits.packets_per_second, CoreInstant::ZERO);
+        let mut rate_limit = RateLimit::new();
+        for packet in 0..limits.packets_burst * 2 {
+            rate_limit.wait();
+            assert!(daemon.take(rate_limit.elapsed()), "packet {packet}");
+        }
+    }
 }

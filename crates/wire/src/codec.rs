@@ -1,18 +1,19 @@
-//! How values become bytes of a message. `message_macros.rs` puts messages together from them.
+//! How single values are encoded and decoded. `message_macros.rs` builds messages from them.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
+use gpreempt_core::backend::{Mechanism, PreemptLevel};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::decode_error::{DecodeError, check_zero};
+use crate::message::{DecodeError, check_zero};
 use crate::text::Text;
 
-/// A value with a place in the body of a message.
+/// A value in the body of a message.
 pub(crate) trait Field: Sized {
-    /// How many bytes a value has; at least, if it [is open](Self::IS_OPEN).
+    /// How many bytes a value has; the least number, if it [is open](Self::IS_OPEN).
     const BYTES: usize;
     /// Whether some values have more bytes than others.
     const IS_OPEN: bool = false;
@@ -20,7 +21,7 @@ pub(crate) trait Field: Sized {
     /// Appends the bytes.
     fn put(&self, body: &mut Vec<u8>);
 
-    /// Reads the next bytes. `name` is the field's, for the error.
+    /// Reads the next bytes. `name` names the field in an error.
     fn take(name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
@@ -61,7 +62,12 @@ impl<'a> Reader<'a> {
             .map_err(|_| DecodeError::BodyLength { found: bytes.len(), wanted: size_of::<T>() })
     }
 
-    /// Everything that is left.
+    /// Whether everything is read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Everything that is not read yet.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -71,7 +77,7 @@ impl<'a> Reader<'a> {
         check_zero(self.bytes(count)?)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that everything is read.
     pub(crate) fn finish(&self) -> Result<(), DecodeError> {
         let wanted = self.found - self.rest.len();
         if self.rest.is_empty() {
@@ -102,7 +108,7 @@ macro_rules! numbers {
 
 numbers! { u8 u16 u32 u64 }
 
-/// Values that are written as another field: how, and how they are read again.
+/// Types that are encoded as another one: the conversion, and its inverse.
 macro_rules! written_as {
     ($($type:ty as $other:ty: $write:expr, $read:expr, $rule:literal;)*) => {
         $(
@@ -124,10 +130,21 @@ macro_rules! written_as {
     };
 }
 
-/// In place of a device: none.
+/// Stands for no device.
 const NO_DEVICE: u32 = u32::MAX;
-/// In place of a priority: none, or for a queue that of its process.
+/// Stands for no priority; for a queue, for that of its process.
 const NO_PRIORITY: u8 = u8::MAX;
+
+const MECHANISMS: [Mechanism; 3] = [Mechanism::Stop, Mechanism::Slice, Mechanism::ObserveOnly];
+const LEVELS: [PreemptLevel; 3] =
+    [PreemptLevel::BlockSubmission, PreemptLevel::Deactivate, PreemptLevel::Interrupt];
+
+/// The index of a value in a list of all values.
+fn number_of<T: PartialEq + Copy>(list: &[T; 3], value: T) -> u8 {
+    let found = list.iter().zip(0_u8..).find(|(known, _)| **known == value);
+    // PANIC: the lists have every value.
+    found.expect("a value of the list").1
+}
 
 written_as! {
     bool as u8: |value| u8::from(*value), |byte| (byte < 2).then_some(byte == 1), "0 or 1";
@@ -139,6 +156,10 @@ written_as! {
         "between 0 and 15, or 255";
     Option<u32> as u32: |value| value.unwrap_or(NO_DEVICE),
         |number| Some(Some(number).filter(|number| *number != NO_DEVICE)), "any number";
+    Mechanism as u8: |value| number_of(&MECHANISMS, *value),
+        |number| MECHANISMS.get(usize::from(number)).copied(), "between 0 and 2";
+    PreemptLevel as u8: |value| number_of(&LEVELS, *value),
+        |number| LEVELS.get(usize::from(number)).copied(), "between 0 and 2";
     QueueId as u64: |value| value.0, |number| Some(Self(number)), "any number";
     TaskId as u64: |value| value.0, |number| Some(Self(number)), "any number";
     DeviceId as u32: |value| value.0, |number| Some(Self(number)), "any number";
@@ -222,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_any_length_are_there_as_a_whole_or_refused() {
+    fn bytes_of_any_length_are_complete_or_refused() {
         assert_eq!(read::<Vec<u8>>(&[2, 0, 0, 0, 7, 8]), Ok(vec![7, 8]));
         let short = DecodeError::BodyLength { found: 5, wanted: 6 };
         assert_eq!(read::<Vec<u8>>(&[2, 0, 0, 0, 7]), Err(short));

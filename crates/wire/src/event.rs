@@ -1,4 +1,4 @@
-//! Something that happened, for clients that follow.
+//! Events, for clients that follow them.
 
 use gpreempt_core::priority::Priority;
 
@@ -6,33 +6,34 @@ use crate::process::Process;
 use crate::text::Text;
 
 codes! {
-    /// What happened.
+    /// The kind of an event.
     pub enum EventKind as u16, "between 1 and 17" {
-        /// A queue is to leave its device.
+        /// The scheduler preempts a queue.
         Preempt = 1 "preempt",
-        /// It has left. The duration is what that took.
+        /// The queue is off its device. The duration is how long the preempt took.
         Preempted = 2 "preempted",
-        /// A queue may come back. The duration is how long it was off.
+        /// The scheduler resumes a queue. The duration is how long it was off.
         Resume = 3 "resume",
-        /// It is back. The duration is what that took.
+        /// The queue may run. The duration is how long the resume took.
         Resumed = 4 "resumed",
-        /// It starved and runs above all others for a while. The duration is how long it waited.
+        /// A queue waited too long and runs above all others for a while. The duration is how long
+        /// it waited.
         Boost = 5 "boost",
-        /// It is idle and keeps its device, because its next request is near. The duration is how
-        /// long.
+        /// An idle queue stays active because its next request is expected soon. The duration is
+        /// how long.
         Linger = 6 "linger",
-        /// Hardware or driver did not do what they were told. The duration is how long until the
-        /// next try.
+        /// Hardware or driver did not carry out a command. The duration is the time until the next
+        /// try.
         Fault = 7 "fault",
         /// A process or a queue of it was found.
         Appeared = 8 "appeared",
         /// A process or a queue of it is gone.
         Vanished = 9 "vanished",
-        /// A process has other traits now.
+        /// The scheduling attributes of a process have changed.
         Changed = 10 "changed",
-        /// A process said that a request is coming. The duration is until its deadline.
+        /// A process announced a request. The duration is the time until its deadline.
         HintBegin = 11 "hint-begin",
-        /// A process said that its request is done.
+        /// A process announced the end of its request.
         HintEnd = 12 "hint-end",
         /// A queue has work.
         Active = 13 "active",
@@ -40,47 +41,47 @@ codes! {
         Idle = 14 "idle",
         /// A client suspended a process. The duration is the lease.
         Suspended = 15 "suspended",
-        /// A suspension is over: by command, or because its lease is.
+        /// A suspension ended, by command or with its lease.
         Released = 16 "released",
-        /// Another policy, or other parameters.
+        /// The policy or its parameters have changed.
         Policy = 17 "policy",
     }
 }
 
 record! {
-    /// Something that happened, and why.
+    /// An event, and its reason.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Event {
-        /// When, in nanoseconds of the machine's monotonic clock. A preempt or resume: when its
-        /// device was told.
+        /// The time, in nanoseconds of `CLOCK_MONOTONIC`. Of a preempt or resume: when the thread
+        /// of its device received the command.
         pub at_ns: u64,
-        /// How many events before this one were left out because the reader was slow.
+        /// How many events before this one were dropped because the reader was slow.
         pub dropped: u64,
-        /// The device, if it is about one. `u32::MAX` stands for none.
+        /// The device, if the event is about one. `u32::MAX` stands for none.
         pub device: Option<u32>,
-        /// What happened.
+        /// The kind of the event.
         pub kind: EventKind,
         /// The priority of the process or queue.
         pub priority: Option<Priority>; 1 zeros,
-        /// The process, if it is about one. [`Process::SENDER`] stands for none.
+        /// The process, if the event is about one. [`Process::SENDER`] stands for none.
         pub process: Option<Process>,
-        /// Which queue, as the daemon counts them from 1; 0 if it is about more than one.
+        /// The id of the queue; 0 if the event is about a whole process or device.
         pub queue: u64,
-        /// The process that caused it, if there is one.
+        /// The process that caused the event, if there is one.
         pub by_process: Option<Process>,
-        /// The queue that caused it; 0 for none.
+        /// The queue that caused the event; 0 for none.
         pub by_queue: u64,
-        /// How long something took or will take, as the kind says; 0 if it does not.
+        /// The duration that the kind describes; 0 for none.
         pub duration_ns: u64,
-        /// The process's name.
+        /// The name of the process.
         pub name: Text<16>,
-        /// Why, in a sentence.
+        /// The reason, as a sentence.
         pub reason: Text<160>,
     }
 }
 
 impl Event {
-    /// An event that is about nothing in particular, to begin with.
+    /// An event without device, process or queue.
     pub const fn new(at_ns: u64, kind: EventKind) -> Self {
         Self {
             at_ns,

@@ -1,6 +1,6 @@
 //! The macros that define messages.
 //!
-//! A message is listed once, with its number and its fields in the order of their bytes:
+//! A message is defined once, with its number and its fields in the order of their bytes:
 //!
 //! ```text
 //! messages! {
@@ -12,32 +12,12 @@
 //! }
 //! ```
 //!
-//! `messages!` makes the enum, its [`Body`](crate::message::Body), the names and the list of all
-//! kinds. `record!` does the same for a struct with a place in a message, `codes!` for an enum
-//! that is a number there. Every body has exactly one encoding: reserved bytes are zero, and a
-//! decoder refuses what its encoder would not write.
+//! `messages!` defines the enum, its [`Body`](crate::message::Body), the names and the list of all
+//! kinds. `record!` does the same for a struct inside of a message, `codes!` for an enum that is
+//! encoded as a number. Every body has exactly one encoding: reserved bytes are zero, and a decoder
+//! refuses what its encoder would not write.
 
-/// A field that converts to and from a `#[repr(C)]` layout.
-macro_rules! field_by_layout {
-    ($type:ty, $layout:ty) => {
-        impl crate::codec::Field for $type {
-            const BYTES: usize = size_of::<$layout>();
-
-            fn put(&self, body: &mut Vec<u8>) {
-                body.extend_from_slice(zerocopy::IntoBytes::as_bytes(&self.to_layout()));
-            }
-
-            fn take(
-                _name: &'static str,
-                reader: &mut crate::codec::Reader<'_>,
-            ) -> Result<Self, crate::decode_error::DecodeError> {
-                Self::from_layout(&reader.layout::<$layout>()?)
-            }
-        }
-    };
-}
-
-/// An enum that is a number in a message: the numbers' type, the rule for the error, and each
+/// An enum that is encoded as a number: the type of the numbers, the rule for the error, and each
 /// variant once with its number, and its name if it has one.
 macro_rules! codes {
     (
@@ -54,7 +34,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// Its name in listings: one word.
+            /// The name in listings: one word.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -75,10 +55,10 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// Every one, in the order of their numbers.
+            /// All variants, in the order of their numbers.
             pub const ALL: [Self; [$($code),+].len()] = [$(Self::$variant),+];
 
-            /// The number that stands for it in messages.
+            /// The number in messages.
             pub const fn number(self) -> $number {
                 match self {
                     $(Self::$variant => $code,)+
@@ -96,17 +76,17 @@ macro_rules! codes {
             fn take(
                 name: &'static str,
                 reader: &mut crate::codec::Reader<'_>,
-            ) -> Result<Self, crate::decode_error::DecodeError> {
+            ) -> Result<Self, crate::message::DecodeError> {
                 match <$number as crate::codec::Field>::take(name, reader)? {
                     $($code => Ok(Self::$variant),)+
-                    _ => Err(crate::decode_error::DecodeError::field(name, $rule)),
+                    _ => Err(crate::message::DecodeError::field(name, $rule)),
                 }
             }
         }
     };
 }
 
-/// A struct with a place in a message: each field once, in the order of the bytes.
+/// A struct inside of a message: each field once, in the order of the bytes.
 macro_rules! record {
     (
         $(#[$attribute:meta])*
@@ -133,7 +113,7 @@ macro_rules! record {
             fn take(
                 _name: &'static str,
                 reader: &mut crate::codec::Reader<'_>,
-            ) -> Result<Self, crate::decode_error::DecodeError> {
+            ) -> Result<Self, crate::message::DecodeError> {
                 $(
                     let $field = <$type as crate::codec::Field>::take(stringify!($field), reader)?;
                     $(reader.zeros($zeros)?;)?
@@ -144,8 +124,8 @@ macro_rules! record {
     };
 }
 
-/// Everything that goes in one direction of a protocol: each message once, with its number and its
-/// fields in the order of their bytes. `from N` is the smallest number a request may have.
+/// The messages of one direction of a protocol: each once, with its number and its fields in the
+/// order of their bytes. `from N` is the smallest number a request may have.
 macro_rules! messages {
     (
         $(#[$attribute:meta])*
@@ -169,7 +149,7 @@ macro_rules! messages {
             /// The number and the name of every message.
             pub const KINDS: &[(u16, &str)] = &[$(($kind, stringify!($message))),+];
 
-            /// Its name, in logs and in documents.
+            /// The name, in logs and in documents.
             pub const fn name(&self) -> &'static str {
                 match self {
                     $(Self::$message { .. } => stringify!($message),)+
@@ -178,7 +158,7 @@ macro_rules! messages {
         }
 
         impl crate::message::Body for $name {
-            const PROTOCOL: crate::header::Protocol = $protocol;
+            const PROTOCOL: crate::message::Protocol = $protocol;
             const REQUEST_MIN: u64 = $min;
 
             fn kind(&self) -> u16 {
@@ -204,7 +184,7 @@ macro_rules! messages {
             fn from_bytes(
                 kind: u16,
                 bytes: &[u8],
-            ) -> Result<Self, crate::decode_error::DecodeError> {
+            ) -> Result<Self, crate::message::DecodeError> {
                 use crate::codec::{Field, Reader};
                 match kind {
                     $($kind => {
@@ -223,7 +203,7 @@ macro_rules! messages {
                         reader.finish()?;
                         Ok(Self::$message $({ $($field),+ })? $(($value))?)
                     })+
-                    unknown => Err(crate::decode_error::DecodeError::Kind(unknown)),
+                    unknown => Err(crate::message::DecodeError::Kind(unknown)),
                 }
             }
         }

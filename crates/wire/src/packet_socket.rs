@@ -1,4 +1,4 @@
-//! Packets and file descriptors on Unix sockets: what every protocol of ours is carried by.
+//! Packets and file descriptors on Unix sockets, which carry all three protocols.
 //!
 //! The sockets are of type `SOCK_SEQPACKET`, so one packet is sent and received as a whole.
 
@@ -16,18 +16,12 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-/// A socket that is not connected.
-///
-/// # Errors
-/// If the process has no descriptors left.
+/// A socket that is not connected yet.
 pub fn new_socket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// A socket that is connected to the listener at `path`.
-///
-/// # Errors
-/// If no program listens there.
 pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = new_socket()?;
     let address = SocketAddrUnix::new(path)?;
@@ -35,18 +29,12 @@ pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Sends a packet with up to two files if there is room.
-///
-/// # Errors
-/// `AGAIN` if there is no room.
+/// Sends a packet with up to two files; `AGAIN` if there is no room.
 pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     send_with(socket, packet, files, SendFlags::DONTWAIT)
 }
 
 /// Sends a packet with up to two files, and waits for room.
-///
-/// # Errors
-/// If the other side is gone.
 pub fn send_blocking(
     socket: impl AsFd,
     packet: &[u8],
@@ -73,7 +61,7 @@ fn send_with(
 /// A packet that was received.
 #[derive(Debug)]
 pub struct Received {
-    /// How much of the buffer it has. None is the end of the connection.
+    /// The length of the packet in the buffer. 0 is the end of the connection.
     pub bytes: usize,
     /// The files that came with it.
     pub files: Vec<OwnedFd>,
@@ -81,10 +69,7 @@ pub struct Received {
     pub is_cut: bool,
 }
 
-/// Receives a packet if there is one, with up to two files.
-///
-/// # Errors
-/// `AGAIN` if there is none.
+/// Receives a packet with up to two files; `AGAIN` if there is none.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -100,17 +85,14 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> 
     Ok(Received { bytes: received.bytes, files, is_cut })
 }
 
-/// Receives a packet if there is one; the kernel closes files that come with it. Returns the length
-/// of the packet, which may be longer than the buffer. 0 is the end of the connection.
-///
-/// # Errors
-/// `AGAIN` if there is none.
+/// Receives a packet; `AGAIN` if there is none. The kernel closes files that come with it. Returns
+/// the length of the packet, which may exceed the buffer. 0 is the end of the connection.
 pub fn receive_bytes(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     retry(|| rustix::net::recv(&socket, &mut *buffer, flags)).map(|(_, bytes)| bytes)
 }
 
-/// Waits until the socket can be read or written, at most until the deadline. False: it cannot.
+/// Waits until the socket can be read or written. False if the deadline came first.
 pub(crate) fn wait(
     socket: impl AsFd,
     flags: PollFlags,
@@ -118,7 +100,7 @@ pub(crate) fn wait(
 ) -> Result<bool, Errno> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A wait that is too long for the kernel is one without end.
+        // A wait that is too long for the kernel has no end.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut [PollFd::new(&socket, flags)], left.as_ref()) {
             Ok(count) => return Ok(count > 0),
@@ -151,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_keep_their_borders_and_carry_files() {
+    fn packets_are_received_whole_and_carry_files() {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::SEQPACKET;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();

@@ -1,27 +1,22 @@
-//! Queues by their numbers: what is known of them, and several of them at once.
+//! Queues by their ids: the state of one, and lists of several.
 
 use std::num::NonZeroU32;
 
 use gpreempt_core::priority::Priority;
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::codec::{Field, Reader};
-use crate::decode_error::{DecodeError, check_zero};
-use crate::header::BODY_BYTES_MAX;
+use crate::message::{BODY_BYTES_MAX, DecodeError};
 use crate::text::Text;
 
 /// Most queues that one request can name.
 pub const QUEUE_IDS_MAX: usize = 256;
 /// Most queues in one reply.
-pub const QUEUE_RECORDS_MAX: usize = (BODY_BYTES_MAX - PAGE_BYTES) / RECORD_BYTES;
+pub const QUEUE_RECORDS_MAX: usize = (BODY_BYTES_MAX - QueueList::BYTES) / QueueRecord::BYTES;
 
-const RECORD_BYTES: usize = size_of::<RecordLayout>();
-const PAGE_BYTES: usize = size_of::<PageLayout>();
-const _: () = assert!(RECORD_BYTES == 80 && PAGE_BYTES == 8 && QUEUE_RECORDS_MAX == 50);
+const _: () = assert!(QUEUE_RECORDS_MAX == 50);
 
 codes! {
-    /// What kind of device a queue is on.
+    /// The kind of device that a queue is on.
     pub enum DeviceKind as u8, "between 0 and 3" {
         /// One that this version has no number for.
         Other = 0,
@@ -35,7 +30,7 @@ codes! {
 }
 
 impl DeviceKind {
-    /// The kind of that name, as the service calls its devices.
+    /// The kind of that name, as snapshots have it.
     pub fn named(name: &str) -> Self {
         match name {
             "nvidia" => Self::Nvidia,
@@ -47,29 +42,26 @@ impl DeviceKind {
 }
 
 codes! {
-    /// How deep a suspension has to reach.
+    /// The least level at which a suspension has to take a queue off its device.
     pub enum StopDepth as u8, "0, 2 or 3" {
-        /// As deep as the device can.
+        /// The highest level of the device.
         Any = 0,
-        /// Level 2: no more fetching; the running kernel ends.
+        /// Level 2: the device fetches no more; the running kernel finishes.
         Deactivate = 2,
-        /// Level 3: the running kernel is saved in the middle.
+        /// Level 3: the running kernel is saved before it has finished.
         Interrupt = 3,
     }
 }
 
-/// Some queues, each once, in the order of their numbers.
+/// Ids of queues, each once, ascending.
 ///
 /// # Invariants
 /// There are 1 to 256, ascending, and none of them is 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueIds(Vec<u64>);
 
-/// Their place in a request: the first `count`, then zeros.
-type IdsLayout = [U64; QUEUE_IDS_MAX];
-
 impl QueueIds {
-    /// Those queues. Nothing if there are none or more than 256, or one has the number 0.
+    /// Those ids. None if there are none or more than 256, or one is 0.
     pub fn new(ids: &[u64]) -> Option<Self> {
         let mut ids = ids.to_vec();
         ids.sort_unstable();
@@ -78,159 +70,142 @@ impl QueueIds {
         is_good.then_some(Self(ids))
     }
 
-    /// Their numbers.
+    /// The ids.
     pub fn as_slice(&self) -> &[u64] {
         &self.0
     }
 
-    fn places(&self) -> (U32, IdsLayout) {
-        let mut places = [U64::ZERO; QUEUE_IDS_MAX];
-        for (place, id) in places.iter_mut().zip(&self.0) {
-            *place = U64::new(*id);
-        }
+    /// In a message the count is apart from the ids, which are followed by zeros.
+    fn count(&self) -> u32 {
         // PANIC: there are at most 256.
-        let count = u32::try_from(self.0.len()).expect("a small number");
-        (U32::new(count), places)
+        u32::try_from(self.0.len()).expect("at most 256 ids")
     }
 
-    fn from_places(count: U32, places: &IdsLayout) -> Result<Self, DecodeError> {
-        let bad = DecodeError::field("queues", "1 to 256 numbers, ascending, then zeros");
-        let count = usize::try_from(count.get()).map_err(|_| bad)?;
-        let (ids, rest) = places.split_at_checked(count).ok_or(bad)?;
-        let ids: Vec<u64> = ids.iter().map(|id| id.get()).collect();
-        let ascends = ids.windows(2).all(|pair| pair[0] < pair[1]);
-        let is_good = ascends && ids.first().is_some_and(|first| *first != 0);
-        if is_good && rest.iter().all(|id| id.get() == 0) { Ok(Self(ids)) } else { Err(bad) }
-    }
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct QueuesLayout {
-    count: U32,
-    reserved: [u8; 4],
-    ids: IdsLayout,
-}
-
-impl QueueIds {
-    fn to_layout(&self) -> QueuesLayout {
-        let (count, ids) = self.places();
-        QueuesLayout { count, reserved: [0; 4], ids }
+    fn put_ids(&self, body: &mut Vec<u8>) {
+        for id in self.0.iter().chain(std::iter::repeat(&0)).take(QUEUE_IDS_MAX) {
+            id.put(body);
+        }
     }
 
-    fn from_layout(layout: &QueuesLayout) -> Result<Self, DecodeError> {
-        check_zero(&layout.reserved)?;
-        Self::from_places(layout.count, &layout.ids)
+    fn take_ids(count: u32, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let bad = DecodeError::field("queues", "1 to 256 ids, ascending, then zeros");
+        let mut ids = Vec::with_capacity(QUEUE_IDS_MAX);
+        for _ in 0..QUEUE_IDS_MAX {
+            ids.push(u64::take("queues", reader)?);
+        }
+        let count = usize::try_from(count).map_err(|_| bad)?;
+        let (used, free) = ids.split_at_checked(count).ok_or(bad)?;
+        let ascends = used.windows(2).all(|pair| pair[0] < pair[1]);
+        let is_good = ascends && used.first().is_some_and(|first| *first != 0);
+        let is_good = is_good && free.iter().all(|id| *id == 0);
+        ids.truncate(count);
+        if is_good { Ok(Self(ids)) } else { Err(bad) }
     }
 }
 
-field_by_layout!(QueueIds, QueuesLayout);
+impl Field for QueueIds {
+    const BYTES: usize = 8 + 8 * QUEUE_IDS_MAX;
 
-/// Which queues to take off their devices, and how.
+    fn put(&self, body: &mut Vec<u8>) {
+        self.count().put(body);
+        0_u32.put(body);
+        self.put_ids(body);
+    }
+
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let count = u32::take("count", reader)?;
+        reader.zeros(4)?;
+        Self::take_ids(count, reader)
+    }
+}
+
+/// Which queues to suspend, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueStop {
     /// The queues.
     pub queues: QueueIds,
     /// How long each may continue while it has work, in microseconds.
     pub grace_us: u32,
-    /// After how many milliseconds they run again by themselves.
+    /// The queues are resumed after this many milliseconds.
     pub lease_ms: NonZeroU32,
-    /// How deep it has to reach.
+    /// The least level of the suspension.
     pub depth: StopDepth,
 }
 
-/// The count is apart from the numbers that it counts.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct StopLayout {
-    count: U32,
-    grace_us: U32,
-    lease_ms: U32,
-    depth: u8,
-    reserved: [u8; 3],
-    ids: IdsLayout,
-}
+impl Field for QueueStop {
+    const BYTES: usize = 16 + 8 * QUEUE_IDS_MAX;
 
-impl QueueStop {
-    fn to_layout(&self) -> StopLayout {
-        let (count, ids) = self.queues.places();
-        let (grace_us, lease_ms) = (U32::new(self.grace_us), U32::new(self.lease_ms.get()));
-        let depth = self.depth.number();
-        StopLayout { count, grace_us, lease_ms, depth, reserved: [0; 3], ids }
+    fn put(&self, body: &mut Vec<u8>) {
+        self.queues.count().put(body);
+        self.grace_us.put(body);
+        self.lease_ms.put(body);
+        self.depth.put(body);
+        body.extend_from_slice(&[0; 3]);
+        self.queues.put_ids(body);
     }
 
-    fn from_layout(layout: &StopLayout) -> Result<Self, DecodeError> {
-        check_zero(&layout.reserved)?;
-        let lease_ms = NonZeroU32::new(layout.lease_ms.get());
-        let depth = StopDepth::ALL.into_iter().find(|depth| depth.number() == layout.depth);
-        Ok(Self {
-            queues: QueueIds::from_places(layout.count, &layout.ids)?,
-            grace_us: layout.grace_us.get(),
-            lease_ms: lease_ms.ok_or(DecodeError::field("lease_ms", "at least 1"))?,
-            depth: depth.ok_or(DecodeError::field("depth", "0, 2 or 3"))?,
-        })
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let count = u32::take("count", reader)?;
+        let grace_us = u32::take("grace_us", reader)?;
+        let lease_ms = NonZeroU32::take("lease_ms", reader)?;
+        let depth = StopDepth::take("depth", reader)?;
+        reader.zeros(3)?;
+        Ok(Self { queues: QueueIds::take_ids(count, reader)?, grace_us, lease_ms, depth })
     }
 }
 
-field_by_layout!(QueueStop, StopLayout);
-
-/// One queue as it is now.
+/// The state of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRecord {
-    /// Its number in this daemon.
+    /// The id of the queue in this daemon.
     pub id: u64,
-    /// Its number on its device; 0 if it has none.
+    /// The number of the queue on its device; 0 if it has none.
     pub native: u64,
-    /// When its process started, in clock ticks since boot.
+    /// When the process of the queue started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Work that waits in its ring.
+    /// Packets in the ring that the device has not fetched.
     pub pending: u64,
-    /// Time it had its device so far.
+    /// Time that the queue has run on its device.
     pub ran_us: u64,
-    /// Times it was preempted so far.
+    /// How often the queue was preempted.
     pub preempts: u64,
-    /// Its process.
+    /// The process of the queue.
     pub pid: u32,
-    /// Whose process that is.
+    /// The user of the process.
     pub uid: u32,
-    /// The number of its device in this daemon.
+    /// The number of the device in this daemon.
     pub device: u32,
     /// The priority in force.
     pub priority: Priority,
-    /// How deep a preempt reaches on its device: 1 to 3.
+    /// The level at which the device preempts: 1 to 3.
     pub level: u8,
-    /// What kind of device that is.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// Whether it may run.
+    /// Whether the queue may run.
     pub is_on: bool,
-    /// Whether it has work.
+    /// Whether the queue has work.
     pub is_active: bool,
-    /// Whether somebody suspended it or its process.
+    /// Whether the queue or its process is suspended.
     pub is_suspended: bool,
-    /// Whether its priority is its own and not its process's.
+    /// Whether the priority is the queue's own and not that of its process.
     pub has_own_priority: bool,
-    /// Whether the session that asks suspended it.
+    /// Whether the session that asks suspended the queue.
     pub is_suspended_by_asker: bool,
-    /// Its process's name.
+    /// The name of the process.
     pub name: Text<16>,
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RecordLayout {
-    numbers: [U64; 6],
-    pid: U32,
-    uid: U32,
-    device: U32,
-    priority: u8,
-    level: u8,
-    kind: u8,
-    flags: u8,
-    name: [u8; 16],
-}
+impl Field for QueueRecord {
+    const BYTES: usize = 80;
 
-impl QueueRecord {
-    fn to_layout(self) -> RecordLayout {
+    fn put(&self, body: &mut Vec<u8>) {
+        let long =
+            [self.id, self.native, self.start_ticks, self.pending, self.ran_us, self.preempts];
+        long.iter().for_each(|number| number.put(body));
+        [self.pid, self.uid, self.device].iter().for_each(|number| number.put(body));
+        self.priority.put(body);
+        self.level.put(body);
+        self.kind.put(body);
         let flags = [
             self.is_on,
             self.is_active,
@@ -238,30 +213,34 @@ impl QueueRecord {
             self.has_own_priority,
             self.is_suspended_by_asker,
         ];
-        let numbers =
-            [self.id, self.native, self.start_ticks, self.pending, self.ran_us, self.preempts];
-        RecordLayout {
-            numbers: numbers.map(U64::new),
-            pid: U32::new(self.pid),
-            uid: U32::new(self.uid),
-            device: U32::new(self.device),
-            priority: self.priority.level(),
-            level: self.level,
-            kind: self.kind.number(),
-            flags: flags.iter().zip(0..).map(|(is_set, bit)| u8::from(*is_set) << bit).sum(),
-            name: self.name.to_bytes(),
-        }
+        let flags: u8 = flags.iter().zip(0..).map(|(is_set, bit)| u8::from(*is_set) << bit).sum();
+        flags.put(body);
+        self.name.put(body);
     }
 
-    fn from_layout(layout: &RecordLayout) -> Result<Self, DecodeError> {
-        let [id, native, start_ticks, pending, ran_us, preempts] = layout.numbers.map(U64::get);
-        if layout.flags >= 1 << 5 {
+    fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut long = [0; 6];
+        for number in &mut long {
+            *number = u64::take("number", reader)?;
+        }
+        let [id, native, start_ticks, pending, ran_us, preempts] = long;
+        let mut short = [0; 3];
+        for number in &mut short {
+            *number = u32::take("number", reader)?;
+        }
+        let [pid, uid, device] = short;
+        let priority = Priority::take("priority", reader)?;
+        let level = u8::take("level", reader)?;
+        if !(1..=3).contains(&level) {
+            return Err(DecodeError::field("level", "1, 2 or 3"));
+        }
+        let kind = DeviceKind::take("device kind", reader)?;
+        let flags = u8::take("flags", reader)?;
+        if flags >= 1 << 5 {
             return Err(DecodeError::field("flags", "made of the five lowest bits"));
         }
-        let has = |bit: u8| layout.flags & (1 << bit) != 0;
-        let kind = DeviceKind::ALL.into_iter().find(|kind| kind.number() == layout.kind);
-        let level = Some(layout.level).filter(|level| (1..=3).contains(level));
-        let priority = Priority::new(layout.priority);
+        let has = |bit: u8| flags & (1 << bit) != 0;
+        let name = Text::take("name", reader)?;
         Ok(Self {
             id,
             native,
@@ -269,18 +248,18 @@ impl QueueRecord {
             pending,
             ran_us,
             preempts,
-            pid: layout.pid.get(),
-            uid: layout.uid.get(),
-            device: layout.device.get(),
-            priority: priority.ok_or(DecodeError::field("priority", "between 0 and 15"))?,
-            level: level.ok_or(DecodeError::field("level", "1, 2 or 3"))?,
-            kind: kind.ok_or(DecodeError::field("device kind", "between 0 and 3"))?,
+            pid,
+            uid,
+            device,
+            priority,
+            level,
+            kind,
             is_on: has(0),
             is_active: has(1),
             is_suspended: has(2),
             has_own_priority: has(3),
             is_suspended_by_asker: has(4),
-            name: Text::from_bytes("name", layout.name)?,
+            name,
         })
     }
 }
@@ -293,13 +272,6 @@ impl QueueRecord {
 pub struct QueueList {
     records: Vec<QueueRecord>,
     has_more: bool,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PageLayout {
-    has_more: u8,
-    reserved: [u8; 7],
 }
 
 impl QueueList {
@@ -315,52 +287,35 @@ impl QueueList {
         &self.records
     }
 
-    /// Whether there are more: ask for those after the last one.
+    /// Whether there are more queues with greater ids than the last one.
     pub const fn has_more(&self) -> bool {
         self.has_more
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let page = PageLayout { has_more: u8::from(self.has_more), reserved: [0; 7] };
-        let mut bytes = page.as_bytes().to_vec();
-        for record in &self.records {
-            bytes.extend_from_slice(record.to_layout().as_bytes());
-        }
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let whole = bytes.len().saturating_sub(PAGE_BYTES).div_ceil(RECORD_BYTES);
-        let wanted = PAGE_BYTES + whole.min(QUEUE_RECORDS_MAX) * RECORD_BYTES;
-        if bytes.len() != wanted {
-            return Err(DecodeError::BodyLength { found: bytes.len(), wanted });
-        }
-        let (page, rest) = PageLayout::read_from_prefix(bytes)
-            .map_err(|_| DecodeError::BodyLength { found: bytes.len(), wanted })?;
-        check_zero(&page.reserved)?;
-        if page.has_more > 1 {
-            return Err(DecodeError::field("more", "0 or 1"));
-        }
-        let record = |bytes: &[u8]| {
-            let layout = RecordLayout::read_from_bytes(bytes);
-            let wanted = DecodeError::BodyLength { found: bytes.len(), wanted: RECORD_BYTES };
-            QueueRecord::from_layout(&layout.map_err(|_| wanted)?)
-        };
-        let records = rest.chunks(RECORD_BYTES).map(record).collect::<Result<_, _>>()?;
-        Ok(Self { records, has_more: page.has_more == 1 })
     }
 }
 
 impl Field for QueueList {
-    const BYTES: usize = PAGE_BYTES;
+    const BYTES: usize = 8;
     const IS_OPEN: bool = true;
 
     fn put(&self, body: &mut Vec<u8>) {
-        body.extend_from_slice(&self.to_bytes());
+        self.has_more.put(body);
+        body.extend_from_slice(&[0; 7]);
+        self.records.iter().for_each(|record| record.put(body));
     }
 
     fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Self::from_bytes(reader.rest())
+        let has_more = bool::take("more", reader)?;
+        reader.zeros(7)?;
+        let mut records = Vec::new();
+        while !reader.is_empty() {
+            if records.len() == QUEUE_RECORDS_MAX {
+                return Err(DecodeError::field("queues", "at most 50"));
+            }
+            let bytes = reader.bytes(QueueRecord::BYTES)?;
+            let record = &mut Reader::new(bytes, QueueRecord::BYTES, false)?;
+            records.push(QueueRecord::take("queue", record)?);
+        }
+        Ok(Self { records, has_more })
     }
 }
 
@@ -369,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_put_in_order_and_named_once() {
+    fn ids_are_sorted_and_listed_once() {
         let ids = QueueIds::new(&[9, 3, 9, 4]).unwrap();
         assert_eq!(ids.as_slice(), [3, 4, 9]);
         assert_eq!(QueueIds::new(&[]), None);
@@ -381,16 +336,18 @@ mod tests {
 
     #[test]
     fn a_list_says_whether_there_is_more() {
-        let record = |id| QueueRecord { id, ..blank() };
+        let mut blank = [0; QueueRecord::BYTES];
+        blank[61] = 3;
+        let mut reader = Reader::new(&blank, blank.len(), false).unwrap();
+        let blank = QueueRecord::take("queue", &mut reader).unwrap();
+        let record = |id| QueueRecord { id, ..blank };
         let list = QueueList::new((1..=51).map(record));
         assert_eq!((list.records().len(), list.has_more()), (50, true));
-        assert!(list.to_bytes().len() <= BODY_BYTES_MAX);
-        assert_eq!(QueueList::from_bytes(&list.to_bytes()), Ok(list));
+        let mut bytes = Vec::new();
+        list.put(&mut bytes);
+        assert!(bytes.len() <= BODY_BYTES_MAX);
+        let mut reader = Reader::new(&bytes, QueueList::BYTES, true).unwrap();
+        assert_eq!(QueueList::take("list", &mut reader), Ok(list));
         assert!(!QueueList::new((1..=50).map(record)).has_more());
-    }
-
-    fn blank() -> QueueRecord {
-        let layout = RecordLayout { level: 3, ..zerocopy::FromZeros::new_zeroed() };
-        QueueRecord::from_layout(&layout).unwrap()
     }
 }

@@ -1,107 +1,119 @@
-//! What a client asks of the daemon.
+//! Requests of clients to the daemon.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
 use gpreempt_core::priority::Priority;
 
-use crate::header::DAEMON;
+use crate::message::DAEMON;
 use crate::policy::PolicySettings;
-use crate::process::Process;
+use crate::process::{Process, SchedAttrChange};
 use crate::queue::{QueueIds, QueueStop};
-use crate::role::Role;
 use crate::text::Text;
-use crate::traits::TraitsChange;
+
+codes! {
+    /// The kind of program that connects. It grants no rights; the daemon expects less traffic of
+    /// some than of others.
+    pub enum Role as u8, "1, 2 or 3" {
+        /// A command that a person or a script runs.
+        Command = 1,
+        /// A library in a process that uses devices and gives hints.
+        Agent = 2,
+        /// A program that observes for a long time: `top`, a log of events, metrics.
+        Monitor = 3,
+    }
+}
 
 // 14 and 15 are reserved: earlier releases sent hints with them instead of the hint page.
 messages! {
-    /// What a client asks for.
+    /// A request to the daemon.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum Request of DAEMON, from 0 {
         /// The first message of every session, and only that. Answered with `Ok`. The same in
         /// every version of the protocol.
         1 = Hello {
-            /// What the client is.
+            /// The kind of program.
             role: Role; 7 zeros,
-            /// What it is called, for the daemon's log.
+            /// The name of the program, for the daemon's log.
             program: Text<32>,
         },
-        /// Whether the daemon answers. Answered with `Ok`.
+        /// Asks whether the daemon answers. Answered with `Ok`.
         2 = Ping,
-        /// These traits are for a process and its children as soon as they use a device. Answered
+        /// Sets the attributes of a process and its children as soon as they use a device. Answered
         /// with `Ok`.
         3 = Register {
             /// The process.
             process: Process,
-            /// Its new traits.
-            change: TraitsChange,
+            /// Its new attributes.
+            change: SchedAttrChange,
         },
-        /// A process has other traits from now on. Answered with `Ok`.
+        /// Changes the attributes of a process. Answered with `Ok`.
         4 = Set {
             /// The process.
             process: Process,
-            /// Its new traits.
-            change: TraitsChange,
+            /// Its new attributes.
+            change: SchedAttrChange,
         },
-        /// Take a process off its devices, for so long at the most. Answered with `Ok`.
+        /// Suspends a process for the time of a lease. Answered with `Ok`.
         5 = Suspend {
             /// The process.
             process: Process,
-            /// After how many milliseconds it runs again by itself.
+            /// The process is resumed after this many milliseconds.
             lease_ms: NonZeroU32; 4 zeros,
         },
-        /// End a suspension. Answered with `Ok`.
+        /// Ends a suspension. Answered with `Ok`.
         6 = Resume {
             /// The process.
             process: Process,
         },
-        /// End every suspension. Answered with `Ok`.
+        /// Ends every suspension. Answered with `Ok`.
         7 = ResumeAll,
-        /// Restore a process and leave it alone from now on. Answered with `Ok`.
+        /// Restores a process and stops scheduling it. Answered with `Ok`.
         8 = Detach {
             /// The process.
             process: Process,
         },
-        /// Which policy is in force. Answered with `Policy`.
+        /// Reads the policy in force. Answered with `Policy`.
         9 = PolicyRead,
-        /// Change the policy. Answered with `Policy`, as it is then.
+        /// Changes the policy. Answered with `Policy`, as it is then.
         10 = PolicySet(settings: PolicySettings),
-        /// The whole state of the daemon, as JSON. Answered with `Snapshot`, in pieces.
+        /// Reads the state of the daemon as JSON. Answered with `Snapshot`, in pieces.
         11 = Snapshot,
-        /// Events from now on. Answered with `Ok`, then an `Event` for each, without end.
+        /// Subscribes to events. Answered with `Ok`, then an `Event` for each, without end.
         12 = Follow,
-        /// Events for a while. Answered with `Ok`, then an `Event` for each, then `End`.
+        /// Subscribes to events for a while. Answered with `Ok`, then an `Event` for each, then
+        /// `End`.
         13 = Trace {
-            /// For how long.
+            /// How many seconds.
             seconds: NonZeroU16; 6 zeros,
         },
-        /// A page to give hints with. Answered with `Page` and a descriptor.
+        /// Opens a hint page. Answered with `Page` and a descriptor.
         16 = OpenPage,
-        /// Something changed on the page. Not answered, and its number is 0.
+        /// Wakes the daemon because the hint page has changed. Not answered; its number is 0.
         17 = Wake,
-        /// The queues after that number, in order; all of them after 0. Answered with `Queues`.
+        /// Lists the queues with greater ids, in order; all of them after 0. Answered with
+        /// `Queues`.
         18 = ListQueues {
-            /// After which.
+            /// The id after which the list begins.
             after: u64,
         },
-        /// One queue. Answered with `Queues`.
+        /// Reads one queue. Answered with `Queues`.
         19 = ReadQueue {
-            /// Its number.
+            /// The id of the queue.
             queue: u64,
         },
-        /// Take queues off their devices, all or none, for as long as this session lasts, and no
-        /// longer than the lease. Answered with `Ok`, before they are off.
+        /// Suspends queues, all or none, until the session ends and no longer than the lease.
+        /// Answered with `Ok`, before they are off.
         20 = SuspendQueues(stop: QueueStop),
-        /// End suspensions of queues by this session, all or none. Answered with `Ok`.
+        /// Ends suspensions of queues by this session, all or none. Answered with `Ok`.
         21 = ResumeQueues {
-            /// Their numbers.
+            /// The ids of the queues.
             queues: QueueIds,
         },
-        /// A queue has a priority of its own from now on, or again its process's. Answered with
-        /// `Ok`.
+        /// Gives a queue a priority of its own, or removes it. Answered with `Ok`.
         22 = SetQueue {
-            /// Its number.
+            /// The id of the queue.
             queue: u64,
-            /// The priority, or none for its process's.
+            /// The priority; none for that of the process.
             priority: Option<Priority>; 7 zeros,
         },
     }

@@ -1,9 +1,9 @@
-//! Memory that two processes share: a sealed memfd, mapped.
+//! Memory that two processes share: a mapped memfd of sealed size.
 //!
 //! Each side may change it at any time, to anything. All accesses are atomic, so a change by the
 //! other side is never a data race, only an unexpected number. The size of the file is sealed, so
 //! it cannot shrink under the mapping.
-#![expect(unsafe_code, reason = "a mapping is memory that the compiler knows nothing of")]
+#![expect(unsafe_code, reason = "a mapping is memory that the compiler does not know")]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -18,11 +18,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::emulator::ring_page::RingHead;
 use crate::hint_page::HintPage;
 
-/// The beginning of shared memory, as a type.
+/// The type of the beginning of shared memory.
 ///
 /// # Safety
-/// It consists of atomics only, so that any bits are a value and another process may write to it
-/// meanwhile. Its size is a multiple of 8, and its alignment divides 4096.
+/// The type consists of atomics only, so that any bits are a value and another process may write
+/// to it meanwhile. Its size is a multiple of 8, and its alignment divides 4096.
 pub(crate) unsafe trait SharedHead {}
 
 // SAFETY: it is `repr(C)` and made of atomics; it has 4096 bytes and is aligned to 64.
@@ -30,7 +30,7 @@ unsafe impl SharedHead for HintPage {}
 // SAFETY: it is `repr(C)` and made of atomics; it has 4096 bytes and is aligned to 64.
 unsafe impl SharedHead for RingHead {}
 
-/// Shared memory that is mapped, until this is dropped: a head, then words of 64 bits.
+/// Mapped shared memory: a head, then words of 64 bits. Dropping it unmaps the memory.
 ///
 /// # Invariants
 /// The pointer is that of a shared mapping of `bytes` bytes, which are at least those of the head
@@ -57,12 +57,12 @@ pub(crate) enum SharedMemoryError {
     NotSealed,
 }
 
-// Together these fix the size for ever: touching a page of a file that was made shorter would kill
-// the process that touches it.
+// Together these fix the size for ever: an access to a page of a file that was truncated would kill
+// the process.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl<T: SharedHead> SharedMemory<T> {
-    /// New memory full of zeros, and the file to hand to the other side.
+    /// New memory full of zeros, and its file for the other side.
     pub(crate) fn create(name: &str, bytes: usize) -> Result<(Self, OwnedFd), SharedMemoryError> {
         let file = create_file(name)?;
         ftruncate(&file, u64::try_from(bytes).map_err(|_| Errno::FBIG)?)?;
@@ -70,13 +70,13 @@ impl<T: SharedHead> SharedMemory<T> {
         Ok((Self::open(&file, bytes, Access::ReadWrite)?, file))
     }
 
-    /// The memory behind a file that came from the other side, which has exactly that size.
+    /// The memory of a received file, which has exactly that size.
     pub(crate) fn open(
         file: impl AsFd,
         bytes: usize,
         access: Access,
     ) -> Result<Self, SharedMemoryError> {
-        // A file that knows no seals has none.
+        // A file that does not support seals has none.
         let seals = fcntl_get_seals(&file).map_err(|_| SharedMemoryError::NotSealed)?;
         let has_size = usize::try_from(fstat(&file)?.st_size) == Ok(bytes);
         let has_head = bytes >= size_of::<T>() && bytes.is_multiple_of(8);
@@ -116,7 +116,7 @@ impl<T: SharedHead> SharedMemory<T> {
 
 fn create_file(name: &str) -> Result<OwnedFd, Errno> {
     let create = |flags| memfd_create(name, MemfdFlags::CLOEXEC | flags);
-    // Where executable ones are forbidden this is the only kind; older kernels do not know it.
+    // Where executable memfds are forbidden this is the only kind; older kernels do not know it.
     match create(MemfdFlags::ALLOW_SEALING | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => create(MemfdFlags::ALLOW_SEALING),
         other => other,
@@ -125,9 +125,9 @@ fn create_file(name: &str) -> Result<OwnedFd, Errno> {
 
 impl<T> Drop for SharedMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole, and no reference outlives `self`.
+        // SAFETY: `self` owns the whole mapping, and no reference outlives `self`.
         let unmapped = unsafe { munmap(self.head.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
+        debug_assert!(unmapped.is_ok(), "an owned mapping can be unmapped");
     }
 }
 

@@ -1,27 +1,27 @@
-//! Where the daemon's socket is.
+//! The path of the daemon's socket.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The environment variable that overrides everything else.
+/// The environment variable that overrides the default paths.
 pub const SOCKET_VARIABLE: &str = "GPREEMPT_SOCKET";
-/// Where root's daemon listens.
+/// The socket of root's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/gpreempt/gpreemptd.sock";
 
-/// What decides about the place.
+/// The properties of a process that determine the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct SocketEnv {
     /// Whether this process is root's.
     pub is_root: bool,
     /// The value of `GPREEMPT_SOCKET`.
     pub socket: Option<OsString>,
-    /// The value of `XDG_RUNTIME_DIR`: the user's own folder for such things.
+    /// The value of `XDG_RUNTIME_DIR`: the user's folder for sockets.
     pub runtime_folder: Option<OsString>,
 }
 
-impl Surroundings {
-    /// Those of this process.
+impl SocketEnv {
+    /// The properties of this process.
     pub fn current() -> Self {
         let value = |name| env::var_os(name).filter(|value| !value.is_empty());
         Self {
@@ -31,7 +31,7 @@ impl Surroundings {
         }
     }
 
-    /// Where a daemon of this user listens. Nothing if the user has no place for it.
+    /// The path at which a daemon of this user listens. None if the user has no runtime folder.
     pub fn listen_path(&self) -> Option<PathBuf> {
         match &self.socket {
             Some(path) => Some(path.into()),
@@ -40,8 +40,8 @@ impl Surroundings {
         }
     }
 
-    /// Where a client of this user looks for a daemon: its own first, then root's. Root never
-    /// follows a user's environment into that user's folder.
+    /// The paths at which a client of this user looks for a daemon: its own first, then root's.
+    /// Root never uses the folder of a user.
     pub fn connect_paths(&self) -> Vec<PathBuf> {
         match &self.socket {
             Some(path) => vec![path.into()],
@@ -61,20 +61,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_and_users_have_their_places_and_the_variable_overrides_them() {
+    fn root_and_users_have_their_paths_and_the_variable_overrides_them() {
         let mut user =
-            Surroundings { runtime_folder: Some("/run/user/7".into()), ..Surroundings::default() };
+            SocketEnv { runtime_folder: Some("/run/user/7".into()), ..SocketEnv::default() };
         let own = PathBuf::from("/run/user/7/gpreempt/gpreemptd.sock");
         assert_eq!(user.listen_path(), Some(own.clone()));
         assert_eq!(user.connect_paths(), [own, SYSTEM_SOCKET.into()]);
-        let root = Surroundings { is_root: true, ..user.clone() };
+        let root = SocketEnv { is_root: true, ..user.clone() };
         assert_eq!(root.listen_path(), Some(SYSTEM_SOCKET.into()));
         assert_eq!(root.connect_paths(), [PathBuf::from(SYSTEM_SOCKET)]);
         user.socket = Some("/tmp/x.sock".into());
         assert_eq!(user.listen_path(), Some("/tmp/x.sock".into()));
         assert_eq!(user.connect_paths(), [PathBuf::from("/tmp/x.sock")]);
-        let homeless = Surroundings::default();
-        assert_eq!(homeless.listen_path(), None);
-        assert_eq!(homeless.connect_paths(), [PathBuf::from(SYSTEM_SOCKET)]);
+        let without_folder = SocketEnv::default();
+        assert_eq!(without_folder.listen_path(), None);
+        assert_eq!(without_folder.connect_paths(), [PathBuf::from(SYSTEM_SOCKET)]);
     }
 }

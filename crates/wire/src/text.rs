@@ -1,13 +1,13 @@
-//! Text that fits, and that a terminal and a log can be trusted with.
+//! Short texts of fixed length without control characters, safe for terminals and logs.
 
 use std::fmt;
 
-use crate::decode_error::DecodeError;
+use crate::message::DecodeError;
 
 /// At most `N` bytes of UTF-8 without control characters, filled up with zeros.
 ///
-/// What one process says is shown by another, so there are no line ends that would fake a line of
-/// the log, and nothing that would change the terminal.
+/// Another process prints the text, so it has no line ends that would forge a line of the log, and
+/// no control sequences for a terminal.
 ///
 /// # Invariants
 /// The bytes before the first zero are UTF-8 without control characters; all after it are zero.
@@ -81,12 +81,12 @@ mod tests {
         assert_eq!(Text::<4>::new("abcde").as_str(), "abcd");
         assert_eq!(Text::<4>::new("abcä").as_str(), "abc");
         assert_eq!(Text::<1>::new("ä").as_str(), "");
-        // What is left out stays left out, even if something after it would fit.
+        // The text ends at the first character that does not fit, even if a later one would.
         assert_eq!(Text::<4>::new("abcäd").as_str(), "abc");
     }
 
     #[test]
-    fn nothing_that_a_terminal_obeys_gets_through() {
+    fn control_characters_are_replaced_or_refused() {
         assert_eq!(Text::<16>::new("a\nb\u{1b}[2Jc\0d\u{9b}").as_str(), "a?b?[2Jc?d?");
         let rule = |bytes| Text::<4>::from_bytes("name", bytes).unwrap_err();
         assert_eq!(rule(*b"a\nb\0"), DecodeError::field("name", "free of control characters"));

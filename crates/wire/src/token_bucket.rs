@@ -1,14 +1,14 @@
-//! How often somebody may do something: so often at once, and so often in a second.
+//! A rate limit: a number of events at once, and a number of events per second.
 
 use gpreempt_core::time::{Duration, Instant};
 
-/// A bucket of tokens that fills by itself. Time is an argument.
+/// A token bucket. Time is an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     burst: u32,
     per_second: u32,
     tokens: u32,
-    /// Up to when the time has been turned into tokens.
+    /// The time up to which tokens were added.
     filled: Instant,
 }
 
@@ -18,7 +18,7 @@ impl TokenBucket {
         Self { burst, per_second, tokens: burst, filled: now }
     }
 
-    /// Takes a token if there is one. A clock that goes back fills nothing.
+    /// Takes a token if there is one. A clock that goes back adds no tokens.
     pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         let taken = self.tokens.checked_sub(1);
@@ -31,7 +31,7 @@ impl TokenBucket {
         let rate = u64::from(self.per_second);
         let waited_ns = now.since(self.filled).as_nanos();
         let Some(new) = waited_ns.checked_mul(rate).map(|tokens_ns| tokens_ns / SECOND_NS) else {
-            // That long ago, it is full.
+            // After so long the bucket is full.
             self.tokens = self.burst;
             self.filled = now;
             return;
@@ -39,12 +39,12 @@ impl TokenBucket {
         let missing = u64::from(self.burst - self.tokens);
         if new >= missing {
             self.tokens = self.burst;
-            // Time that would only make it overflow is gone.
+            // Time beyond a full bucket adds no tokens.
             self.filled = self.filled.max(now);
         } else if new > 0 {
-            // The rest of the division stays, or frequent looks would slow the filling down.
+            // The remainder of the division stays, or frequent calls would lower the rate.
             self.filled += Duration::from_nanos(new * SECOND_NS / rate);
-            // PANIC: fewer than are missing, so it fits.
+            // PANIC: fewer than are missing.
             self.tokens += u32::try_from(new).expect("fewer tokens than the bucket holds");
         }
     }
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_fills_it_and_no_more() {
+    fn a_long_wait_fills_the_bucket_and_no_more() {
         for wait in [at_ms(10_000), Instant::MAX] {
             let mut bucket = TokenBucket::new(2, u32::MAX, at_ms(0));
             assert!(bucket.take(at_ms(0)) && bucket.take(at_ms(0)));
@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn asking_often_does_not_change_the_rate() {
+    fn frequent_calls_do_not_change_the_rate() {
         let mut bucket = TokenBucket::new(1, 1000, at_ms(0));
         let passed = (0..1_000_000).filter(|us| bucket.take(Instant::from_nanos(us * 1000)));
         assert_eq!(passed.count(), 1000);
     }
 
     #[test]
-    fn a_clock_that_goes_back_fills_nothing() {
+    fn a_clock_that_goes_back_adds_no_tokens() {
         let mut bucket = TokenBucket::new(1, 1000, at_ms(1000));
         assert!(bucket.take(at_ms(1000)));
         assert!(!bucket.take(at_ms(0)));

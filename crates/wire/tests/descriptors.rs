@@ -10,10 +10,10 @@ use std::path::Path;
 
 use gpreempt_core::time::Instant;
 use gpreempt_wire::message::Message;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
 use gpreempt_wire::server::{Accepted, Limits, Listener};
 use gpreempt_wire::text::Text;
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ fn descriptors_run_out_and_are_not_taken() {
     let path = folder.join("gpreemptd.sock");
     let mut listener = Listener::bind(&path).unwrap();
     unwanted_descriptors_are_closed(&mut listener);
-    clients_are_turned_away_when_there_are_none_left(&mut listener);
+    clients_are_refused_when_there_are_none_left(&mut listener);
     drop(listener);
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -60,7 +60,7 @@ fn unwanted_descriptors_are_closed(listener: &mut Listener) {
     assert_eq!(open_count(), before);
 }
 
-fn clients_are_turned_away_when_there_are_none_left(listener: &mut Listener) {
+fn clients_are_refused_when_there_are_none_left(listener: &mut Listener) {
     let client = client(listener.path());
     let limit = getrlimit(Resource::Nofile);
     // Every number below the limit is taken: what is opened next would get the lowest free one.
@@ -78,7 +78,7 @@ fn clients_are_turned_away_when_there_are_none_left(listener: &mut Listener) {
     let message = Message::<Reply>::decode(&packet[..bytes]).unwrap();
     let Reply::Refused(refusal) = message.body else { panic!("{message:?}") };
     assert_eq!(refusal.code, RefusalCode::Limit);
-    // And nobody is left waiting, which would keep the event loop awake.
+    // No client is left waiting, which would keep the event loop awake.
     let third = listener.accept(Limits::default(), Instant::ZERO);
-    assert!(matches!(third, Ok(Accepted::Nobody)), "{third:?}");
+    assert!(matches!(third, Ok(Accepted::NoClient)), "{third:?}");
 }

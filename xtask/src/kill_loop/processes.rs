@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use gpreempt_stage::{Ended, Process, StageError, children, is_alive};
 use gpreempt_wire::client::{Client as DaemonClient, ClientOptions};
-use gpreempt_wire::role::Role;
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::Snapshot;
 use rustix::process::Signal;
 
 use super::choices::RandomChoices;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpreempt_device::journal::Journal;
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::statistics::Snapshot;
 
 use super::checks::OrphanCheck;
 use super::choices::{RandomChoices, Victim};

@@ -13,13 +13,13 @@ use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_stage::{Daemon, LIMIT};
-use gpreempt_wire::client::{Client, Follow, HintWriter};
-use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::client::{Client, EventStream, HintWriter};
 use gpreempt_wire::emulator::client::{Client as EmuClient, Launch, Queue};
 use gpreempt_wire::event::{Event, EventKind};
+use gpreempt_wire::monotonic;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::traits::TraitsChange;
 
 use super::promises::Sample;
 use super::setup::Setup;
@@ -204,7 +204,7 @@ pub(super) struct LatencyClient {
     _emulator: EmuClient,
     queue: Queue,
     launch: Launch,
-    follow: Follow,
+    follow: EventStream,
     /// Kept, because what was asked for ends with it.
     _registered: Client,
     page: HintWriter,
@@ -224,7 +224,7 @@ impl LatencyClient {
     /// A client with a higher priority than all loads of the setup.
     pub(super) fn open(setup: &Setup) -> anyhow::Result<Self> {
         let mut registered = setup.daemon.try_connect()?;
-        let change = TraitsChange { priority: Priority::new(12), ..TraitsChange::default() };
+        let change = SchedAttrChange { priority: Priority::new(12), ..SchedAttrChange::default() };
         let register = Request::Register { process: Process::SENDER, change };
         let why = "a priority above 7 needs root or the group gpreempt";
         registered.expect_ok(&register).context(why)?;

@@ -46,7 +46,7 @@ impl Cost {
         let (daemon_percent, emulator_percent) = (daemon_percent?, emulator_percent?);
         let after = setup.daemon.try_snapshot()?;
         let daemon_kib = resident_kib(setup.daemon.pid())?;
-        let preempts = |snapshot: &gpreempt_wire::state::Snapshot| {
+        let preempts = |snapshot: &gpreempt_wire::statistics::Snapshot| {
             snapshot.devices.iter().map(|device| device.preempts).sum::<u64>()
         };
         let preempts = preempts(&after).saturating_sub(preempts(&before));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpreempt_stage::EmulatorKind;
-use gpreempt_wire::client::Follow;
+use gpreempt_wire::client::EventStream;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::request::Request;
 use serde_json::{Value, json};
@@ -231,7 +231,7 @@ impl EventListener {
     }
 }
 
-fn listen(follow: &mut Follow, stop: &AtomicBool) -> anyhow::Result<(Sample, Sample)> {
+fn listen(follow: &mut EventStream, stop: &AtomicBool) -> anyhow::Result<(Sample, Sample)> {
     let (mut cost, mut reaction) = (Sample::default(), Sample::default());
     let mut active = std::collections::BTreeMap::new();
     while !stop.load(Ordering::Relaxed) {

@@ -89,7 +89,7 @@ impl Scale {
         let (after, seconds) = (setup.daemon.try_snapshot()?, begin.elapsed().as_secs());
         let (machine, cpu_time) = (wakeups.end(), cpu_time.end());
         super::check_ends(&setup.end()?)?;
-        let since = |part: fn(&gpreempt_wire::state::Snapshot) -> u64| {
+        let since = |part: fn(&gpreempt_wire::statistics::Snapshot) -> u64| {
             part(&after).saturating_sub(part(&before))
         };
         Ok(Self {

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use gpreempt_stage::{
     Daemon, Emulator, EmulatorKind, Ended, LIMIT, Load, Stage, StageError, WorkFolder, wait_for,
 };
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::statistics::Snapshot;
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};

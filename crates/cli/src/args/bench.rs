@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
-use super::number::within;
+use super::within;
 
 /// Measure a suite of cases in several modes, and write one file of results.
 ///

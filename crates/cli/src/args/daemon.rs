@@ -1,4 +1,4 @@
-//! What can be typed to the daemon.
+//! The arguments of commands that need gpreemptd, and of `run`.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use clap::{Args as ClapArgs, ValueEnum};
 use gpreempt_core::config::PolicyKind;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::EventKind;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::process::SchedAttrChange;
 
-use super::number::{pid as parse_pid, within};
 use super::process::{ChangeArgs, parse_time};
+use super::{parse_pid, within};
 
-/// Start a program with a priority; its children have it too.
+/// Starts a program with a priority, which its children inherit.
 ///
-/// The program is known to gpreemptd before it begins. Its signals, its exit code and its terminal
-/// are its own. Where there is no daemon, this command stays beside it and schedules it by itself;
-/// where there is no GPU that can be controlled either, the program runs without a priority. With a
-/// daemon that does not answer for five seconds it is not started: nobody knows what it would get.
+/// gpreemptd knows the program before it starts. The program keeps its signals, its exit code and
+/// its terminal. Where no daemon runs, this command schedules the program itself; where no GPU can
+/// be controlled either, the program runs without a priority. If a daemon does not answer for five
+/// seconds, the program is not started, because its priority would be unknown.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunArgs {
     /// The priority, 0 (lowest) to 15 (highest)
@@ -33,22 +33,22 @@ pub(crate) struct RunArgs {
     pub(crate) driver: ChangeArgs,
 }
 
-/// What a process can have beside its priority.
+/// Scheduling attributes beside the priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
 pub(crate) struct TraitArgs {
-    /// Its part of the GPU under the policy `fair` (1 to 1000)
+    /// The weight under the policy `fair` (1 to 1000)
     #[arg(long, value_parser = parse_weight)]
     pub(crate) weight: Option<NonZeroU32>,
-    /// How soon its requests should be done, in microseconds, for the policy `edf`; 0 for any time
+    /// The deadline of requests after their arrival, in microseconds, for the policy `edf`; 0 for
+    /// none
     #[arg(long, value_name = "US",
           value_parser = within::<u64>(0, 3_600_000_000))]
     pub(crate) deadline: Option<u64>,
 }
 
 impl TraitArgs {
-    /// As the daemon wants it.
-    pub(crate) fn change(self, priority: Option<u8>) -> TraitsChange {
-        TraitsChange {
+    pub(crate) fn change(self, priority: Option<u8>) -> SchedAttrChange {
+        SchedAttrChange {
             priority: priority.and_then(Priority::new),
             weight: self.weight,
             deadline_us: self.deadline,
@@ -56,24 +56,24 @@ impl TraitArgs {
     }
 }
 
-/// Who is on the GPUs, as it changes (needs gpreemptd).
+/// Shows the processes on the GPUs and updates them (needs gpreemptd).
 ///
 /// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
-/// resumes it, q ends.
+/// resumes it, q quits.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct TopArgs {
-    /// How often to look, from 100ms to 10s
+    /// The time between two updates, from 100ms to 10s
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_period)]
     pub(crate) every: Duration,
-    /// Print what there is to see now, as plain text, and end
+    /// Print one picture as plain text and end
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print a line of JSON each time
+    /// Print a line of JSON for each update
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Show or change who comes first (needs gpreemptd).
+/// Shows or changes the scheduling policy (needs gpreemptd).
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PolicyArgs {
     #[arg(value_name = "NAME|KEY=VALUE", help = policy_help())]
@@ -88,16 +88,16 @@ fn policy_help() -> String {
     format!("A policy ({names}), parameters such as slice_ms=20, or both")
 }
 
-/// Follow what gpreemptd does, and why.
+/// Prints the decisions of gpreemptd as they happen, with their reasons.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct EventsArgs {
     /// Only events of this kind, such as preempt; may be given several times
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
     pub(crate) kind: Vec<EventKind>,
-    /// Only events of this process, or on its account
+    /// Only events of this process, or caused by it
     #[arg(long, value_parser = parse_pid)]
     pub(crate) pid: Option<u32>,
-    /// End after so many events (1 to 1000000000)
+    /// End after this many events (1 to 1000000000)
     #[arg(long, value_name = "N", value_parser = within::<u64>(1, 1_000_000_000))]
     pub(crate) count: Option<u64>,
     /// Print lines of JSON
@@ -105,10 +105,10 @@ pub(crate) struct EventsArgs {
     pub(crate) json: bool,
 }
 
-/// Record what gpreemptd decides, and why, as a time line for Perfetto or chrome://tracing.
+/// Records the decisions of gpreemptd as a time line for Perfetto or chrome://tracing.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct TraceArgs {
-    /// For how long, in whole seconds or minutes; Ctrl-C ends it earlier
+    /// The length, in whole seconds or minutes; Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = parse_time)]
     pub(crate) time: Duration,
     /// Where to write the time line (Chrome trace format)
@@ -119,7 +119,7 @@ pub(crate) struct TraceArgs {
     pub(crate) json: bool,
 }
 
-/// Print what makes a shell complete the commands and options of gpreempt.
+/// Prints the completion script of a shell.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -127,7 +127,6 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-/// Shells that can complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shell {
     /// Bash
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_said_changes() {
+    fn only_given_attributes_change() {
         let traits = TraitArgs { weight: NonZeroU32::new(3), deadline: None };
         let change = traits.change(None);
         assert_eq!(change.priority, None);

@@ -1,4 +1,4 @@
-//! What can be typed about processes that use a GPU.
+//! The arguments of commands about single processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,44 +8,46 @@ use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use gpreempt_core::config::PolicyKind;
 
 use super::daemon::TraitArgs;
-use super::number::{pid as parse_pid, within};
+use super::{parse_pid, within};
 
-/// Give running processes a priority, until this command ends.
+/// Gives running processes a priority until this command ends.
 ///
-/// Low priorities (0 to 7) make way for everybody else on their GPU as soon as there is something
-/// else to run, in the middle of a kernel; several of them take turns. High priorities (8 to 15)
-/// keep the GPU once they have it. When this command ends, however it ends, all is as it was.
+/// Processes with a low priority (0 to 7) are preempted in the middle of a kernel as soon as a
+/// higher process on their GPU has work; several of them take turns. Processes with a high priority
+/// (8 to 15) keep the GPU while they have work. When this command ends, for whatever reason, all
+/// GPU settings are restored.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct AttachArgs {
-    /// Processes, each with a priority of its own or that of -p, and a weight for --policy fair
+    /// Processes, each with its own priority or that of -p, and a weight for --policy fair
     #[arg(required = true, value_name = "PID[:PRIORITY[:WEIGHT]]", value_parser = parse_target)]
     pub(crate) processes: Vec<Target>,
     /// The priority, 0 (lowest) to 15 (highest)
     #[arg(short, long, default_value_t = 4, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: u8,
-    /// Say what would be changed, and change nothing
+    /// Print what would be changed, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// For how long, such as 10s or 2m; without it, until Ctrl-C
+    /// How long, such as 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,
     /// Which process runs first among the low ones, and among the high ones [default: strict]
     #[arg(long, value_parser = attach_policy())]
     pub(crate) policy: Option<PolicyKind>,
-    /// Keep this part of the time for those who would otherwise get nothing, in percent (1 to 50)
+    /// Reserve this part of the time for processes that would otherwise never run, in percent (1 to
+    /// 50)
     #[arg(long, value_name = "PERCENT", value_parser = within::<u64>(1, 50))]
     pub(crate) min_share: Option<u64>,
-    /// Where in a kernel it may be taken off: between instructions (CUDA's own choice), or only
-    /// between blocks, which is cheaper where blocks are short and much worse where they are long
+    /// Where a kernel may be preempted: between instructions (the default of CUDA), or only between
+    /// blocks, which is cheaper where blocks are short and much slower where they are long
     #[arg(long, value_enum)]
     pub(crate) preempt_at: Option<PreemptAt>,
-    /// How often its turn comes among processes with equal slices (needs root)
+    /// How often it runs among processes with equal slices (needs root)
     #[arg(long, value_enum)]
     pub(crate) interleave: Option<Interleave>,
-    /// Do not hold the GPU across the gaps of high processes; they get long slices alone
+    /// Do not hold the GPU between the kernels of high processes; they only get long time slices
     #[arg(long)]
     pub(crate) no_hold: bool,
-    /// How long the GPU is held without new work at the most, in milliseconds (1 to 1000)
+    /// The longest time that the GPU is held without new work, in milliseconds (1 to 1000)
     /// [default: 50]
     #[arg(long, value_name = "MS", value_parser = within::<u64>(1, 1_000))]
     pub(crate) hold_max_ms: Option<u64>,
@@ -56,7 +58,7 @@ pub(crate) struct AttachArgs {
     pub(crate) driver: ChangeArgs,
 }
 
-/// A process, and what it gets.
+/// A process with its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) pid: u32,
@@ -72,7 +74,7 @@ fn attach_policy() -> impl TypedValueParser<Value = PolicyKind> {
         .map(|name: String| PolicyKind::from_name(&name).unwrap_or_default())
 }
 
-/// Where in a kernel a process may be taken off its GPU.
+/// Where a kernel may be preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PreemptAt {
     /// Anywhere
@@ -81,10 +83,10 @@ pub(crate) enum PreemptAt {
     Block,
 }
 
-/// How often a process's turn comes.
+/// How often a process runs among equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Interleave {
-    /// As others
+    /// As often as others
     Low,
     /// More often
     Medium,
@@ -92,7 +94,7 @@ pub(crate) enum Interleave {
     High,
 }
 
-/// Change the priority of a process that gpreemptd schedules, or a running `gpreempt attach`.
+/// Changes the priority of a process that gpreemptd or a running `gpreempt attach` schedules.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(group(
     ArgGroup::new("change").args(["priority", "weight", "deadline"]).required(true).multiple(true)
@@ -111,7 +113,7 @@ pub(crate) struct SetArgs {
     pub(crate) json: bool,
 }
 
-/// Put an attached process back as it was; the others stay attached.
+/// Stops scheduling a process and restores its GPU settings; others stay attached.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DetachArgs {
     /// The process
@@ -122,19 +124,20 @@ pub(crate) struct DetachArgs {
     pub(crate) json: bool,
 }
 
-/// Watch what a process submits, from outside, and say what a priority would gain.
+/// Samples the rings of a process and estimates what a priority would gain.
 ///
-/// Reads the rings of the process for a while and changes nothing: how often it submits, how long
-/// its gaps are, how much work waits, and how often it would lose the GPU to others.
+/// Reads the rings for a while and changes nothing: how often the process submits, how long its
+/// gaps are, how much work is pending, and how often it would lose the GPU to others.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ObserveArgs {
     /// The process
     #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
-    /// For how long, such as 500ms or 10s (1ms to 10m)
-    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_look)]
+    /// How long, such as 500ms or 10s (1ms to 10m)
+    #[arg(long = "for", value_name = "TIME", default_value = "2s",
+          value_parser = parse_observation)]
     pub(crate) time: Duration,
-    /// How often to look, in microseconds (20 to 10000)
+    /// The time between two readings, in microseconds (20 to 10000)
     #[arg(long, value_name = "US", default_value_t = 100,
           value_parser = within::<u64>(20, 10_000))]
     pub(crate) every_us: u64,
@@ -148,13 +151,13 @@ pub(crate) struct ObserveArgs {
     pub(crate) driver: ReadArgs,
 }
 
-/// Take a process off its GPUs once; it comes back when its turn comes.
+/// Preempts a process once; the scheduler resumes it.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PreemptArgs {
     /// The process
     #[arg(value_parser = parse_pid)]
     pub(crate) pid: u32,
-    /// How long it may take until it is off (1ms to 1s) [default: 1s]
+    /// The longest time until it is off its GPUs (1ms to 1s) [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub(crate) wait: Option<Duration>,
     /// Print the result as JSON
@@ -164,30 +167,30 @@ pub(crate) struct PreemptArgs {
     pub(crate) driver: ChangeArgs,
 }
 
-/// Take a process off its GPUs, in the middle of its kernels, until this command ends.
+/// Suspends a process on its GPUs, in the middle of its kernels, until this command ends.
 ///
-/// The process itself goes on; its GPU work waits and loses nothing. It runs again when the time is
-/// up, when this command is stopped with Ctrl-C, and when it is killed in any other way. A stopped
-/// process keeps its GPU memory. Do not stop one rank of a collective alone: its peers wait for it
-/// and may give up.
+/// The CPU part of the process continues; its kernels are saved and resume where they stopped. The
+/// process is resumed when the time is over, after Ctrl-C, and when this command is killed. A
+/// suspended process keeps its GPU memory. Do not suspend one rank of a collective alone: its peers
+/// wait for it and may time out.
 ///
-/// With --everything all processes on one GPU are stopped, and those that come. That is rarely what
-/// you want: the GPU then does nothing at all, the important work included, and it costs a call for
-/// each process. To let one process run undisturbed, give it a priority instead. It is for taking a
-/// GPU out of use for a moment, to measure something or to look at a machine that misbehaves.
+/// With --everything all processes on one GPU are suspended, and those that appear later. The GPU
+/// is then idle, high-priority processes included, and each process costs a call. To let one
+/// process run undisturbed, give it a priority instead. The option takes a GPU out of use for a
+/// moment, for a measurement or to examine a faulty machine.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct SuspendArgs {
     /// The process
     #[arg(value_parser = parse_pid, required_unless_present = "everything",
           conflicts_with = "everything")]
     pub(crate) pid: Option<u32>,
-    /// With --everything: which GPU, by its UUID, its place on the bus, or its number in `ps`
+    /// With --everything: the GPU, by its UUID, its PCI address, or its number in `ps`
     #[arg(long, value_name = "GPU", requires = "everything")]
     pub(crate) gpu: Option<String>,
-    /// Stop every process on a GPU
+    /// Suspend every process on a GPU
     #[arg(long, requires = "gpu")]
     pub(crate) everything: bool,
-    /// For how long, such as 500ms, 10s or 2m; without it, until Ctrl-C
+    /// How long, such as 500ms, 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,
     /// Print lines of JSON
@@ -197,13 +200,13 @@ pub(crate) struct SuspendArgs {
     pub(crate) driver: ChangeArgs,
 }
 
-/// Let suspended processes run again.
+/// Resumes suspended processes.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
     /// The process
     #[arg(required_unless_present = "all", conflicts_with = "all", value_parser = parse_pid)]
     pub(crate) pid: Option<u32>,
-    /// Undo everything gpreempt has done to any process, whoever asked for it
+    /// Undo every change of gpreempt to any process, of all commands and users
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the result as JSON
@@ -211,31 +214,31 @@ pub(crate) struct ResumeArgs {
     pub(crate) json: bool,
 }
 
-/// What a session without gpreemptd may control.
+/// The devices and drivers that a private session may control.
 #[derive(Clone, Debug, Default, PartialEq, Eq, ClapArgs)]
 pub(crate) struct ChangeArgs {
     /// Without gpreemptd: also control the emulated GPUs of the emulator that listens there
     /// [default: $GPREEMPT_EMULATED, with colons between several]
     #[arg(long, value_name = "SOCKET")]
     pub(crate) emulated: Vec<PathBuf>,
-    /// Change things although nobody ever tried this branch of the driver with gpreempt
+    /// Change settings although this driver branch was never tested with gpreempt
     #[arg(long)]
     pub(crate) allow_untested_driver: bool,
 }
 
-/// Which drivers may be asked something.
+/// The drivers that may be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ClapArgs)]
 pub(crate) struct ReadArgs {
-    /// Read although the driver is unknown; what is shown may be wrong
+    /// Read although the driver is unknown; the output may be wrong
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-/// A process, and maybe its priority and weight.
+/// Reads PID, PID:PRIORITY or PID:PRIORITY:WEIGHT.
 fn parse_target(text: &str) -> Result<Target, String> {
     let mut parts = text.split(':');
     let pid = parts.next().unwrap_or_default();
-    let pid = pid.parse().map_err(|_| format!("`{pid}` is no process number"))?;
+    let pid = pid.parse().map_err(|_| format!("`{pid}` is not a pid"))?;
     let priority = parts.next().map(|level| {
         let level: Option<u8> = level.parse().ok().filter(|level| *level <= 15);
         level.ok_or_else(|| "a priority is a number from 0 to 15".to_owned())
@@ -250,7 +253,7 @@ fn parse_target(text: &str) -> Result<Target, String> {
     Ok(Target { pid, priority: priority.transpose()?, weight: weight.transpose()? })
 }
 
-/// A time that the driver waits at the most.
+/// Reads a time of at most 1 s, the longest wait of the driver.
 fn parse_wait(text: &str) -> Result<Duration, String> {
     let time = parse_time(text).ok().filter(|time| *time <= Duration::from_secs(1));
     time.ok_or_else(|| {
@@ -258,13 +261,13 @@ fn parse_wait(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// A time to look at something.
-fn parse_look(text: &str) -> Result<Duration, String> {
+/// Reads a time of at most 10 minutes.
+fn parse_observation(text: &str) -> Result<Duration, String> {
     let time = parse_time(text).ok().filter(|time| *time <= Duration::from_secs(600));
     time.ok_or_else(|| "write a time from 1ms to 10m, such as 500ms or 10s".into())
 }
 
-/// A whole number with a unit.
+/// Reads a whole number with a unit.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
     units
@@ -293,12 +296,12 @@ mod tests {
         assert_eq!(parse_wait("1s"), Ok(Duration::from_secs(1)));
         assert!(parse_wait("1001ms").unwrap_err().contains("from 1ms to 1s"));
         assert!(parse_wait("soon").unwrap_err().contains("from 1ms to 1s"));
-        assert_eq!(parse_look("10m"), Ok(Duration::from_secs(600)));
-        assert!(parse_look("11m").unwrap_err().contains("from 1ms to 10m"));
+        assert_eq!(parse_observation("10m"), Ok(Duration::from_secs(600)));
+        assert!(parse_observation("11m").unwrap_err().contains("from 1ms to 10m"));
     }
 
     #[test]
-    fn targets_may_have_a_priority_of_their_own() {
+    fn targets_may_have_their_own_priority() {
         let target = |priority, weight| Ok(Target { pid: 42, priority, weight });
         assert_eq!(parse_target("42"), target(None, None));
         assert_eq!(parse_target("42:12"), target(Some(12), None));

@@ -1,21 +1,27 @@
-//! What the arguments of `attach` mean.
+//! The arguments of `attach`: as options of a private session, and beside a daemon.
+
+use std::num::NonZeroU32;
 
 use gpreempt_core::config::{Aging, Config};
+use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_daemon::config::SchedulerConfig;
 use gpreempt_device::nvidia::abi::control::group::SetInterleave;
 use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
 use gpreempt_device::nvidia::backend::Wishes;
+use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 
 use crate::args::{AttachArgs, Interleave, PreemptAt};
-use crate::link::Wanted;
+use crate::failure::Failure;
+use crate::service::SessionOptions;
 
-/// Over how long a minimum share is counted: short enough that no process waits for long, long
-/// enough that a turn pays.
+/// The period of a minimum share: short enough that no process waits for long, long enough that
+/// a turn is worth its context switches.
 const SHARE_PERIOD_MS: u64 = 2_000;
 
 /// The private session that the arguments ask for.
-pub(super) fn wanted(args: &AttachArgs) -> Wanted<'_> {
+pub(super) fn session(args: &AttachArgs) -> SessionOptions<'_> {
     let usual = SchedulerConfig::default();
     let scheduler = SchedulerConfig {
         core: config(args),
@@ -23,7 +29,8 @@ pub(super) fn wanted(args: &AttachArgs) -> Wanted<'_> {
         hold_max: args.hold_max_ms.map_or(usual.hold_max, Time::from_millis),
         ..usual
     };
-    Wanted { scheduler, wishes: wishes(args), ..Wanted::new("gpreempt attach", &args.driver) }
+    let options = SessionOptions::new("gpreempt attach", &args.driver);
+    SessionOptions { scheduler, wishes: wishes(args), ..options }
 }
 
 fn config(args: &AttachArgs) -> Config {
@@ -48,5 +55,80 @@ fn wishes(args: &AttachArgs) -> Wishes {
             Interleave::Medium => SetInterleave::MEDIUM,
             Interleave::High => SetInterleave::HIGH,
         }),
+    }
+}
+
+/// The attributes that a scheduled process had before; its weight only if that is changed.
+pub(super) fn attributes_of(task: &TaskSnapshot, with_weight: bool) -> Option<SchedAttrChange> {
+    let priority = Some(task.priority.and_then(Priority::new)?);
+    let weight = NonZeroU32::new(task.weight).filter(|_| with_weight);
+    Some(SchedAttrChange { priority, weight, deadline_us: None })
+}
+
+/// Refuses options that concern the whole scheduler or need a private session: beside a daemon its
+/// configuration decides.
+pub(super) fn refuse_session_options(
+    args: &AttachArgs,
+    snapshot: &Snapshot,
+) -> Result<(), Failure> {
+    let policy = args.policy.filter(|policy| policy.name() != snapshot.policy);
+    let refused = [
+        (policy.is_some(), "--policy", "use `gpreempt policy NAME`"),
+        (args.min_share.is_some(), "--min-share", "set `aging` in its configuration"),
+        (args.no_hold, "--no-hold", "set `hold = false` in its configuration"),
+        (args.hold_max_ms.is_some(), "--hold-max-ms", "set `hold_max_ms` in its configuration"),
+        (args.preempt_at.is_some(), "--preempt-at", "stop gpreemptd first"),
+        (args.interleave.is_some(), "--interleave", "stop gpreemptd first"),
+    ];
+    match refused.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, instead)) => Err(Failure::input(format_args!(
+            "gpreemptd is running and schedules the GPUs for all processes, so {option} has no \
+             effect; {instead}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+
+    fn refused(line: &str, policy: &str) -> Option<String> {
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        let Command::Attach(args) = args.command else { unreachable!() };
+        let snapshot = Snapshot { policy: policy.to_owned(), ..Snapshot::default() };
+        match refuse_session_options(&args, &snapshot) {
+            Err(Failure::Input(line)) => Some(line),
+            Ok(()) => None,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_that_the_daemon_decides_are_refused_with_what_to_do() {
+        assert_eq!(refused("gpreempt attach 7 -p 3 --for 1s --json", "fair"), None);
+        assert_eq!(refused("gpreempt attach 7 --policy fair", "fair"), None);
+        for (option, instead) in [
+            ("--policy strict", "`gpreempt policy NAME`"),
+            ("--min-share 10", "`aging`"),
+            ("--no-hold", "`hold = false`"),
+            ("--hold-max-ms 20", "`hold_max_ms`"),
+            ("--preempt-at block", "stop gpreemptd first"),
+            ("--interleave high", "stop gpreemptd first"),
+        ] {
+            let line = refused(&format!("gpreempt attach 7 {option}"), "fair").unwrap();
+            assert!(line.contains(instead) && line.contains("gpreemptd is running"), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_changed_attributes_are_restored() {
+        let task = TaskSnapshot { priority: Some(3), weight: 7, ..TaskSnapshot::default() };
+        let change = attributes_of(&task, false).unwrap();
+        assert_eq!((change.priority, change.weight), (Priority::new(3), None));
+        assert_eq!(attributes_of(&task, true).unwrap().weight, NonZeroU32::new(7));
+        assert_eq!(attributes_of(&TaskSnapshot::default(), true), None, "it was not scheduled");
     }
 }

@@ -1,13 +1,16 @@
-//! What an attach would change.
+//! `gpreempt attach --dry-run`: what an attach would change. Reads only.
 
-use gpreempt_core::event::SchedAttr;
 use gpreempt_core::priority::{Class, Priority};
+use gpreempt_device::amd::queue::users;
+use gpreempt_device::amd::{Site, SiteName};
+use gpreempt_device::nvidia::node::Node;
+use gpreempt_device::nvidia::survey::{GpuProcess, look};
+use gpreempt_device::process::ProcessInfo;
 use serde::Serialize;
 
-use super::look::Seen;
-use crate::args::AttachArgs;
+use crate::args::{AttachArgs, ChangeArgs};
 use crate::failure::Failure;
-use crate::output;
+use crate::{driver_gate, output};
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -27,13 +30,13 @@ struct ContextRow<'a> {
     slice_us: Option<u64>,
 }
 
-/// What becomes of low processes where there are no slices.
+/// What a priority changes on GPUs without time slices.
 const ON_AMD: &str = "off its AMD GPUs while a higher priority has work there";
 
-/// Prints the plan.
-pub(crate) fn print(targets: &[(Seen, SchedAttr)], args: &AttachArgs) -> Result<(), Failure> {
+pub(super) fn print(args: &AttachArgs) -> Result<(), Failure> {
+    let targets = targets(args)?;
     let rows: Vec<Row<'_>> =
-        targets.iter().map(|(process, traits)| row(process, traits.priority)).collect();
+        targets.iter().map(|(process, priority)| row(process, *priority)).collect();
     if args.json {
         return output::print_json(&rows);
     }
@@ -55,14 +58,14 @@ pub(crate) fn print(targets: &[(Seen, SchedAttr)], args: &AttachArgs) -> Result<
     output::print(&text)
 }
 
-fn row(process: &Seen, priority: Priority) -> Row<'_> {
+fn row(process: &InspectedProcess, priority: Priority) -> Row<'_> {
     let (pid, name) = (process.info().key.pid, process.info().name.as_str());
-    let Seen::Nvidia(process) = process else {
+    let InspectedProcess::Nvidia(process) = process else {
         return Row { pid, name, priority: priority.level(), slice: None, contexts: Vec::new() };
     };
     let slice = match priority.class() {
-        Class::Low => "1 us; stopped while another low one has its turn",
-        Class::High => "1 s, or 5 ms beside another high one",
+        Class::Low => "1 us; preempted during the turn of another low process",
+        Class::High => "1 s, or 5 ms beside another high process",
     };
     let mut contexts = Vec::new();
     for client in process.clients.as_deref().unwrap_or_default() {
@@ -77,4 +80,82 @@ fn row(process: &Seen, priority: Priority) -> Row<'_> {
         }
     }
     Row { pid, name, priority: priority.level(), slice: Some(slice), contexts }
+}
+
+/// The devices that may be changed.
+#[derive(Debug)]
+struct ChangeableDevices {
+    nvidia: Result<(), Failure>,
+    amd: Option<Site>,
+}
+
+impl ChangeableDevices {
+    /// Fails with the reason why NVIDIA GPUs may not be changed, if there are no others.
+    fn find(args: &ChangeArgs) -> Result<Self, Failure> {
+        let (nvidia, amd) =
+            (driver_gate::for_changes(args), SiteName::from_environment().open().ok());
+        match (nvidia, amd) {
+            (Err(failure), None) => Err(failure),
+            (nvidia, amd) => Ok(Self { nvidia, amd }),
+        }
+    }
+
+    /// Inspects a process on the devices that it uses.
+    fn inspect(&self, pid: u32) -> Result<InspectedProcess, Failure> {
+        if self.amd.is_some() && uses_amd(pid) {
+            return ProcessInfo::read(pid).map(InspectedProcess::Amd).map_err(Failure::input);
+        }
+        if let Err(Failure::Input(why) | Failure::Run(why)) = &self.nvidia {
+            return Err(Failure::input(format_args!(
+                "process {pid} does not use an AMD GPU, and {why}"
+            )));
+        }
+        look(pid).map(InspectedProcess::Nvidia).map_err(Failure::input)
+    }
+}
+
+/// Whether the kernel lists a process as a user of AMD devices. It needs no permission.
+fn uses_amd(pid: u32) -> bool {
+    let places = SiteName::from_environment().places();
+    users(&places.sysfs).is_ok_and(|users| users.contains(&pid))
+}
+
+/// A process, on the devices that it uses.
+#[derive(Debug)]
+enum InspectedProcess {
+    Nvidia(GpuProcess),
+    Amd(ProcessInfo),
+}
+
+impl InspectedProcess {
+    const fn info(&self) -> &ProcessInfo {
+        match self {
+            Self::Nvidia(process) => &process.info,
+            Self::Amd(info) => info,
+        }
+    }
+}
+
+/// The processes that the arguments name, and the priorities that they would get.
+fn targets(args: &AttachArgs) -> Result<Vec<(InspectedProcess, Priority)>, Failure> {
+    let devices = ChangeableDevices::find(&args.driver)?;
+    let mut targets = Vec::new();
+    for target in &args.processes {
+        let pid = target.pid;
+        let process = devices.inspect(pid)?;
+        if let InspectedProcess::Nvidia(process) = &process {
+            if let Err(problem) = &process.clients {
+                return Err(Failure::input(problem));
+            }
+            if process.nodes.iter().any(|held| held.node == Node::Modeset) {
+                return Err(Failure::input(format_args!(
+                    "process {pid} drives a display; a priority could freeze the screen"
+                )));
+            }
+        }
+        // PANIC: the arguments allow 0 to 15 only.
+        let priority = Priority::new(target.priority.unwrap_or(args.priority)).expect("a priority");
+        targets.push((process, priority));
+    }
+    Ok(targets)
 }

@@ -1,17 +1,17 @@
-//! How a program submits: bursts, gaps, and how much waits.
+//! The submission pattern of a process: bursts, gaps, and how much work is pending.
 
 use std::time::Duration;
 
 use gpreempt_device::nvidia::ring::Reading;
 use serde::Serialize;
 
-/// A ring that looks empty and still for this long is in a gap: the hardware takes a group off
-/// about that long after its work is done and somebody else has some.
+/// A ring that is empty and unchanged for this long is in a gap: about that long after its work is
+/// done the hardware switches to another group that has work.
 const GAP: Duration = Duration::from_micros(300);
-/// A gap this long ends a burst: what belongs together to a person is one request.
+/// A gap this long ends a burst: submissions with shorter gaps belong to one request.
 const BURST_END: Duration = Duration::from_millis(3);
 
-/// Readings, condensed as they come.
+/// Statistics of the readings so far.
 #[derive(Debug, Default)]
 pub(crate) struct Pattern {
     looks: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Pattern {
     pending_max: u64,
     first: Option<(u64, u64)>,
     last: (u64, u64),
-    /// When something was last submitted, fetched or pending.
+    /// When a packet was last submitted, fetched or pending.
     busy_at: Option<Duration>,
     submitted_at: Option<Duration>,
     intervals_us: Vec<u64>,
@@ -37,32 +37,32 @@ struct Burst {
     end: Duration,
 }
 
-/// What became of it.
+/// The statistics of all readings.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) looks: u64,
     pub(crate) submissions_per_s: f64,
-    /// Part of the looks at which work waited to be fetched.
+    /// Part of the readings at which work was pending.
     pub(crate) pending_share: f64,
     pub(crate) pending_max: u64,
-    /// Between two looks that saw something new submitted.
+    /// Time between two readings that saw new submissions.
     pub(crate) interval_us: Percentiles,
-    /// Empty and still for more than 0.3 ms.
+    /// Times of more than 0.3 ms in which the ring was empty and unchanged.
     pub(crate) gap_us: Percentiles,
     pub(crate) gaps_per_s: f64,
-    /// Submissions with no gap of more than 3 ms between them.
+    /// Times of submissions with no gap of more than 3 ms between them.
     pub(crate) burst_us: Percentiles,
     pub(crate) bursts_per_s: f64,
-    /// Times that something was submitted into an empty ring, in each burst: each of them is a
-    /// moment at which the GPU can go to somebody else.
+    /// Submissions into an empty ring, per burst: at each of them the GPU may run another process
+    /// first.
     pub(crate) refills_per_burst: f64,
     /// Part of the submissions that found an empty ring.
     pub(crate) refill_share: f64,
-    /// How long one submission takes, where there is always one waiting.
+    /// The time of one submission, where work is always pending.
     pub(crate) work_us: Option<f64>,
 }
 
-/// Where values lie.
+/// Percentiles of measured times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Percentiles {
     pub(crate) p50: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Pattern {
-    /// Takes one look in.
+    /// Adds one reading.
     pub(crate) fn take(&mut self, at: Duration, reading: Reading) {
         let ring = reading.ring;
         let indices = (ring.put, ring.get);
@@ -112,7 +112,6 @@ impl Pattern {
         }
     }
 
-    /// What it amounts to.
     pub(crate) fn finish(mut self, took: Duration) -> Summary {
         self.end_burst();
         let seconds = took.as_secs_f64().max(1e-9);
@@ -120,7 +119,7 @@ impl Pattern {
             (self.last.0.saturating_sub(put), self.last.1.saturating_sub(get))
         });
         let pending_share = ratio(self.looks_pending, self.looks);
-        // Only where work always waits does the time between fetches say how long it takes.
+        // The time between fetches is the time of a submission only where work is always pending.
         let work_us = (pending_share > 0.95 && get > 0).then(|| seconds * 1e6 / float(get));
         let (bursts, gaps) = (count(&self.bursts_us), count(&self.gaps_us));
         Summary {
@@ -141,13 +140,12 @@ impl Pattern {
 }
 
 impl Summary {
-    /// In words.
     pub(crate) fn text(&self) -> String {
         if self.submissions_per_s == 0.0 {
             return "  submitted nothing\n".to_owned();
         }
         let mut text = format!(
-            "  {:.0} submissions a second; work waited at {:.0} % of the looks, {} at the most\n",
+            "  {:.0} submissions a second; work pending at {:.0} % of the readings, {} at most\n",
             self.submissions_per_s,
             self.pending_share * 100.0,
             self.pending_max
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_always_ahead_shows_how_long_its_work_takes() {
+    fn the_time_of_a_submission_follows_from_a_ring_that_is_never_empty() {
         let mut pattern = Pattern::default();
         for step in 0..1000_u64 {
             // One submission fetched every 2 ms, eight waiting.
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_called_so() {
+    fn a_process_without_submissions_is_reported_as_such() {
         let mut pattern = Pattern::default();
         pattern.take(Duration::ZERO, reading(7, 7, false));
         pattern.take(Duration::from_millis(1), reading(7, 7, false));

@@ -1,36 +1,45 @@
-//! The picture: a pure function of what was seen, what is selected, and the size.
+//! The picture of `gpreempt top`: a pure function of the history, the selection and the size.
+//!
+//! The columns of processes are the statistics with a `.top(...)`; the table of devices adds to its
+//! own the rates that only a history can tell. Columns that do not fit are omitted, and a size of
+//! any kind is drawn.
 
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
-use gpreempt_wire::state::{DeviceSnapshot, TaskSnapshot, TaskState};
+use gpreempt_wire::statistics::{DeviceSnapshot, TaskSnapshot, TaskState};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::history::{History, key};
 use super::keys::Panel;
-use super::table::{self, Column, Row};
-use super::time_line;
-use crate::ps::{devices_of, state_name, waiting};
+use crate::output::{cell, columns, percent};
 
-const PROCESSES: [Column; 9] = [
-    Column { title: "process", width: 8, rank: 0 },
-    Column { title: "pid", width: 7, rank: 3 },
-    Column { title: "gpu", width: 5, rank: 8 },
-    Column { title: "prio", width: 4, rank: 1 },
-    Column { title: "state", width: 9, rank: 4 },
-    Column { title: "pending", width: 7, rank: 6 },
-    Column { title: "share", width: 5, rank: 2 },
-    Column { title: "pre/s", width: 6, rank: 5 },
-    Column { title: "waiting", width: 7, rank: 7 },
-];
+/// Columns between two columns of a table.
+const GAP: u16 = 1;
+/// A share in eighths.
+const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+/// The longest name beside a time line.
+const LABEL_MAX: u16 = 16;
 
-const DEVICES: [Column; 5] = [
-    Column { title: "gpu", width: 4, rank: 0 },
-    Column { title: "busy", width: 5, rank: 1 },
-    Column { title: "pre/s", width: 7, rank: 3 },
-    Column { title: "preempt p50", width: 11, rank: 4 },
-    Column { title: "p99", width: 7, rank: 2 },
+/// A column: its head, its width, and its rank. The highest ranks are omitted first.
+#[derive(Clone, Copy)]
+struct Head {
+    title: &'static str,
+    width: u16,
+    rank: u8,
+}
+
+struct Row {
+    cells: Vec<String>,
+    style: Style,
+}
+
+/// The columns of devices that a history tells.
+const DEVICE_RATES: [Head; 3] = [
+    Head { title: "gpu", width: 4, rank: 0 },
+    Head { title: "busy", width: 5, rank: 1 },
+    Head { title: "pre/s", width: 7, rank: 3 },
 ];
 
 /// How high a picture is that shows everything.
@@ -57,18 +66,17 @@ pub(super) fn draw(history: &History, panel: &Panel, area: Rect, buffer: &mut Bu
     let from = selected.map_or(0, |index| (index + 1).saturating_sub(rows));
     let visible = tasks.get(from..from + rows).unwrap_or_default();
     let (table, rest) = split(rest, 1 + u16::try_from(rows).unwrap_or(u16::MAX - 1));
-    let rows: Vec<Row> = visible.iter().map(|task| task_row(task, panel)).collect();
-    table::draw(&PROCESSES, &rows, table, buffer);
+    draw_processes(visible, panel, table, buffer);
     // A blank line above it if there is one to spare.
     let blank = rest.height.saturating_sub(1 + table.height).min(1);
     let (_, rest) = split(rest, blank);
     if rest.height >= 2 {
-        time_line::draw(history, visible, rest, buffer);
+        draw_time_line(history, visible, rest, buffer);
     }
 }
 
 /// The style of a process's class.
-pub(super) fn class_style(task: &TaskSnapshot) -> Style {
+fn class_style(task: &TaskSnapshot) -> Style {
     match task.priority.and_then(Priority::new).map(Priority::class) {
         Some(Class::High) => Style::new().fg(Color::Green),
         Some(Class::Low) => Style::new().fg(Color::Cyan),
@@ -93,28 +101,25 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
     if area.height < 5 || devices.is_empty() {
         return 0;
     }
-    let rows: Vec<Row> = devices
-        .iter()
-        .map(|device| {
-            let cells = vec![
-                device_name(device),
-                percent(history.busy(device)),
-                format!("{:.1}", history.preempts_per_s(device)),
-                micros(device.preempt_us_p50, device.preempts),
-                micros(device.preempt_us_p99, device.preempts),
-            ];
-            Row { cells, style: Style::new() }
-        })
-        .collect();
+    let shown = columns(DeviceSnapshot::STATISTICS, |statistic| statistic.top);
+    let heads = shown.iter().map(|(column, _)| Head::of(column));
+    let heads: Vec<Head> = DEVICE_RATES.into_iter().chain(heads).collect();
+    let row = |device| {
+        let busy = percent(history.busy(device));
+        let rates = [device_name(device), busy, format!("{:.1}", history.preempts_per_s(device))];
+        let others = shown.iter().map(|(_, statistic)| cell(statistic, device));
+        Row { cells: rates.into_iter().chain(others).collect(), style: Style::new() }
+    };
+    let rows: Vec<Row> = devices.iter().map(row).collect();
     let wanted = u16::try_from(1 + rows.len()).unwrap_or(u16::MAX);
-    // The processes come first where there is not enough room for both.
+    // Where there is not enough room for both, processes have precedence.
     let tasks = u16::try_from(2 + 2 * history.latest().tasks.len()).unwrap_or(u16::MAX);
     let height = wanted.min(area.height.saturating_sub(tasks).max(area.height / 3).max(2));
-    table::draw(&DEVICES, &rows, split(area, height).0, buffer);
+    draw_table(&heads, &rows, split(area, height).0, buffer);
     height
 }
 
-/// Who decides there is said if that is not us, before what may be cut off.
+/// The name of a device. That the kernel schedules it comes before what may be cut off.
 fn device_name(device: &DeviceSnapshot) -> String {
     let DeviceSnapshot { id, kind, uuid, .. } = device;
     match device.way.as_deref() {
@@ -123,36 +128,100 @@ fn device_name(device: &DeviceSnapshot) -> String {
     }
 }
 
-fn task_row(task: &TaskSnapshot, panel: &Panel) -> Row {
-    let cells = vec![
-        task.name.clone(),
-        task.pid.to_string(),
-        devices_of(task),
-        task.priority.map_or_else(|| "-".to_owned(), |priority| priority.to_string()),
-        state_name(task.state).to_owned(),
-        task.pending.to_string(),
-        percent(task.share),
-        format!("{:.1}", task.preempts_per_s),
-        waiting(task),
-    ];
-    let style = match task.state {
+fn draw_processes(tasks: &[TaskSnapshot], panel: &Panel, area: Rect, buffer: &mut Buffer) {
+    let shown = columns(TaskSnapshot::STATISTICS, |statistic| statistic.top);
+    let heads: Vec<Head> = shown.iter().map(|(column, _)| Head::of(column)).collect();
+    let row = |task| {
+        let cells = shown.iter().map(|(_, statistic)| cell(statistic, task)).collect();
+        let is_selected = panel.selected() == Some(key(task));
+        let style = task_style(task);
+        let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
+        Row { cells, style }
+    };
+    draw_table(&heads, &tasks.iter().map(row).collect::<Vec<_>>(), area, buffer);
+}
+
+fn task_style(task: &TaskSnapshot) -> Style {
+    match task.state {
         TaskState::Suspended | TaskState::Stopped => Style::new().fg(Color::Red),
         TaskState::Preempted => Style::new().fg(Color::Yellow),
         TaskState::Untouched | TaskState::Idle | TaskState::Running => class_style(task),
+    }
+}
+
+impl Head {
+    const fn of(column: &gpreempt_wire::statistics::Column) -> Self {
+        Self { title: column.title, width: column.width, rank: column.rank }
+    }
+}
+
+/// Draws a head and rows. The first column is aligned to the left and takes the remaining
+/// width; the others are aligned to the right.
+fn draw_table(columns: &[Head], rows: &[Row], area: Rect, buffer: &mut Buffer) {
+    let shown = fit(columns, area.width);
+    let others: u16 = shown.iter().skip(1).map(|&index| columns[index].width + GAP).sum();
+    let first = area.width.saturating_sub(others);
+    let head = Row {
+        cells: columns.iter().map(|column| column.title.to_owned()).collect(),
+        style: Style::new().add_modifier(Modifier::BOLD),
     };
-    let is_selected = panel.selected() == Some(key(task));
-    let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
-    Row { cells, style }
+    for (line, row) in area.rows().zip([&head].into_iter().chain(rows)) {
+        let mut x = line.x;
+        for (place, &index) in shown.iter().enumerate() {
+            let cell = row.cells.get(index).map_or("", String::as_str);
+            let width = if place == 0 { first } else { columns[index].width };
+            let text = if place == 0 {
+                cell.to_owned()
+            } else {
+                format!("{cell:>width$}", width = usize::from(width))
+            };
+            buffer.set_stringn(x, line.y, text, usize::from(width), Style::new());
+            x = x.saturating_add(width).saturating_add(GAP);
+        }
+        buffer.set_style(line, row.style);
+    }
 }
 
-fn percent(share: f64) -> String {
-    // A share of minus nothing is nothing.
-    format!("{:.0}%", (100.0 * share).max(0.0))
+/// The columns that fit, in their order.
+fn fit(columns: &[Head], width: u16) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..columns.len()).collect();
+    let needed = |shown: &[usize]| -> u16 {
+        shown.iter().map(|&index| columns[index].width + GAP).sum::<u16>().saturating_sub(GAP)
+    };
+    while shown.len() > 1 && needed(&shown) > width {
+        let last = (0..shown.len()).max_by_key(|&place| columns[shown[place]].rank);
+        shown.remove(last.unwrap_or(0));
+    }
+    shown
 }
 
-/// What nothing was measured of is a dash.
-fn micros(us: u64, count: u64) -> String {
-    if count == 0 { "-".to_owned() } else { Duration::from_micros(us).to_string() }
+/// Draws a head and a row for each of `tasks`, the newest column to the right.
+fn draw_time_line(history: &History, tasks: &[TaskSnapshot], area: Rect, buffer: &mut Buffer) {
+    let label = LABEL_MAX.min(area.width / 4);
+    let cells = usize::from(area.width.saturating_sub(label + 1));
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut lines = area.rows();
+    if let Some(head) = lines.next() {
+        let length = Duration::from_nanos(history.length_ns(cells));
+        let text = format!("GPU time of each process in the last {length}");
+        buffer.set_stringn(head.x, head.y, text, usize::from(head.width), bold);
+    }
+    for (line, task) in lines.zip(tasks) {
+        buffer.set_stringn(line.x, line.y, &task.name, usize::from(label), Style::new());
+        let right = line.right();
+        for (back, share) in (1_u16..).zip(history.track(key(task), cells)) {
+            let x = right.saturating_sub(back);
+            buffer.set_string(x, line.y, BLOCKS[eighths(share)], class_style(task));
+        }
+    }
+}
+
+/// How many eighths to draw: what is there at all is seen.
+fn eighths(share: f64) -> usize {
+    let least = if share > 0.0 { 1.0 } else { 0.0 };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 8")]
+    let eighths = (8.0 * share).round().clamp(least, 8.0) as usize;
+    eighths
 }
 
 fn line(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
@@ -167,4 +236,26 @@ fn split(area: Rect, height: u16) -> (Rect, Rect) {
     let height = height.min(area.height);
     let upper = Rect { height, ..area };
     (upper, Rect { y: area.y + height, height: area.height - height, ..area })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_with_the_highest_rank_are_omitted_first() {
+        let columns = [("name", 8, 0), ("pid", 5, 2), ("prio", 4, 1)]
+            .map(|(title, width, rank)| Head { title, width, rank });
+        assert_eq!(fit(&columns, 80), [0, 1, 2]);
+        assert_eq!(fit(&columns, 19), [0, 1, 2]);
+        assert_eq!(fit(&columns, 18), [0, 2]);
+        assert_eq!(fit(&columns, 12), [0]);
+        assert_eq!(fit(&columns, 0), [0]);
+    }
+
+    #[test]
+    fn a_small_share_is_drawn_as_more_than_nothing() {
+        assert_eq!([0.0, 0.001, 0.5, 0.99, 1.0, 7.0].map(eighths), [0, 1, 4, 8, 8, 8]);
+        assert_eq!(eighths(f64::NAN), 0);
+    }
 }

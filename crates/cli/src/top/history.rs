@@ -1,30 +1,28 @@
-//! What was seen so far.
+//! The snapshots so far: the last one, and rates that only several of them tell.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpreempt_wire::state::{DeviceSnapshot, Snapshot, TaskSnapshot};
+use gpreempt_wire::statistics::{DeviceSnapshot, Snapshot, TaskSnapshot};
 
-/// A process, now and for ever: its pid, and when it started.
+/// The identity of a process: its pid, and when it started.
 pub(super) type TaskKey = (u32, u64);
 
-/// How many columns a time line has at the most: more than any terminal.
+/// The most columns of a time line: more than any terminal has.
 const COLUMNS_MAX: usize = 1_000;
-/// Over how long preemptions are counted.
+/// The period over which preempts are counted.
 const RATE_NS: u64 = 2_000_000_000;
 
-/// The last snapshot, and what can be told only from several.
 #[derive(Debug, Default)]
 pub(super) struct History {
     latest: Snapshot,
-    /// Which part of each period a process had its devices, oldest first.
+    /// The part of each period in which a process ran, oldest first.
     tracks: BTreeMap<TaskKey, VecDeque<f64>>,
-    /// How long each of those periods was.
+    /// The length of each of these periods.
     periods_ns: VecDeque<u64>,
-    /// When, and how many preempts each device had counted by then.
+    /// The time, and the preempts of each device up to then.
     counts: VecDeque<(u64, BTreeMap<u32, u64>)>,
 }
 
-/// Who a process is.
 pub(super) const fn key(task: &TaskSnapshot) -> TaskKey {
     (task.pid, task.start_ticks)
 }
@@ -71,7 +69,6 @@ impl History {
         }
     }
 
-    /// How things stand.
     pub(super) const fn latest(&self) -> &Snapshot {
         &self.latest
     }
@@ -83,12 +80,12 @@ impl History {
         parts.into_iter().flatten()
     }
 
-    /// How long the last `columns` periods were together, in nanoseconds.
+    /// The length of the last `columns` periods together, in nanoseconds.
     pub(super) fn length_ns(&self, columns: usize) -> u64 {
         self.periods_ns.iter().rev().take(columns).sum()
     }
 
-    /// Preempts of a device in each second.
+    /// Preempts of a device per second.
     pub(super) fn preempts_per_s(&self, device: &DeviceSnapshot) -> f64 {
         let Some((begin, counts)) = self.counts.front() else { return 0.0 };
         let before = counts.get(&device.id).copied().unwrap_or(device.preempts);
@@ -100,8 +97,8 @@ impl History {
         1e9 * device.preempts.saturating_sub(before) as f64 / period_ns as f64
     }
 
-    /// The part of the last second in which a device was somebody's. What a process has on several
-    /// devices counts on each of them.
+    /// The part of the last second in which a device was busy. The share of a process on several
+    /// devices counts for each of them.
     pub(super) fn busy(&self, device: &DeviceSnapshot) -> f64 {
         let is_there =
             |task: &&TaskSnapshot| task.queues.iter().any(|queue| queue.device == device.id);
@@ -131,7 +128,7 @@ mod tests {
         history.push(snapshot(1_000, 500, 10));
         assert_eq!(history.track((7, 0), 10).count(), 0);
         history.push(snapshot(1_200, 550, 10));
-        // Nothing new in no time.
+        // A snapshot of the same time adds nothing.
         history.push(snapshot(1_200, 550, 10));
         history.push(snapshot(1_400, 750, 14));
         assert_eq!(history.track((7, 0), 10).collect::<Vec<_>>(), [1.0, 0.25]);
@@ -143,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn another_daemon_begins_again() {
+    fn the_snapshots_of_another_daemon_begin_a_new_history() {
         let mut history = History::default();
         history.push(snapshot(1_000, 500, 10));
         history.push(snapshot(1_200, 550, 10));
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_an_end() {
+    fn the_memory_of_a_history_is_limited() {
         let mut history = History::default();
         for turn in 1..2_000 {
             history.push(snapshot(turn * 200, turn, turn));

@@ -1,57 +1,56 @@
-//! What keys mean: pure, so that it can be tested without a terminal.
+//! The meaning of keys, and the selection: pure, so that it can be tested without a terminal.
 
 use gpreempt_core::priority::Priority;
-use gpreempt_wire::state::{Snapshot, TaskSnapshot};
+use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::history::{TaskKey, key};
 
-/// What a key asks for.
+/// The command of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Go away.
+pub(super) enum KeyCommand {
+    /// Ends the program.
     Quit,
-    /// Another priority.
+    /// Sets a priority.
     Set(TaskKey, Priority),
-    /// Off its devices for a while.
+    /// Suspends a process.
     Suspend(TaskKey),
-    /// On again.
+    /// Resumes a process.
     Resume(TaskKey),
 }
 
-/// What somebody has selected, was asked and was told.
+/// The selection, the open question and the message at the bottom.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
     selected: Option<TaskKey>,
-    /// Where the selected one was, for when it is gone.
+    /// The position of the selected process, for when it has ended.
     place: usize,
-    /// Whether to suspend it was asked and not answered.
+    /// The process of an open question whether to suspend it.
     question: Option<TaskKey>,
     message: Option<String>,
-    is_paper: bool,
+    has_no_keys: bool,
 }
 
 impl Panel {
     /// For a picture without keys.
-    pub(super) fn for_paper() -> Self {
-        Self { is_paper: true, ..Self::default() }
+    pub(super) fn without_keys() -> Self {
+        Self { has_no_keys: true, ..Self::default() }
     }
 
-    /// What is selected.
     pub(super) const fn selected(&self) -> Option<TaskKey> {
         self.selected
     }
 
-    /// Where the selected process is among `tasks`.
+    /// The position of the selected process in `tasks`.
     pub(super) fn index(&self, tasks: &[TaskSnapshot]) -> Option<usize> {
         tasks.iter().position(|task| Some(key(task)) == self.selected)
     }
 
-    /// Selects somebody else where the selected process is gone.
-    pub(super) fn catch_up(&mut self, tasks: &[TaskSnapshot]) {
+    /// Selects another process if the selected one has ended.
+    pub(super) fn update(&mut self, tasks: &[TaskSnapshot]) {
         match self.index(tasks) {
             Some(index) => self.place = index,
-            None if self.is_paper => {}
+            None if self.has_no_keys => {}
             None => {
                 self.question = None;
                 self.select(tasks, self.place);
@@ -59,14 +58,14 @@ impl Panel {
         }
     }
 
-    /// Says something at the bottom until the next key.
-    pub(super) fn say(&mut self, message: String) {
+    /// Shows a message at the bottom until the next key.
+    pub(super) fn show(&mut self, message: String) {
         self.message = Some(message);
     }
 
     /// The line at the bottom.
     pub(super) fn bottom(&self, snapshot: &Snapshot) -> String {
-        if self.is_paper {
+        if self.has_no_keys {
             return String::new();
         }
         if let Some((pid, _)) = self.question {
@@ -77,18 +76,18 @@ impl Panel {
         self.message.clone().or(problem).unwrap_or_else(keys)
     }
 
-    /// What a key asks for, if anything.
-    pub(super) fn press(&mut self, event: KeyEvent, tasks: &[TaskSnapshot]) -> Option<Wish> {
+    /// The command of a key, if it has one.
+    pub(super) fn press(&mut self, event: KeyEvent, tasks: &[TaskSnapshot]) -> Option<KeyCommand> {
         if event.kind == KeyEventKind::Release {
             return None;
         }
         self.message = None;
         if event.modifiers.contains(KeyModifiers::CONTROL) {
-            return (event.code == KeyCode::Char('c')).then_some(Wish::Quit);
+            return (event.code == KeyCode::Char('c')).then_some(KeyCommand::Quit);
         }
         if let Some(asked) = self.question.take() {
             let is_yes = matches!(event.code, KeyCode::Char('y' | 'Y'));
-            return is_yes.then_some(Wish::Suspend(asked));
+            return is_yes.then_some(KeyCommand::Suspend(asked));
         }
         let place = self.index(tasks).unwrap_or(0);
         let task = tasks.get(place).filter(|task| Some(key(task)) == self.selected);
@@ -99,16 +98,16 @@ impl Panel {
                 (Some(level), true) => level.saturating_add(1),
                 (Some(level), false) => level.checked_sub(1)?,
             };
-            Some(Wish::Set(key(task), Priority::new(level)?))
+            Some(KeyCommand::Set(key(task), Priority::new(level)?))
         };
         #[expect(clippy::wildcard_enum_match_arm, reason = "there are many keys")]
         match event.code {
-            KeyCode::Char('q') | KeyCode::Esc => Some(Wish::Quit),
+            KeyCode::Char('q') | KeyCode::Esc => Some(KeyCommand::Quit),
             KeyCode::Up | KeyCode::Char('k') => self.select(tasks, place.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.select(tasks, place + 1),
             KeyCode::Char('+' | '=') => change(true),
             KeyCode::Char('-') => change(false),
-            KeyCode::Char('r') => task.map(|task| Wish::Resume(key(task))),
+            KeyCode::Char('r') => task.map(|task| KeyCommand::Resume(key(task))),
             KeyCode::Char('s') => {
                 self.question = task.map(key);
                 None
@@ -117,7 +116,7 @@ impl Panel {
         }
     }
 
-    fn select(&mut self, tasks: &[TaskSnapshot], place: usize) -> Option<Wish> {
+    fn select(&mut self, tasks: &[TaskSnapshot], place: usize) -> Option<KeyCommand> {
         self.place = place.min(tasks.len().saturating_sub(1));
         self.selected = tasks.get(self.place).map(key);
         None

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 use gpreempt_core::priority::Priority;
-use gpreempt_wire::state::{
+use gpreempt_wire::statistics::{
     DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 use ratatui::Terminal;
@@ -10,7 +10,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
-use super::keys::{Panel, Wish};
+use super::keys::{KeyCommand, Panel};
 use super::{frame, plain, text};
 
 fn task(pid: u32, name: &str, priority: u8, share: f64) -> TaskSnapshot {
@@ -68,7 +68,7 @@ fn history() -> History {
 
 fn selected(history: &History) -> Panel {
     let mut panel = Panel::default();
-    panel.catch_up(&history.latest().tasks);
+    panel.update(&history.latest().tasks);
     panel
 }
 
@@ -89,7 +89,7 @@ fn picture_of(history: &History, width: u16, height: u16) -> String {
 }
 
 #[test]
-fn who_schedules_is_not_cut_off_at_80_columns() {
+fn that_the_kernel_schedules_is_not_cut_off_at_80_columns() {
     let mut snapshot = snapshot(1);
     let device = &mut snapshot.devices[0];
     (device.kind, device.way) = ("amd".to_owned(), Some("kernel-scheduler".to_owned()));
@@ -110,7 +110,7 @@ fn at_80x24_everything_is_there() {
         train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
         batch                       77     0    0 suspended       0    0%    0.0       -
 
-        who held the GPU in the last 3.80s
+        GPU time of each process in the last 3.80s
         serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
         train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
         batch
@@ -139,7 +139,7 @@ fn at_40x10_the_important_things_are_there() {
         process         pid prio     state share
         serve          4100   12   running   12%
         train-a-ver    4242    2 preempted   88%
-        who held the GPU in the last 3.80s
+        GPU time of each process in the last 3.8
         serve                ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
         train-a-ve           ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
         up/down select  +/- priority  s suspend
@@ -148,7 +148,7 @@ fn at_40x10_the_important_things_are_there() {
 }
 
 #[test]
-fn on_paper_there_are_no_keys() {
+fn without_a_terminal_there_are_no_keys() {
     expect![[r#"
         gpreempt top  3 processes  policy strict  every 5.00ms  up 90.0s
         gpu                                             busy   pre/s preempt p50     p99
@@ -157,7 +157,7 @@ fn on_paper_there_are_no_keys() {
         serve                     4100     0   12   running       0   12%    0.0       -
         train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
         batch                       77     0    0 suspended       0    0%    0.0       -
-        who held the GPU in the last 3.80s
+        GPU time of each process in the last 3.80s
         serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
         train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
         batch
@@ -202,18 +202,18 @@ fn a_machine_without_anything_and_one_with_too_much() {
 }
 
 #[test]
-fn keys_select_and_wish() {
+fn keys_select_processes_and_give_commands() {
     let history = history();
     let tasks = &history.latest().tasks;
     let mut panel = selected(&history);
     let mut press = |code| panel.press(KeyEvent::new(code, KeyModifiers::NONE), tasks);
     let priority = |level| Priority::new(level).unwrap();
     // The most important one is first.
-    assert_eq!(press(KeyCode::Char('+')), Some(Wish::Set((4100, 9), priority(13))));
+    assert_eq!(press(KeyCode::Char('+')), Some(KeyCommand::Set((4100, 9), priority(13))));
     assert_eq!(press(KeyCode::Up), None);
-    assert_eq!(press(KeyCode::Char('r')), Some(Wish::Resume((4100, 9))));
+    assert_eq!(press(KeyCode::Char('r')), Some(KeyCommand::Resume((4100, 9))));
     assert_eq!(press(KeyCode::Down), None);
-    assert_eq!(press(KeyCode::Char('-')), Some(Wish::Set((4242, 9), priority(1))));
+    assert_eq!(press(KeyCode::Char('-')), Some(KeyCommand::Set((4242, 9), priority(1))));
     for _ in 0..5 {
         assert_eq!(press(KeyCode::Down), None);
     }
@@ -222,11 +222,11 @@ fn keys_select_and_wish() {
     assert_eq!(press(KeyCode::Char('s')), None);
     assert_eq!(press(KeyCode::Char('q')), None, "any other key means no");
     assert_eq!(press(KeyCode::Char('s')), None);
-    assert_eq!(press(KeyCode::Char('y')), Some(Wish::Suspend((77, 9))));
-    assert_eq!(press(KeyCode::Char('q')), Some(Wish::Quit));
+    assert_eq!(press(KeyCode::Char('y')), Some(KeyCommand::Suspend((77, 9))));
+    assert_eq!(press(KeyCode::Char('q')), Some(KeyCommand::Quit));
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(panel.press(interrupt, tasks), Some(Wish::Quit));
-    assert_eq!(Panel::default().press(interrupt, &[]), Some(Wish::Quit));
+    assert_eq!(panel.press(interrupt, tasks), Some(KeyCommand::Quit));
+    assert_eq!(Panel::default().press(interrupt, &[]), Some(KeyCommand::Quit));
     let key = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE);
     assert_eq!(Panel::default().press(key, &[]), None);
 }
@@ -238,12 +238,12 @@ fn the_question_and_the_answer_are_at_the_bottom() {
     let mut panel = selected(&history);
     panel.press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), tasks);
     assert!(panel.bottom(snapshot).starts_with("suspend 4100 for 10 s?"));
-    // The process ends before the answer: nobody else is suspended instead.
-    panel.catch_up(&tasks[1..]);
+    // The process ends before the answer: no other process is suspended instead.
+    panel.update(&tasks[1..]);
     assert_eq!(panel.selected(), Some((4242, 9)));
     let yes = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
     assert_eq!(panel.press(yes, &tasks[1..]), None);
-    panel.say("not yours".to_owned());
+    panel.show("not yours".to_owned());
     assert_eq!(panel.bottom(snapshot), "not yours");
     panel.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE), tasks);
     assert!(panel.bottom(snapshot).contains("q quit"));

@@ -2,15 +2,14 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use gpreempt_stage::{Emulator, Load, Stage, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A load that always has kernels of 4 ms in its ring.
-const ENDLESS: &str = "be --kernel-us 4000 --depth 4 --report-ms 1000 --seconds 3600";
+use super::machine::{Commands, ENDLESS};
 
-/// An emulated KFD, a load on it, and commands for which it is the machine's only GPU.
+/// An emulated KFD and a load on it.
 struct KfdMachine {
     load: Load,
     emulator: Emulator,
@@ -18,7 +17,7 @@ struct KfdMachine {
 }
 
 impl KfdMachine {
-    /// With the KFD of that kernel; the name of one with our patches ends with `+patched`.
+    /// With the KFD of that kernel; the name of a patched one ends with `+patched`.
     fn new(kernel: &str) -> Self {
         let stage = Stage::new("cli-kfd").unwrap();
         let (kernel, patched) = match kernel.strip_suffix("+patched") {
@@ -37,30 +36,16 @@ impl KfdMachine {
         self.load.pid().to_string()
     }
 
+    fn is_stopped(&self) -> bool {
+        self.emulator.is_stopped(self.load.pid())
+    }
+}
+
+impl Commands for KfdMachine {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.stage.gpreempt(arguments);
         command.env("GPREEMPT_EMULATED_KFD", self.emulator.place());
         command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    fn text(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn complaint(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(!output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.emulator.is_stopped(self.load.pid())
     }
 }
 
@@ -80,20 +65,20 @@ fn a_process_is_suspended_and_preempted() {
         assert!(!machine.is_stopped(), "{kernel}");
 
         let short = machine.text(&["suspend", &pid, "--for", "100ms"]);
-        assert!(short.contains("runs again"), "{kernel}: {short}");
+        assert!(short.contains("was resumed"), "{kernel}: {short}");
         if kernel != "6.1" {
             let taken = machine.text(&["preempt", &pid]);
-            assert!(taken.contains("was taken off its GPUs"), "{taken}");
+            assert!(taken.contains("was preempted"), "{taken}");
         }
         let all = machine.text(&["suspend", "--gpu", "0", "--everything", "--for", "100ms"]);
-        assert!(all.contains(&format!("{pid} runs again")), "{kernel}: {all}");
+        assert!(all.contains(&format!("{pid} was resumed")), "{kernel}: {all}");
         assert!(!machine.is_stopped(), "{kernel}");
         machine.load.finish_exact().unwrap();
     }
 }
 
 #[test]
-fn nobody_stays_off_when_a_command_is_killed() {
+fn the_process_is_resumed_when_its_suspend_is_killed() {
     for kernel in ["6.12.95", "6.1"] {
         let mut machine = KfdMachine::new(kernel);
         let pid = machine.pid();
@@ -134,18 +119,18 @@ fn an_attach_is_undone_when_it_is_killed() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_requests_are_refused_with_a_reason() {
     let mut machine = KfdMachine::new("6.12.103");
     if !Path::new("/sys/module/nvidia").exists() {
         let own = std::process::id().to_string();
         for command in ["suspend", "preempt", "attach"] {
-            let line = machine.complaint(&[command, &own]);
+            let (_, line) = machine.error(&[command, &own]);
             assert!(line.contains("uses no AMD GPU"), "{line}");
-            let line = machine.complaint(&[command, "999999999"]);
+            let (_, line) = machine.error(&[command, "999999999"]);
             assert!(line.contains("there is no process 999999999"), "{line}");
         }
     }
-    let line = machine.complaint(&["suspend", "--gpu", "7", "--everything"]);
+    let (_, line) = machine.error(&["suspend", "--gpu", "7", "--everything"]);
     assert!(line.contains("there is no AMD GPU 7"), "{line}");
     let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("KFD 1.17 can suspend single queues"), "{doctor}");
@@ -154,7 +139,7 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn the_way_in_use_is_said_and_why_it_is_no_better_one() {
+fn doctor_reports_the_stop_method_and_why_no_better_one_is_used() {
     let mut machine = KfdMachine::new("6.12.103+patched");
     let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("ok  way: queues of all processes"), "{doctor}");
@@ -170,9 +155,9 @@ fn the_way_in_use_is_said_and_why_it_is_no_better_one() {
     assert_eq!(way(&machine)["way"], "kernel-scheduler");
     let doctor = machine.text(&["doctor"]);
     assert!(doctor.contains("the kernel schedules queues itself"), "{doctor}");
-    // Without a daemon a process can still be suspended, whoever schedules.
+    // Without a daemon a process can still be suspended while the kernel schedules.
     let pid = machine.pid();
     let short = machine.text(&["suspend", &pid, "--for", "100ms"]);
-    assert!(short.contains("runs again"), "{short}");
+    assert!(short.contains("was resumed"), "{short}");
     machine.load.finish_exact().unwrap();
 }

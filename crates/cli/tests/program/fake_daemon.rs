@@ -1,4 +1,4 @@
-//! A daemon that says what a test wants it to say.
+//! A daemon whose answers a test decides.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,75 +8,75 @@ use std::thread::{JoinHandle, spawn};
 use gpreempt_core::time::Instant;
 use gpreempt_wire::event::Event;
 use gpreempt_wire::message::Message;
-use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
+use gpreempt_wire::reply::{Refusal, RefusalCode};
 use gpreempt_wire::request::Request;
-use gpreempt_wire::server::{Accepted, Connection, Limits, Listener, Offence, Peer};
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::server::{Accepted, CloseReason, Connection, Limits, Listener, Peer};
+use gpreempt_wire::statistics::Snapshot;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What the daemon does about a request.
-pub(crate) enum Deed {
+/// The reaction of the daemon to a request.
+pub(crate) enum Answer {
     /// Answers `Ok`.
     Ok,
     /// Answers this.
     Reply(Box<Reply>),
     /// Answers with a snapshot.
     Snapshot(Box<Snapshot>),
-    /// Answers `Ok`, tells of these, and ends it if that is so.
+    /// Answers `Ok`, sends these events, and their end if that is true.
     Events(Vec<Event>, bool),
-    /// Answers in the words of another version.
+    /// Answers in another version of the protocol.
     OtherVersion,
-    /// Says nothing.
+    /// Does not answer.
     Silence,
-    /// Ends the session without a word.
+    /// Closes the session.
     HangUp,
 }
 
-impl Deed {
+impl Answer {
     pub(crate) fn refuse(code: RefusalCode, sentence: &str) -> Self {
         Self::Reply(Box::new(Reply::Refused(Refusal::new(code, sentence))))
     }
 }
 
-type Heard = Arc<Mutex<Vec<(Peer, Request)>>>;
+type Received = Arc<Mutex<Vec<(Peer, Request)>>>;
 
 /// Answers until it is dropped.
 pub(crate) struct FakeDaemon {
     stop: Arc<AtomicBool>,
-    heard: Heard,
+    heard: Received,
     thread: Option<JoinHandle<()>>,
 }
 
 impl FakeDaemon {
-    /// Listens in a folder. Every hello is welcome; the rest is for `answer`.
+    /// Listens in a folder. Every `Hello` gets `Ok`; `answer` decides the rest.
     pub(crate) fn start(
         folder: &Path,
-        mut answer: impl FnMut(&Request) -> Deed + Send + 'static,
+        mut answer: impl FnMut(&Request) -> Answer + Send + 'static,
     ) -> Self {
-        Self::start_rude(folder, move |request| {
-            if matches!(request, Request::Hello { .. }) { Deed::Ok } else { answer(request) }
+        Self::start_without_hello(folder, move |request| {
+            if matches!(request, Request::Hello { .. }) { Answer::Ok } else { answer(request) }
         })
     }
 
-    /// The same, but hellos are for `answer` too.
-    pub(crate) fn start_rude(
+    /// The same, but `answer` decides about `Hello`, too.
+    pub(crate) fn start_without_hello(
         folder: &Path,
-        mut answer: impl FnMut(&Request) -> Deed + Send + 'static,
+        mut answer: impl FnMut(&Request) -> Answer + Send + 'static,
     ) -> Self {
         let listener = Listener::bind(&folder.join("gpreemptd.sock")).unwrap();
-        let (stop, heard) = (Arc::new(AtomicBool::new(false)), Heard::default());
+        let (stop, heard) = (Arc::new(AtomicBool::new(false)), Received::default());
         let (is_over, hears) = (Arc::clone(&stop), Arc::clone(&heard));
         let thread = Some(spawn(move || serve(listener, &is_over, &hears, &mut answer)));
         Self { stop, heard, thread }
     }
 
-    /// What it was asked so far, hellos left out.
+    /// The requests so far, without `Hello`.
     pub(crate) fn heard(&self) -> Vec<Request> {
         self.heard_from().into_iter().map(|(_, request)| request).collect()
     }
 
-    /// The same, with who asked.
+    /// The same, with the client.
     pub(crate) fn heard_from(&self) -> Vec<(Peer, Request)> {
         let heard = self.heard.lock().unwrap().clone();
         let is_question = |request: &Request| !matches!(request, Request::Hello { .. });
@@ -96,8 +96,8 @@ impl Drop for FakeDaemon {
 fn serve(
     mut listener: Listener,
     stop: &AtomicBool,
-    heard: &Heard,
-    answer: &mut dyn FnMut(&Request) -> Deed,
+    heard: &Received,
+    answer: &mut dyn FnMut(&Request) -> Answer,
 ) {
     let mut connections: Vec<Connection> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -116,25 +116,25 @@ fn wait(listener: &Listener, connections: &[Connection]) {
         let write = if connection.wants_write() { PollFlags::OUT } else { PollFlags::empty() };
         PollFd::new(connection, PollFlags::IN | write)
     }));
-    // Only so long, because nothing tells a sleeping thread that it is to stop.
+    // A limit, because no event wakes the thread when it is to stop.
     poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
 }
 
 fn step(
     connection: &mut Connection,
-    heard: &Heard,
-    answer: &mut dyn FnMut(&Request) -> Deed,
-) -> Result<(), Offence> {
+    heard: &Received,
+    answer: &mut dyn FnMut(&Request) -> Answer,
+) -> Result<(), CloseReason> {
     connection.flush()?;
     while let Some(Message { request, body }) = connection.recv(Instant::ZERO)? {
         heard.lock().unwrap().push((connection.peer(), body.clone()));
         match answer(&body) {
-            Deed::Ok => connection.send(request, Reply::Ok)?,
-            Deed::Reply(reply) => connection.send(request, *reply)?,
-            Deed::Snapshot(snapshot) => {
+            Answer::Ok => connection.send(request, Reply::Ok)?,
+            Answer::Reply(reply) => connection.send(request, *reply)?,
+            Answer::Snapshot(snapshot) => {
                 connection.send_snapshot(request, snapshot.to_json().into()).unwrap();
             }
-            Deed::Events(events, has_end) => {
+            Answer::Events(events, has_end) => {
                 connection.send(request, Reply::Ok)?;
                 for event in events {
                     connection.send_event(request, event)?;
@@ -144,13 +144,13 @@ fn step(
                     connection.send(request, Reply::End { dropped })?;
                 }
             }
-            Deed::OtherVersion => {
+            Answer::OtherVersion => {
                 let mut packet = Message { request, body: Reply::Ok }.encode();
                 packet[4] = 7;
                 rustix::net::send(&connection, &packet, rustix::net::SendFlags::empty()).unwrap();
             }
-            Deed::Silence => {}
-            Deed::HangUp => return Err(Offence::Left),
+            Answer::Silence => {}
+            Answer::HangUp => return Err(CloseReason::Left),
         }
     }
     Ok(())

@@ -1,15 +1,15 @@
-//! Commands that watch a daemon for a while: events, trace, top.
+//! Commands that follow a daemon: events, trace, top.
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 use gpreempt_wire::text::Text;
 use serde_json::{Value, json};
 
 use super::Stage;
-use super::fake_daemon::{Deed, FakeDaemon};
+use super::fake_daemon::{Answer, FakeDaemon};
 use super::with_daemon::snapshot;
 
 fn event(at_us: u64, kind: EventKind) -> Event {
@@ -32,12 +32,12 @@ fn events() -> Vec<Event> {
     ]
 }
 
-fn answer(request: &Request) -> Deed {
+fn answer(request: &Request) -> Answer {
     match request {
-        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
-        Request::Trace { .. } => Deed::Events(events(), true),
-        Request::Follow => Deed::Events(events(), true),
-        _ => Deed::Ok,
+        Request::Snapshot => Answer::Snapshot(Box::new(snapshot(TaskState::Running))),
+        Request::Trace { .. } => Answer::Events(events(), true),
+        Request::Follow => Answer::Events(events(), true),
+        _ => Answer::Ok,
     }
 }
 
@@ -78,9 +78,9 @@ fn events_are_filtered_and_counted() {
 }
 
 #[test]
-fn a_daemon_that_goes_away_ends_the_events_with_a_line() {
+fn a_daemon_that_ends_ends_the_events_with_an_error() {
     let folder = Stage::new("events-end").unwrap();
-    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Events(events(), false));
+    let daemon = FakeDaemon::start(folder.root(), |_| Answer::Events(events(), false));
     let program = std::thread::scope(|scope| {
         let program = scope.spawn(|| folder.run(&["events"]));
         while daemon.heard().is_empty() {
@@ -119,11 +119,11 @@ fn a_trace_is_a_file_that_perfetto_reads() {
 }
 
 #[test]
-fn a_trace_keeps_what_it_has_when_the_daemon_dies() {
+fn a_trace_is_written_up_to_the_end_of_the_daemon() {
     let folder = Stage::new("trace-end").unwrap();
     let daemon = FakeDaemon::start(folder.root(), |request| match request {
-        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
-        _ => Deed::Events(events(), false),
+        Request::Snapshot => Answer::Snapshot(Box::new(snapshot(TaskState::Running))),
+        _ => Answer::Events(events(), false),
     });
     let program = std::thread::scope(|scope| {
         let program = scope.spawn(|| folder.run(&["trace", "--for", "60s"]));
@@ -149,7 +149,7 @@ fn top_once_is_text_and_json() {
         let mut snapshot = snapshot(TaskState::Running);
         snapshot.now_ns += turn * 100_000_000;
         snapshot.tasks[0].device_ms = turn * 50;
-        Deed::Snapshot(Box::new(snapshot))
+        Answer::Snapshot(Box::new(snapshot))
     });
     let text = folder.stdout(&["top", "--once", "--every", "100ms"]);
     assert!(text.starts_with("gpreempt top  2 processes  policy strict"), "{text}");

@@ -1,4 +1,4 @@
-//! The program as people use it: real processes, real files, exit codes.
+//! The program as users run it: real processes, real files, exit codes.
 #![expect(
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
@@ -6,18 +6,14 @@
 )]
 
 mod amd;
-mod bad_input;
 mod bench;
 mod bench_care;
-mod beside_daemon;
 mod compare;
-mod completions;
 mod demo;
 mod fake_daemon;
 mod following;
-mod man;
+mod machine;
 mod private;
-mod processes;
 mod run;
 mod sim;
 mod top;

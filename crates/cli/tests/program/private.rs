@@ -1,16 +1,14 @@
 //! Private sessions: commands without a daemon, on an emulated GPU with real processes.
 
-mod machine;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use gpreempt_stage::{LIMIT, until};
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use machine::{ENDLESS, PrivateMachine, pid};
+use super::machine::{Commands, ENDLESS, PrivateMachine, pid};
 
 fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["line"] == kind).collect()
@@ -35,13 +33,16 @@ fn an_attach_schedules_and_answers_like_a_daemon() {
     until("the other one waits", || {
         machine.is_stopped(&machine.high) && !machine.is_stopped(&machine.low)
     });
-    assert!(machine.text(&["preempt", &low]).contains("was taken off its GPUs: 1 group"));
-    assert!(machine.text(&["suspend", &low, "--for", "100ms"]).contains("runs again"));
-    assert_eq!(machine.text(&["detach", &high]), format!("{high} is as it was\n"));
+    assert!(machine.text(&["preempt", &low]).contains("was preempted: 1 group"));
+    assert!(machine.text(&["suspend", &low, "--for", "100ms"]).contains("was resumed"));
+    assert_eq!(
+        machine.text(&["detach", &high]),
+        format!("{high} is no longer scheduled; its GPU settings are restored\n")
+    );
     machine.until_all_run();
-    assert_eq!(machine.text(&["resume", &low]), format!("{low} runs again\n"));
+    assert_eq!(machine.text(&["resume", &low]), format!("{low} was resumed\n"));
 
-    // Nothing is attached any more, so the command ends by itself.
+    // No process is attached any more, so the command ends by itself.
     let mut session = session;
     let (code, lines, errors) = session.wait();
     assert_eq!((code, errors.as_str()), (Some(0), ""), "{lines:?}");
@@ -70,7 +71,7 @@ fn a_second_session_is_refused_with_the_pid_of_the_first() {
     let machine = PrivateMachine::new("second");
     let session = machine.attach(&[]);
     let owner = format!("gpreempt attach (pid {}) controls the GPUs", session.id());
-    let (code, line) = machine.complaint(&["attach", &pid(&machine.high), "-p", "3"]);
+    let (code, line) = machine.error(&["attach", &pid(&machine.high), "-p", "3"]);
     assert_eq!(code, 2);
     assert!(line.contains(&owner) && line.contains("`gpreempt set`"), "{line}");
     let output = machine.run(&["run", "-p", "3", "--", "sh", "-c", "exit 7"]);
@@ -90,7 +91,7 @@ fn a_second_session_is_refused_with_the_pid_of_the_first() {
 }
 
 #[test]
-fn however_a_session_ends_everything_is_undone() {
+fn a_session_undoes_everything_however_it_ends() {
     let machine = PrivateMachine::new("ends");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL, Signal::QUIT] {
         let session = machine.attach(&[]);
@@ -100,12 +101,12 @@ fn however_a_session_ends_everything_is_undone() {
         assert_eq!(of_kind(&lines, "over").len(), usize::from(is_orderly), "{signal:?}");
         machine.until_all_run();
         machine.until_no_session_is_left();
-        // A session that was killed is no reason to call for a daemon.
-        let (code, line) = machine.complaint(&["set", &pid(&machine.low), "-p", "3"]);
+        // After a session was killed, no daemon is reported as missing.
+        let (code, line) = machine.error(&["set", &pid(&machine.low), "-p", "3"]);
         assert_eq!(code, 2);
         assert!(line.contains("is not attached"), "{signal:?}: {line}");
     }
-    // The reader of its output goes away.
+    // The reader of its output closes it.
     let mut session = machine.attach(&[]);
     let mut lines = BufReader::new(session.stdout()).lines();
     assert!(lines.next().unwrap().unwrap().contains("attached"));
@@ -178,7 +179,7 @@ fn suspend_and_preempt_without_a_daemon() {
         words[0].starts_with(&format!("{low} (")) && words[0].ends_with("for 100ms"),
         "{short}"
     );
-    assert_eq!(words[1], format!("{low} runs again"));
+    assert_eq!(words[1], format!("{low} was resumed"));
     assert!(!machine.is_stopped(&machine.low));
 
     let mut session = machine.start(&["suspend", &low, "--json"]);
@@ -186,7 +187,7 @@ fn suspend_and_preempt_without_a_daemon() {
     until("it is told", || {
         machine.task(&machine.low).is_some_and(|task| task.state == TaskState::Suspended)
     });
-    assert_eq!(machine.text(&["resume", "--all"]), format!("{low} runs again\n"));
+    assert_eq!(machine.text(&["resume", "--all"]), format!("{low} was resumed\n"));
     let (code, lines, errors) = session.wait();
     assert_eq!((code, errors.as_str()), (Some(0), ""));
     let kinds: Vec<&Value> = lines.iter().map(|line| &line["line"]).collect();
@@ -200,9 +201,9 @@ fn suspend_and_preempt_without_a_daemon() {
     let every = ["suspend", "--gpu", "0", "--everything", "--for", "300ms"];
     let all = machine.text(&[&every[..], &["--emulated", gpu.to_str().unwrap()]].concat());
     for load in [&machine.low, &machine.high] {
-        assert!(all.contains(&format!("{} runs again", pid(load))), "{all}");
+        assert!(all.contains(&format!("{} was resumed", pid(load))), "{all}");
     }
-    let (code, line) = machine.complaint(&["suspend", "--gpu", "7", "--everything"]);
+    let (code, line) = machine.error(&["suspend", "--gpu", "7", "--everything"]);
     assert_eq!(code, 2);
     assert!(line.contains("there is no GPU 7; there are "), "{line}");
     machine.until_nothing_is_left();
@@ -219,10 +220,10 @@ fn a_program_runs_beside_its_own_session() {
     let scheduled = || machine.tasks()?.into_iter().find(|task| task.priority == Some(12));
     until("the program has its priority", || scheduled().is_some());
     assert_ne!(scheduled().unwrap().pid, program.pid(), "it is a child");
-    assert_eq!(machine.priority(&machine.low), None, "others are left alone");
+    assert_eq!(machine.priority(&machine.low), None, "other processes are not scheduled");
     machine.text(&["set", &pid(&machine.low), "-p", "2"]);
     until("the low load waits", || machine.is_stopped(&machine.low));
-    // The signal is the program's, and its exit code comes back.
+    // The program gets the signal, and its exit code is returned.
     program.signal(Signal::TERM);
     let ended = program.wait(LIMIT).unwrap();
     assert!(ended.status.success(), "{ended:?}");
@@ -234,14 +235,14 @@ fn a_program_runs_beside_its_own_session() {
         let output = machine.run(&["run", "-p", "3", "--", "sh", "-c", script]);
         assert_eq!(output.status.code(), Some(expected), "{output:?}");
     }
-    assert_eq!(machine.complaint(&["run", "-p", "3", "--", "/no/such/program"]).0, 127);
-    assert_eq!(machine.complaint(&["run", "-p", "3", "--", "/"]).0, 126);
+    assert_eq!(machine.error(&["run", "-p", "3", "--", "/no/such/program"]).0, 127);
+    assert_eq!(machine.error(&["run", "-p", "3", "--", "/"]).0, 126);
     machine.until_nothing_is_left();
     machine.finish();
 }
 
 #[test]
-fn beside_a_daemon_every_command_goes_through_it() {
+fn beside_a_daemon_every_command_uses_it() {
     let machine = PrivateMachine::new("beside");
     let (low, high) = (pid(&machine.low), pid(&machine.high));
     let daemon = machine.start_daemon();
@@ -251,31 +252,34 @@ fn beside_a_daemon_every_command_goes_through_it() {
         (machine.priority(&machine.low), machine.priority(&machine.high)),
         (Some(2), Some(12))
     );
-    // A daemon has room for more than one.
+    // A daemon permits several attaches.
     assert_eq!(machine.run(&["attach", &low, "-p", "3", "--for", "50ms"]).status.code(), Some(0));
     machine.until_low_waits();
     let (code, lines, errors) = session.end(Signal::HUP);
     assert_eq!((code, errors.as_str()), (Some(0), ""), "{lines:?}");
     assert_eq!(of_kind(&lines, "attached").len(), 2);
-    assert_eq!(machine.priority(&machine.high), Some(7), "as it was before");
+    assert_eq!(machine.priority(&machine.high), Some(7), "its former priority");
     machine.until_all_run();
 
-    let (code, line) = machine.complaint(&["attach", &low, "--policy", "fair"]);
+    let (code, line) = machine.error(&["attach", &low, "--policy", "fair"]);
     assert_eq!(code, 2);
     assert!(line.contains("`gpreempt policy NAME`"), "{line}");
-    assert!(machine.text(&["preempt", &low]).contains("was taken off its GPUs: 1 group"));
-    assert!(machine.text(&["suspend", &low, "--for", "100ms"]).contains("runs again"));
+    assert!(machine.text(&["preempt", &low]).contains("was preempted: 1 group"));
+    assert!(machine.text(&["suspend", &low, "--for", "100ms"]).contains("was resumed"));
     machine.until_all_run();
-    assert_eq!(machine.text(&["detach", &high]), format!("{high} is as it was\n"));
+    assert_eq!(
+        machine.text(&["detach", &high]),
+        format!("{high} is no longer scheduled; its GPU settings are restored\n")
+    );
     let every = ["suspend", "--gpu", "0", "--everything", "--for", "100ms"];
-    assert!(machine.text(&every).contains(&format!("{low} runs again")));
+    assert!(machine.text(&every).contains(&format!("{low} was resumed")));
     drop(daemon);
     machine.until_all_run();
     machine.finish();
 }
 
 #[test]
-fn what_a_session_cannot_do_is_refused_and_nothing_is_left() {
+fn impossible_requests_are_refused_and_leave_no_session() {
     let machine = PrivateMachine::new("refused");
     let (low, own) = (pid(&machine.low), std::process::id().to_string());
     let low = format!("{low}:2");
@@ -291,7 +295,7 @@ fn what_a_session_cannot_do_is_refused_and_nothing_is_left() {
             println!("SKIPPED: {arguments:?}: this machine has a driver");
             continue;
         }
-        let (code, line) = machine.complaint(arguments);
+        let (code, line) = machine.error(arguments);
         assert_eq!(code, 2, "{arguments:?}: {line}");
         assert!(line.contains(words), "{arguments:?}: {line}");
         assert!(!machine.is_stopped(&machine.low), "{arguments:?}");

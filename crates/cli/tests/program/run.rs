@@ -1,25 +1,25 @@
-//! `gpreempt run`.
+//! `gpreempt run`, generated files, and commands that find no service and no driver.
 
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::traits::TraitsChange;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Stage;
-use super::fake_daemon::{Deed, FakeDaemon};
+use super::fake_daemon::{Answer, FakeDaemon};
 
 const SHOW: &str = "echo $$ $GPREEMPT_PRIORITY $GPREEMPT_WEIGHT $GPREEMPT_DEADLINE_US";
 
 #[test]
-fn the_daemon_knows_the_very_process_before_it_begins() {
+fn the_daemon_knows_the_process_before_it_becomes_the_program() {
     let folder = Stage::new("run").unwrap();
-    let daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
+    let daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
     let options = ["run", "-p", "12", "--weight", "3", "--deadline", "5000", "--"];
     let text = folder.stdout(&[&options[..], &["sh", "-c", SHOW]].concat());
     let (pid, rest) = text.trim_end().split_once(' ').unwrap();
@@ -27,7 +27,7 @@ fn the_daemon_knows_the_very_process_before_it_begins() {
     let heard = daemon.heard_from();
     let [(peer, request)] = heard.as_slice() else { unreachable!("{heard:?}") };
     assert_eq!(peer.pid.to_string(), pid, "the process that asked became the program");
-    let change = TraitsChange {
+    let change = SchedAttrChange {
         priority: Priority::new(12),
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
@@ -38,7 +38,7 @@ fn the_daemon_knows_the_very_process_before_it_begins() {
 #[test]
 fn exit_codes_are_those_of_the_program() {
     let folder = Stage::new("run-codes").unwrap();
-    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
+    let _daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
     let run = |script| folder.run(&["run", "-p", "1", "--", "sh", "-c", script]).status;
     assert_eq!(run("exit 7").code(), Some(7));
     assert_eq!(run("kill -9 $$").signal(), Some(9));
@@ -52,7 +52,7 @@ fn exit_codes_are_those_of_the_program() {
 #[test]
 fn signals_reach_the_program() {
     let folder = Stage::new("run-signals").unwrap();
-    let _daemon = FakeDaemon::start(folder.root(), |_| Deed::Ok);
+    let _daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
     let script = "trap 'exit 43' TERM; echo ready; while :; do sleep 0.01; done";
     let mut program = folder
         .gpreempt(&["run", "-p", "1", "--", "sh", "-c", script])
@@ -68,7 +68,7 @@ fn signals_reach_the_program() {
 }
 
 #[test]
-fn without_a_daemon_and_a_driver_the_program_runs_as_it_is() {
+fn without_a_daemon_and_a_driver_the_program_runs_without_a_priority() {
     if std::path::Path::new("/sys/module/nvidia").exists() {
         println!("SKIPPED: this machine has a driver");
         return;
@@ -81,4 +81,122 @@ fn without_a_daemon_and_a_driver_the_program_runs_as_it_is() {
     let errors = String::from_utf8(program.stderr).unwrap();
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("gpreemptd is not running; sh runs without a priority"), "{errors}");
+}
+
+#[test]
+fn without_a_driver_every_command_about_processes_fails_with_that_reason() {
+    if std::path::Path::new("/sys/module/nvidia").exists() {
+        println!("SKIPPED: this machine has a driver; hw/hardware_test.py tests it");
+        return;
+    }
+    let folder = Stage::new("processes-none").unwrap();
+    for arguments in [
+        &["attach", "1", "-p", "2"][..],
+        &["attach", "1:12", "2:3", "--dry-run"],
+        &["suspend", "1", "--for", "1s"],
+        &["observe", "1"],
+        &["preempt", "1"],
+    ] {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains("no NVIDIA driver is loaded"), "{line}");
+    }
+    assert!(folder.stdout(&["doctor"]).contains("no NVIDIA driver is loaded"));
+    if std::path::Path::new("/dev/kfd").exists() {
+        println!("SKIPPED: this machine has AMD devices");
+        return;
+    }
+    assert!(folder.stdout(&["doctor"]).contains("there is no /dev/kfd: no AMD GPU"));
+    let (code, line) = folder.failure(&["suspend", "--gpu", "0", "--everything"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("no NVIDIA driver is loaded"), "{line}");
+    assert!(folder.stdout(&["ps"]).contains("No process uses a GPU"));
+    assert_eq!(folder.json(&["ps", "--json"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_process_that_is_not_attached_cannot_be_changed() {
+    let folder = Stage::new("processes-detached").unwrap();
+    for arguments in [&["set", "1", "-p", "3"][..], &["detach", "1"]] {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains("process 1 is not attached"), "{line}");
+    }
+    let (code, line) = folder.failure(&["resume", "1"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("neither suspended nor attached"), "{line}");
+    assert_eq!(folder.json(&["resume", "--all", "--json"]), serde_json::json!({ "resumed": [] }));
+}
+
+#[test]
+fn wrong_arguments_about_processes_are_refused() {
+    let folder = Stage::new("processes-nonsense").unwrap();
+    for arguments in [
+        &["attach"][..],
+        &["attach", "me"],
+        &["attach", "1:16"],
+        &["attach", "1:3:0"],
+        &["attach", "1", "--min-share", "51"],
+        &["attach", "1", "--policy", "lottery"],
+        &["suspend", "1", "--for", "10"],
+        &["suspend"],
+        &["suspend", "--everything"],
+        &["suspend", "--gpu", "0"],
+        &["suspend", "1", "--gpu", "0", "--everything"],
+        &["set", "1"],
+        &["resume"],
+        &["resume", "1", "--all"],
+        &["observe", "1", "--every-us", "1"],
+    ] {
+        let (code, line) = folder.failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn the_script_of_every_shell_has_every_command() {
+    let folder = Stage::new("completions").unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = folder.stdout(&["completions", shell]);
+        for word in ["attach", "events", "policy", "run", "top", "trace"] {
+            assert!(script.contains(word), "{word} for {shell}");
+        }
+    }
+    folder.file("complete.bash", folder.stdout(&["completions", "bash"]));
+    let script = "source ./complete.bash && complete -p gpreempt";
+    let output =
+        Command::new("bash").args(["-c", script]).current_dir(folder.root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, _) = folder.failure(&["completions", "tcsh"]);
+    assert_eq!(code, 2);
+}
+
+#[test]
+fn every_command_has_a_page() {
+    let folder = Stage::new("man").unwrap();
+    folder.stdout(&["man", "."]);
+    let names = folder.names().unwrap();
+    for name in [
+        "",
+        "-attach",
+        "-compare",
+        "-demo",
+        "-doctor",
+        "-ps",
+        "-sim",
+        "-run",
+        "-suspend",
+        "-top",
+        "-trace",
+        "-bench",
+        "-bench-list",
+        "-bench-report",
+        "-bench-compare",
+        "-bench-predict",
+    ] {
+        let page = format!("gpreempt{name}.1");
+        assert!(names.contains(&page), "{page} in {names:?}");
+    }
+    let page = std::fs::read_to_string(folder.path("gpreempt-sim.1")).unwrap();
+    assert!(page.contains(".SH SYNOPSIS") && page.contains("gpreempt sim"), "{page}");
 }

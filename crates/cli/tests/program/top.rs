@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskState;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::statistics::TaskState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::Stage;
-use super::fake_daemon::{Deed, FakeDaemon};
+use super::fake_daemon::{Answer, FakeDaemon};
 use super::with_daemon::snapshot;
 
-/// Give the terminal back, in the language of terminals.
+/// The escape sequence that restores the screen.
 const LEAVE: &str = "\u{1b}[?1049l";
 const SHOW_CURSOR: &str = "\u{1b}[?25h";
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A terminal with `top` in it.
+/// A pseudo terminal with `top` in it.
 struct Screen {
     ours: File,
     theirs: OwnedFd,
@@ -58,7 +58,7 @@ impl Screen {
     fn wait_for(&mut self, wanted: &str) {
         let begin = Instant::now();
         while !self.seen.contains(wanted) {
-            assert!(begin.elapsed() < PATIENCE, "no {wanted:?}");
+            assert!(begin.elapsed() < WAIT_MAX, "no {wanted:?}");
             let mut polled = [PollFd::new(&self.ours, PollFlags::IN)];
             if poll(&mut polled, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) == Ok(1) {
                 let mut bytes = [0; 4096];
@@ -77,27 +77,27 @@ impl Screen {
         !tcgetattr(&self.theirs).unwrap().local_modes.contains(LocalModes::ICANON)
     }
 
-    /// Waits for the end: the exit code, and what was said after the terminal was given back.
+    /// Waits for the end: the exit code, and the errors after the terminal was restored.
     fn end(mut self) -> (Option<i32>, String) {
         self.wait_for(LEAVE);
         self.wait_for(SHOW_CURSOR);
         let status = self.program.wait().unwrap();
-        assert!(!self.is_raw(), "lines are lines again");
+        assert!(!self.is_raw(), "the terminal is not raw any more");
         let mut errors = String::new();
         self.program.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
         (status.code(), errors)
     }
 }
 
-fn answer(request: &Request) -> Deed {
+fn answer(request: &Request) -> Answer {
     match request {
-        Request::Snapshot => Deed::Snapshot(Box::new(snapshot(TaskState::Running))),
-        _ => Deed::Ok,
+        Request::Snapshot => Answer::Snapshot(Box::new(snapshot(TaskState::Running))),
+        _ => Answer::Ok,
     }
 }
 
 #[test]
-fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
+fn keys_reach_the_daemon_and_the_terminal_is_restored() {
     let folder = Stage::new("top-keys").unwrap();
     let daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 80, 24);
@@ -106,7 +106,7 @@ fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
     screen.press("+snsyrq");
     assert_eq!(screen.end(), (Some(0), String::new()));
     let process = Process::new(4242, 777).unwrap();
-    let change = TraitsChange { priority: Priority::new(4), ..TraitsChange::default() };
+    let change = SchedAttrChange { priority: Priority::new(4), ..SchedAttrChange::default() };
     let lease_ms = std::num::NonZeroU32::new(10_000).unwrap();
     let mut asked = daemon.heard();
     asked.retain(|request| *request != Request::Snapshot);
@@ -121,7 +121,7 @@ fn keys_reach_the_daemon_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn it_ends_well_by_ctrl_c_by_a_signal_and_when_the_daemon_dies() {
+fn top_restores_the_terminal_after_ctrl_c_after_a_signal_and_when_the_daemon_dies() {
     let folder = Stage::new("top-end").unwrap();
     let daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 40, 10);
@@ -142,7 +142,7 @@ fn it_ends_well_by_ctrl_c_by_a_signal_and_when_the_daemon_dies() {
 }
 
 #[test]
-fn a_terminal_of_one_cell_will_do() {
+fn a_terminal_may_have_one_cell() {
     let folder = Stage::new("top-tiny").unwrap();
     let _daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 1, 1);

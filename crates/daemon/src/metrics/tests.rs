@@ -1,14 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use expect_test::expect;
-use gpreempt_wire::state::{
+use gpreempt_wire::statistics::{
     DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 use proptest::prelude::*;
 
 use super::*;
 
-/// A process of which everything is known.
+/// A process with a value for every statistic.
 fn task() -> TaskSnapshot {
     let queue =
         QueueSnapshot { id: 1, on: true, active: true, pending: 4, ..QueueSnapshot::default() };
@@ -65,7 +65,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-/// The lines, by name and labels. Panics at whatever Prometheus would refuse.
+/// The lines, by name and labels. Panics at lines that Prometheus would refuse.
 fn series(text: &str) -> BTreeMap<String, f64> {
     let (mut lines, mut family) = (BTreeMap::new(), "");
     let mut families = BTreeSet::new();
@@ -115,10 +115,6 @@ fn a_snapshot_becomes_text() {
     expect![[r##"
         # TYPE gpreempt_build_info gauge
         gpreempt_build_info{version="0.1.0"} 1
-        # TYPE gpreempt_policy_info gauge
-        gpreempt_policy_info{policy="strict"} 1
-        # TYPE gpreempt_interval_seconds gauge
-        gpreempt_interval_seconds 0.005000
         # TYPE gpreempt_uptime_seconds gauge
         gpreempt_uptime_seconds 2.500
         # TYPE gpreempt_loop_turns_total counter
@@ -135,12 +131,16 @@ fn a_snapshot_becomes_text() {
         gpreempt_resident_bytes 8192
         # TYPE gpreempt_sessions gauge
         gpreempt_sessions 3
-        # TYPE gpreempt_problems gauge
-        gpreempt_problems 1
+        # TYPE gpreempt_policy_info gauge
+        gpreempt_policy_info{policy="strict"} 1
+        # TYPE gpreempt_interval_seconds gauge
+        gpreempt_interval_seconds 0.005000
         # TYPE gpreempt_devices gauge
         gpreempt_devices 1
         # TYPE gpreempt_processes gauge
         gpreempt_processes 1
+        # TYPE gpreempt_problems gauge
+        gpreempt_problems 1
         # TYPE gpreempt_device_preempts_total counter
         gpreempt_device_preempts_total{device="GPU-7f1c",kind="nvidia"} 12
         # TYPE gpreempt_device_preempt_p50_seconds gauge
@@ -153,22 +153,22 @@ fn a_snapshot_becomes_text() {
         gpreempt_process_weight{WHO} 3
         # TYPE gpreempt_process_deadline_seconds gauge
         gpreempt_process_deadline_seconds{WHO} 0.005000
-        # TYPE gpreempt_process_lease_seconds gauge
-        gpreempt_process_lease_seconds{WHO} 0.900
         # TYPE gpreempt_process_state gauge
         gpreempt_process_state{WHO,state="preempted"} 1
+        # TYPE gpreempt_process_pending gauge
+        gpreempt_process_pending{WHO} 7
         # TYPE gpreempt_process_share_ratio gauge
         gpreempt_process_share_ratio{WHO} 0.25
         # TYPE gpreempt_process_gpu_seconds_total counter
         gpreempt_process_gpu_seconds_total{WHO} 61.001
         # TYPE gpreempt_process_preempts_total counter
         gpreempt_process_preempts_total{WHO} 12
-        # TYPE gpreempt_process_faults_total counter
-        gpreempt_process_faults_total{WHO} 1
-        # TYPE gpreempt_process_pending gauge
-        gpreempt_process_pending{WHO} 7
         # TYPE gpreempt_process_waiting_seconds gauge
         gpreempt_process_waiting_seconds{WHO} 0.040
+        # TYPE gpreempt_process_lease_seconds gauge
+        gpreempt_process_lease_seconds{WHO} 0.900
+        # TYPE gpreempt_process_faults_total counter
+        gpreempt_process_faults_total{WHO} 1
         # TYPE gpreempt_process_device_queues gauge
         gpreempt_process_device_queues{WHO,device="GPU-7f1c"} 2
         # TYPE gpreempt_process_device_queues_on gauge
@@ -178,7 +178,7 @@ fn a_snapshot_becomes_text() {
     .assert_eq(&lines_of(&snapshot()));
 }
 
-/// Everything but the explanations, and without what every line of a process repeats.
+/// The text without descriptions, and without the labels that every line of a process repeats.
 fn lines_of(snapshot: &Snapshot) -> String {
     let text = text(snapshot);
     series(&text);
@@ -191,7 +191,7 @@ fn lines_of(snapshot: &Snapshot) -> String {
 }
 
 #[test]
-fn every_family_says_what_it_is() {
+fn every_metric_has_a_description_and_a_type() {
     let text = text(&Snapshot::default());
     let helps = text.lines().filter(|line| line.starts_with("# HELP gpreempt_")).count();
     let types = text.lines().filter(|line| line.starts_with("# TYPE gpreempt_")).count();
@@ -253,7 +253,7 @@ fn any_task() -> impl Strategy<Value = TaskSnapshot> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever processes call themselves, Prometheus can read it, and no line is there twice.
+    /// Prometheus can read the text whatever names processes have, and no line occurs twice.
     #[test]
     fn any_snapshot_is_readable(
         tasks in proptest::collection::vec(any_task(), 0..60),
@@ -266,6 +266,29 @@ proptest! {
             .collect();
         series(&text(&Snapshot { tasks, devices, policy, ..snapshot() }));
     }
+}
+
+#[test]
+fn scheduled_processes_have_lines_first_then_the_oldest_and_each_pid_once() {
+    let task = |pid, start_ticks, priority| TaskSnapshot {
+        pid,
+        start_ticks,
+        priority,
+        ..TaskSnapshot::default()
+    };
+    let mut tasks: Vec<_> = (1..=1_000).map(|pid| task(pid, u64::from(pid), None)).collect();
+    tasks.push(task(2_000, 9_999, Some(3)));
+    let snapshot = Snapshot { tasks, ..Snapshot::default() };
+    let rows = process_rows(&snapshot);
+    let [.., last, others] = rows.as_slice() else { panic!("{} rows", rows.len()) };
+    assert_eq!((rows.len(), last.things[0].pid), (PROCESSES_MAX + 1, 2_000));
+    let others: Vec<u32> = others.things.iter().map(|task| task.pid).collect();
+    assert_eq!(others, [1_000]);
+    let tasks = vec![task(7, 1, Some(2)), task(7, 5, Some(2))];
+    let snapshot = Snapshot { tasks, ..Snapshot::default() };
+    let starts: Vec<u64> =
+        process_rows(&snapshot).iter().map(|row| row.things[0].start_ticks).collect();
+    assert_eq!(starts, [1, 5]);
 }
 
 /// Every text of a JSON document under this key.

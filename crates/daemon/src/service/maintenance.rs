@@ -49,7 +49,7 @@ impl Service {
         let (devices, telemetry) = (&self.devices, &mut self.telemetry);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
         self.clients.sessions.sweep(now, &self.poller, &mut telemetry.log);
-        if let Some(scrape) = &mut telemetry.scrape {
+        if let Some(scrape) = &mut telemetry.metrics_server {
             scrape.sweep(now);
         }
         match self.clients.keep_listening(&self.poller) {

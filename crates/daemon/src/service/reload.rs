@@ -5,7 +5,7 @@ use std::io;
 use gpreempt_core::config::ConfigError;
 
 use super::processes::rules::Rules;
-use super::telemetry::metrics_server::{MetricsError, Scrape};
+use super::telemetry::metrics_server::{MetricsError, MetricsServer};
 use super::{Service, instant};
 use crate::accounts::Accounts;
 use crate::config::LoadError;
@@ -31,7 +31,7 @@ impl Service {
             Ok(()) => {
                 self.telemetry.problems.solve("the configuration stays");
                 let policy = self.devices.scheduler().config().policy;
-                self.telemetry.tell_of_policy(now_ns, policy);
+                self.telemetry.policy_event(now_ns, policy);
             }
             Err(error) => {
                 let problem = format!("the configuration stays as it was: {error}");
@@ -54,12 +54,12 @@ impl Service {
         let accounts = Accounts::load()?;
         let address = config.metrics.listen;
         let telemetry = &mut self.telemetry;
-        if telemetry.scrape.as_ref().map(Scrape::address) != address {
-            let before = telemetry.scrape.take();
-            match address.map(|address| Scrape::listen(address, &self.poller)).transpose() {
-                Ok(scrape) => telemetry.scrape = scrape,
+        if telemetry.metrics_server.as_ref().map(MetricsServer::address) != address {
+            let before = telemetry.metrics_server.take();
+            match address.map(|address| MetricsServer::listen(address, &self.poller)).transpose() {
+                Ok(scrape) => telemetry.metrics_server = scrape,
                 Err(error) => {
-                    telemetry.scrape = before;
+                    telemetry.metrics_server = before;
                     return Err(error.into());
                 }
             }

@@ -10,7 +10,7 @@ use gpreempt_device::journal::Journal;
 use gpreempt_device::ledger::Ledger;
 use gpreempt_device::registry::{self, Finding, RegistryError, Settings};
 use gpreempt_device::urgency;
-use gpreempt_wire::socket_path::Surroundings;
+use gpreempt_wire::socket_path::SocketEnv;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::clients::Clients;
@@ -26,7 +26,7 @@ use super::processes::saved_settings::Orders;
 use super::signals::Signals;
 use super::telemetry::Telemetry;
 use super::telemetry::log::Log;
-use super::telemetry::metrics_server::Scrape;
+use super::telemetry::metrics_server::MetricsServer;
 use super::undo::guard::{Found, Guard};
 use super::undo::hardware_check::{HardwareCheck, places};
 use super::undo::lock::{LockError, Owner};
@@ -74,7 +74,7 @@ impl Options {
     /// If there is no place for it.
     pub fn socket_path(&self, config: &Config) -> Result<PathBuf, SocketPathError> {
         let configured = &config.service.socket;
-        let surroundings = Surroundings::current();
+        let surroundings = SocketEnv::current();
         let path = if let Some(path) = &self.socket {
             Ok(path.clone())
         } else if *configured != ServiceConfig::default().socket && surroundings.socket.is_none() {
@@ -137,7 +137,7 @@ impl Service {
         let waker = Waker::new()?;
         poller.watch(&signals, Source::Signals)?;
         poller.watch(&waker, Source::Devices)?;
-        let scrape = config.metrics.listen.map(|address| Scrape::listen(address, &poller));
+        let scrape = config.metrics.listen.map(|address| MetricsServer::listen(address, &poller));
         let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
         let asked = places(&options.devices, &backends.kinds());
         let journal = guard.journal().clone();

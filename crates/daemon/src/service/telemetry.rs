@@ -1,16 +1,14 @@
 //! Telemetry: log, problems, events, snapshots, metrics and the timing of the loop.
 //!
-//! [`Telemetry`] reports what the other jobs did, and decides nothing. Followers receive events in
-//! the order in which things happened: what the loop has to say of a process waits in `untold`
-//! until the commands of the turn are given.
+//! [`Telemetry`] reports what the other parts of the service did, and decides nothing. Followers
+//! receive events in the order in which they happened: events about processes wait in
+//! `unsent_events` until the commands of the iteration are sent.
 
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod log;
 pub(crate) mod loop_latency;
 pub(crate) mod metrics_server;
-pub(crate) mod problems;
-pub(crate) mod publish;
 pub(crate) mod snapshot;
 
 use gpreempt_core::config::PolicyKind;
@@ -20,72 +18,75 @@ use gpreempt_wire::text::Text;
 
 use super::instant;
 use super::processes::tracked_process::Member;
-use events::Chronicle;
+use events::EventBuilder;
 use history::History;
-use log::Log;
-use loop_latency::Punctuality;
-use metrics_server::Scrape;
-use problems::Problems;
+use log::{Log, Problems};
+use loop_latency::LoopLatency;
+use metrics_server::MetricsServer;
 
-/// What the daemon reports of itself and of the processes it schedules.
+/// What the service reports about itself and about the processes that it schedules.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) log: Log,
     pub(crate) problems: Problems,
-    pub(crate) chronicle: Chronicle,
+    pub(crate) events: EventBuilder,
     /// Events about processes that followers have not received yet.
-    untold: Vec<Event>,
-    /// Whether a session follows events. True at the latest when the first one begins to, and until
-    /// the end of the turn in which the last one left.
+    unsent_events: Vec<Event>,
+    /// Whether a session follows events: from the first subscription to the end of the iteration in
+    /// which the last one ended.
     pub(crate) is_followed: bool,
     pub(crate) history: History,
-    pub(crate) punctuality: Punctuality,
+    pub(crate) loop_latency: LoopLatency,
     /// Iterations of the loop.
     pub(crate) turns: u64,
     started_ns: u64,
     /// The HTTP server of metrics, where the configuration names an address.
-    pub(crate) scrape: Option<Scrape>,
-    /// The command that the service runs in, if it is no daemon.
+    pub(crate) metrics_server: Option<MetricsServer>,
+    /// The command that the service runs in, if it is a private session.
     private: Option<String>,
 }
 
 impl Telemetry {
-    pub(crate) fn new(log: Log, scrape: Option<Scrape>, private: Option<String>) -> Self {
+    pub(crate) fn new(
+        log: Log,
+        metrics_server: Option<MetricsServer>,
+        private: Option<String>,
+    ) -> Self {
         Self {
             log,
             problems: Problems::default(),
-            chronicle: Chronicle::default(),
-            untold: Vec::new(),
+            events: EventBuilder::default(),
+            unsent_events: Vec::new(),
             is_followed: false,
             history: History::default(),
-            punctuality: Punctuality::default(),
+            loop_latency: LoopLatency::default(),
             turns: 0,
             started_ns: monotonic_ns(),
-            scrape,
+            metrics_server,
             private,
         }
     }
 
-    /// Remembers that something did not work, and logs it unless it was logged lately.
+    /// Adds a problem, and logs it unless it was logged recently.
     pub(crate) fn problem(&mut self, problem: &str) {
         if self.problems.add(problem, instant(monotonic_ns())) {
             self.log.warn(problem);
         }
     }
 
-    /// An event about a process, for followers, after the commands of this turn are given.
-    pub(crate) fn tell_of(&mut self, member: &Member, kind: EventKind, duration_ns: u64) {
+    /// Adds an event about a process, which is sent after the commands of this iteration.
+    pub(crate) fn process_event(&mut self, member: &Member, kind: EventKind, duration_ns: u64) {
         if self.is_followed {
             let mut event = events::of_member(monotonic_ns(), kind, member);
             event.duration_ns = duration_ns;
-            self.untold.push(event);
+            self.unsent_events.push(event);
         }
     }
 
-    /// An event for followers: the scheduler's settings have changed.
-    pub(crate) fn tell_of_policy(&mut self, now_ns: u64, policy: PolicyKind) {
+    /// Adds an event: the policy or its parameters have changed.
+    pub(crate) fn policy_event(&mut self, now_ns: u64, policy: PolicyKind) {
         let mut event = Event::new(now_ns, EventKind::Policy);
         event.reason = Text::new(&format!("the policy is {policy} now"));
-        self.untold.push(event);
+        self.unsent_events.push(event);
     }
 }

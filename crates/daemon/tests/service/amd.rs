@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use gpreempt_stage::until;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 use rustix::process::Signal;
 
 use super::contention::{Contention, ENDLESS, start_kfd, state};

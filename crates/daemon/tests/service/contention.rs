@@ -1,7 +1,7 @@
 //! Two processes that want the same device, and a daemon that decides between them.
 
 use gpreempt_stage::{Daemon, Emulator, Load, Stage, until};
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 
 /// A load that always has kernels of 4 ms in its ring.
 pub(crate) const ENDLESS: &str = "be --kernel-us 4000 --depth 4 --report-ms 1000 --seconds 3600";

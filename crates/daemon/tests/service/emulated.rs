@@ -9,10 +9,10 @@ use gpreempt_stage::{Daemon, LIMIT, Load, Stage, until};
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::{TaskSnapshot, TaskState};
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::statistics::{TaskSnapshot, TaskState};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::contention::{Contention, ENDLESS, start_daemon, start_gpu, state};
@@ -26,8 +26,8 @@ fn process(load: &Load) -> Process {
     Process::new(load.pid(), 0).unwrap()
 }
 
-fn priority(level: u8) -> TraitsChange {
-    TraitsChange { priority: Priority::new(level), ..TraitsChange::default() }
+fn priority(level: u8) -> SchedAttrChange {
+    SchedAttrChange { priority: Priority::new(level), ..SchedAttrChange::default() }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use gpreempt_stage::{Stage, until};
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 use rustix::process::Signal;
 
 use super::contention::{ENDLESS, start_daemon, start_gpu};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use gpreempt_stage::{Daemon, LIMIT, Stage, until};
-use gpreempt_wire::header::{HEADER_BYTES, PACKET_BYTES_MAX};
 use gpreempt_wire::message::Message;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::message::{HEADER_BYTES, PACKET_BYTES_MAX};
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
+use gpreempt_wire::request::Role;
 use gpreempt_wire::text::Text;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,

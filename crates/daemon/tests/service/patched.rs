@@ -7,9 +7,9 @@ use gpreempt_core::priority::Priority;
 use gpreempt_device::journal::Journal;
 use gpreempt_stage::until;
 use gpreempt_wire::process::Process;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::{TaskSnapshot, TaskState};
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::statistics::{TaskSnapshot, TaskState};
 use rustix::process::Signal;
 
 use super::contention::{Contention, state};
@@ -139,7 +139,7 @@ fn priorities_and_suspensions_reach_the_kernel_that_schedules() {
     // What was the more important one is the less important one now.
     let process = Process::new(contention.high.pid(), 0).unwrap();
     let mut client = contention.daemon.connect();
-    let change = TraitsChange { priority: Some(Priority::MIN), ..TraitsChange::default() };
+    let change = SchedAttrChange { priority: Some(Priority::MIN), ..SchedAttrChange::default() };
     client.expect_ok(&Request::Set { process, change }).unwrap();
     until("the other one is off", || {
         contention.emulator.is_stopped(contention.high.pid())

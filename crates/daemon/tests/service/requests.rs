@@ -11,13 +11,13 @@ use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::role::Role;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::request::Role;
 
-fn change(priority: u8) -> TraitsChange {
-    TraitsChange { priority: Priority::new(priority), ..TraitsChange::default() }
+fn change(priority: u8) -> SchedAttrChange {
+    SchedAttrChange { priority: Priority::new(priority), ..SchedAttrChange::default() }
 }
 
 pub(crate) fn code(result: Result<(), ClientError>) -> Option<RefusalCode> {
@@ -67,7 +67,7 @@ fn processes_without_a_gpu_can_be_registered_and_not_set() {
     let replaced = Request::Register { process: replaced, change: change(1) };
     assert_eq!(code(client.expect_ok(&replaced)), Some(RefusalCode::NoSuchProcess));
     let weight = NonZeroU32::new(5_000);
-    let heavy = TraitsChange { weight, ..TraitsChange::default() };
+    let heavy = SchedAttrChange { weight, ..SchedAttrChange::default() };
     let heavy = Request::Register { process: own, change: heavy };
     assert_eq!(code(client.expect_ok(&heavy)), Some(RefusalCode::BadSetting));
     client.expect_ok(&Request::ResumeAll).unwrap();

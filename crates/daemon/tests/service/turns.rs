@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpreempt_stage::{Load, Stage, until};
 use gpreempt_wire::client::Client;
-use gpreempt_wire::state::Snapshot;
+use gpreempt_wire::statistics::Snapshot;
 use rustix::process::Signal;
 
 use super::contention::{ENDLESS, start_daemon, start_gpu};

@@ -9,9 +9,9 @@ use gpreempt_device::process::ProcessInfo;
 use gpreempt_stage::{Daemon, Emulator, Load, Stage, children, signal, until};
 use gpreempt_wire::client::ClientError;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 use rustix::process::Signal;
 
 use super::contention::{Contention, ENDLESS, start_daemon, start_gpu};

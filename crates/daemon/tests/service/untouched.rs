@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use gpreempt_stage::{Stage, until};
-use gpreempt_wire::state::TaskState;
+use gpreempt_wire::statistics::TaskState;
 
 use super::contention::{ENDLESS, start_daemon, start_gpu};
 

@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::clock::monotonic;
 use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::emulator::control::{Control, Options};
+use gpreempt_wire::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::connection::nobody_listens;

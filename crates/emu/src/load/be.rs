@@ -1,7 +1,7 @@
 //! Best effort: kernels back to back, a fixed number in flight.
 
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::monotonic;
 
 use super::line::{BeFinal, Rate, per_second};
 use super::work::{CAPACITY, Work};

@@ -1,7 +1,7 @@
 //! Latency critical: requests that are due at fixed times, whatever became of the one before.
 
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::monotonic;
 
 use super::latency::Latency;
 use super::line::LcFinal;

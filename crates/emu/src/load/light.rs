@@ -4,8 +4,8 @@
 //! machine.
 
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::clock::monotonic;
 use gpreempt_wire::emulator::client::{Launch, Queue};
+use gpreempt_wire::monotonic;
 
 use super::exactness::{Exactness, Expected};
 use super::gpu::Gpu;

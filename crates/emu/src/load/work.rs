@@ -1,8 +1,8 @@
 //! The kernels of a load: submitted in order, counted, and checked at the end.
 
 use gpreempt_core::time::Duration;
-use gpreempt_wire::clock::monotonic;
 use gpreempt_wire::emulator::client::{Launch, Queue};
+use gpreempt_wire::monotonic;
 
 use super::exactness::{Exactness, Expected};
 use super::gpu::Gpu;

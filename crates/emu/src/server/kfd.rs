@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use gpreempt_core::time::Instant;
 use gpreempt_sim::external_gpu::CallId;
-use gpreempt_wire::clock::monotonic;
-use gpreempt_wire::emulated_kfd::message::{Answer, MESSAGE_BYTES_MAX, Question};
+use gpreempt_wire::emulated_kfd::{Answer, MESSAGE_BYTES_MAX, Question};
 use gpreempt_wire::emulator::ring_page::QueueState;
 use gpreempt_wire::message::Body;
+use gpreempt_wire::monotonic;
 use gpreempt_wire::packet_socket::{self, Received};
 use rustix::event::epoll;
 use rustix::io::Errno;

@@ -171,7 +171,7 @@ impl Server {
 mod tests {
     use gpreempt_core::time::Instant;
     use gpreempt_sim::ring::Packet;
-    use gpreempt_wire::emulator::launch::Launch;
+    use gpreempt_wire::emulator::client::Launch;
 
     #[test]
     fn the_simulator_reads_what_clients_write() {

@@ -1,18 +1,18 @@
-//! A process's side of a hint page.
+//! The process's side of a hint page.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::socket::Socket;
+use super::Socket;
 use crate::hint_page::Mapping;
 use crate::message::Message;
 use crate::request::Request;
 
-/// Gives hints: a few instructions each, and one packet when the daemon sleeps.
+/// Writes hints: a few instructions each, and one packet when the daemon sleeps.
 ///
-/// All methods may be called by several threads at once; each slot is for one thread at a time. A
-/// hint never fails: it is advice, and a daemon that is gone needs none.
+/// Several threads may call all methods at once; a slot belongs to one thread at a time. A hint
+/// never fails: it is advice, and without a daemon it has no effect.
 #[derive(Debug)]
 pub struct HintWriter {
     mapping: Mapping,
@@ -27,29 +27,28 @@ impl HintWriter {
         Self { mapping, socket, wake }
     }
 
-    /// A slot for this thread. Nothing if 63 threads have one.
+    /// A slot for this thread. None if 63 threads have one.
     pub fn claim(&self) -> Option<usize> {
         self.mapping.page().claim()
     }
 
-    /// Gives a slot back; what it had begun is over.
+    /// Returns a slot; its requests have ended.
     pub fn release(&self, slot: usize) {
         let _ = self.wake_if(self.mapping.page().release(slot));
     }
 
-    /// A request is coming; it should be done in so many microseconds, or 0 if that does not
-    /// matter. False if the daemon turns out to be gone; nothing tells as long as it need not be
-    /// woken.
+    /// A request is coming, with a deadline in so many microseconds, or 0 for none. False if the
+    /// daemon is found to have ended, which is noticed only when it has to be woken.
     pub fn begin(&self, slot: usize, deadline_us: u64) -> bool {
         self.wake_if(self.mapping.page().begin(slot, deadline_us))
     }
 
-    /// The request is done. False if the daemon turns out to be gone.
+    /// The request is done. False if the daemon is found to have ended.
     pub fn end(&self, slot: usize) -> bool {
         self.wake_if(self.mapping.page().end(slot))
     }
 
-    /// Whether the daemon is still there: if not, connect again when there is time for it.
+    /// Whether the daemon has not closed the session. If it has, connect again when time permits.
     pub fn is_connected(&self) -> bool {
         self.socket.is_connected()
     }
@@ -59,7 +58,7 @@ impl HintWriter {
             return true;
         }
         match self.socket.try_send(&self.wake) {
-            // No room means that the daemon has plenty to read and is about to wake up.
+            // No room means that the daemon has packets to read and is about to wake up.
             Ok(()) | Err(Errno::AGAIN) => true,
             Err(_) => false,
         }

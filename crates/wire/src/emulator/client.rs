@@ -8,20 +8,16 @@ use std::time::Instant;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::time::Duration;
 
-use crate::emulator::EmuError;
-use crate::emulator::connection::{Connection, deadline};
-use crate::emulator::launch::PACKET_BYTES;
-use crate::emulator::ring_page::{Places, QueuePage, QueueState};
-use crate::emulator::{DATA_BYTES_MAX, DeviceInfo, Reply, Request, Role};
+use super::connection::{Connection, deadline};
+use super::ring_page::{QueuePage, QueueState, RingAddresses};
+use super::{DATA_BYTES_MAX, DeviceInfo, EmuError, Refusal, Reply, Request, Role};
 use crate::shared_memory::Access;
 
-pub use super::launch::{KERNEL_COUNT, Launch};
-
-/// How long the emulator may take to answer.
+/// How long to wait for a reply.
 const TIMEOUT: Duration = Duration::from_millis(10_000);
 
-/// A program's connection to the emulated GPU. When it is dropped, its queues and its memory on
-/// the device are gone.
+/// A program's connection to the emulated GPU. Dropping it frees its queues and its memory on the
+/// device.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
@@ -29,11 +25,11 @@ pub struct Client {
     task: TaskId,
 }
 
-/// What the queues need.
+/// What a connection shares with its queues.
 #[derive(Debug)]
 struct Shared {
     bell: OwnedFd,
-    /// The connection, to see whether it still stands.
+    /// A copy of the connection, to notice its end.
     socket: OwnedFd,
 }
 
@@ -48,43 +44,34 @@ pub struct Queue {
 }
 
 impl Client {
-    /// Connects, with that much memory on the device, all zero.
-    ///
-    /// # Errors
-    /// There is no emulator, or it has no room.
+    /// Connects, with that much zeroed memory on the device.
     pub fn connect(path: &Path, memory_bytes: u32) -> Result<Self, EmuError> {
         let mut connection = Connection::connect(path)?;
         let hello = Request::Hello(Role::Client { memory_bytes });
         let (Reply::Welcome { task, .. }, Some(bell)) = connection.ask(&hello, TIMEOUT)? else {
-            return Err(EmuError::Confused);
+            return Err(EmuError::UnexpectedReply);
         };
         let socket = connection.socket().try_clone()?;
         Ok(Self { connection, shared: Arc::new(Shared { bell, socket }), task })
     }
 
-    /// What the emulator calls this program.
+    /// The task id of this program in the emulator.
     pub fn task(&self) -> TaskId {
         self.task
     }
 
-    /// The devices there are.
-    ///
-    /// # Errors
-    /// The emulator is gone.
+    /// The devices of the emulator.
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, EmuError> {
         let device = |reply| if let Reply::Device(device) = reply { Some(device) } else { None };
         Ok(self.connection.list(TIMEOUT)?.into_iter().filter_map(device).collect())
     }
 
     /// Opens a queue whose ring holds `capacity` packets, a power of two.
-    ///
-    /// # Errors
-    /// There is no such device, or no room, or the emulator is gone.
     pub fn open_queue(&mut self, device: DeviceId, capacity: u32) -> Result<Queue, EmuError> {
         Ok(self.open_queue_with_file(device, capacity)?.0)
     }
 
-    /// The same with the file that the ring is in.
+    /// Opens a queue, and returns the file of its ring as well.
     pub(crate) fn open_queue_with_file(
         &mut self,
         device: DeviceId,
@@ -93,35 +80,29 @@ impl Client {
         let request = Request::OpenQueue { device, capacity };
         let (Reply::Opened { queue, .. }, Some(file)) = self.connection.ask(&request, TIMEOUT)?
         else {
-            return Err(EmuError::Confused);
+            return Err(EmuError::UnexpectedReply);
         };
         let page = QueuePage::open(file.as_fd(), capacity, Access::ReadWrite)?;
         Ok((Queue { id: queue, page, put: 0, shared: Arc::clone(&self.shared) }, file))
     }
 
-    /// Closes a queue, whatever is in it.
-    ///
-    /// # Errors
-    /// The emulator is gone.
+    /// Closes a queue, whatever its ring contains.
     pub fn close_queue(&mut self, queue: &Queue) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::CloseQueue(queue.id), TIMEOUT)
+        self.connection.expect_done(&Request::CloseQueue(queue.id), TIMEOUT)
     }
 
     /// Reads memory on the device.
-    ///
-    /// # Errors
-    /// The memory is not that large, or the emulator is gone.
     pub fn read(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, EmuError> {
         let mut read = Vec::with_capacity(bytes);
         while read.len() < bytes {
             let piece = (bytes - read.len()).min(DATA_BYTES_MAX);
             // PANIC: both are below the sizes that fit into 32 bits, or the emulator refuses.
             let at = u32::try_from(read.len()).ok().and_then(|done| address.checked_add(done));
-            let at = at.ok_or(EmuError::Refused(crate::emulator::Refusal::BadNumber))?;
-            let piece = u32::try_from(piece).expect("a message's worth");
+            let at = at.ok_or(EmuError::Refused(Refusal::BadNumber))?;
+            let piece = u32::try_from(piece).expect("at most the size of a message");
             let request = Request::Read { address: at, bytes: piece };
             let (Reply::Data { bytes, .. }, _) = self.connection.ask(&request, TIMEOUT)? else {
-                return Err(EmuError::Confused);
+                return Err(EmuError::UnexpectedReply);
             };
             read.extend_from_slice(&bytes);
         }
@@ -130,14 +111,14 @@ impl Client {
 }
 
 impl Queue {
-    /// What the emulator calls it.
+    /// The id of the queue in the emulator.
     pub fn id(&self) -> QueueId {
         self.id
     }
 
-    /// Where its ring and its indices are in this process.
-    pub(crate) fn places(&self) -> Places {
-        self.page.places()
+    /// The addresses of its ring and its indices in this process.
+    pub(crate) fn addresses(&self) -> RingAddresses {
+        self.page.addresses()
     }
 
     /// Kernels submitted so far.
@@ -150,10 +131,7 @@ impl Queue {
         self.page.read().completed
     }
 
-    /// Submits a kernel. Returns how many will be complete when it is.
-    ///
-    /// # Errors
-    /// The ring is full, or the queue is gone.
+    /// Submits a kernel. Returns the number of completed kernels that includes it.
     pub fn submit(&mut self, launch: &Launch) -> Result<u64, EmuError> {
         self.check()?;
         if self.put.wrapping_sub(self.page.read().get) >= u64::from(self.page.capacity()) {
@@ -163,7 +141,7 @@ impl Queue {
         Ok(self.put)
     }
 
-    /// Writes a packet, whatever it is, and tells the device.
+    /// Writes a packet with any content, and rings the doorbell if the device wants it.
     pub fn write(&mut self, packet: &[u8; PACKET_BYTES]) {
         let wanted = self.page.write(self.put, packet);
         self.put += 1;
@@ -173,14 +151,11 @@ impl Queue {
     }
 
     fn ring_doorbell(&self) {
-        // It can only fail if the bell has been ringing for four billion times.
+        // It fails only if the eventfd overflows, after 2^64 writes that the device did not read.
         let _ = rustix::io::write(&self.shared.bell, &1_u64.to_le_bytes());
     }
 
-    /// Waits until that many kernels are complete, at most so long. False: they are not.
-    ///
-    /// # Errors
-    /// The queue is gone, or the emulator.
+    /// Waits until that many kernels are complete. False if the timeout came first.
     pub fn wait(&self, count: u64, timeout: Duration) -> Result<bool, EmuError> {
         let until = deadline(timeout);
         loop {
@@ -193,23 +168,20 @@ impl Queue {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.page.wait_beyond(completed, left.min(LOOK));
-            // An emulator that was killed cannot say so in the page. Whoever waits in short pieces
-            // has to notice as well.
-            let is_in_vain = self.completed() == completed;
-            if is_in_vain && crate::packet_socket::has_ended(&self.shared.socket) {
+            self.page.wait_beyond(completed, left.min(CHECK));
+            // An emulator that was killed does not change the page. A caller that waits in short
+            // pieces has to notice as well.
+            let has_no_progress = self.completed() == completed;
+            if has_no_progress && crate::packet_socket::has_ended(&self.shared.socket) {
                 return Err(EmuError::Gone);
             }
         }
     }
 
-    /// Whether the queue is still of use, and if that is asked for, whether there is still an
-    /// emulator, which costs a system call.
-    ///
-    /// # Errors
-    /// The queue is gone, or the emulator.
-    pub fn check_thoroughly(&self, looks_at_connection: bool) -> Result<(), EmuError> {
-        if looks_at_connection && crate::packet_socket::has_ended(&self.shared.socket) {
+    /// Checks that the queue is open and, if asked, that the emulator runs, which costs a system
+    /// call.
+    pub fn check_thoroughly(&self, checks_connection: bool) -> Result<(), EmuError> {
+        if checks_connection && crate::packet_socket::has_ended(&self.shared.socket) {
             return Err(EmuError::Gone);
         }
         self.check()
@@ -224,5 +196,58 @@ impl Queue {
     }
 }
 
-/// How often whoever waits looks whether the emulator is still there.
-const LOOK: std::time::Duration = std::time::Duration::from_millis(100);
+/// How often a wait checks whether the emulator still runs.
+const CHECK: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Bytes of a packet in a ring.
+pub const PACKET_BYTES: usize = 64;
+
+/// How many kernels the emulated GPU has loaded; launches name them by numbers from 0 on.
+pub const KERNEL_COUNT: u32 = 5;
+
+const MAGIC: u32 = 0x5047_4b31;
+
+/// One launch of a kernel, as a program writes it into a ring.
+///
+/// ```text
+///   0  u32  magic, so that the device never takes an empty slot for a launch
+///   4  u32  kernel: index in the table of loaded programs
+///   8  u32  work-groups          12  u32  waves in each
+///  16  u32  arguments[4]: region, number, work in nanoseconds, bytes of the region
+///  32  u64  number of the launch in its queue, counted by the client
+///  40  u64  zero: the simulator keeps the time of the doorbell here
+///  48  16 bytes of zero
+/// ```
+///
+/// The simulator reads the same layout; a test of the emulator compares the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The number of the kernel, below [`KERNEL_COUNT`].
+    pub kernel: u32,
+    /// Work-groups.
+    pub groups: u32,
+    /// Waves in each work-group.
+    pub waves: u32,
+    /// The address of the kernel's region in memory.
+    pub region: u32,
+    /// The size of the region.
+    pub region_bytes: u32,
+    /// A number that the kernel mixes into its result.
+    pub number: u32,
+    /// How long each wave is busy.
+    pub work_ns: u32,
+}
+
+impl Launch {
+    /// The packet, as launch number `launch` of its queue.
+    pub fn encode(&self, launch: u64) -> [u8; PACKET_BYTES] {
+        let Self { kernel, groups, waves, region, region_bytes, number, work_ns } = *self;
+        let words = [MAGIC, kernel, groups, waves, region, number, work_ns, region_bytes];
+        let mut bytes = [0; PACKET_BYTES];
+        for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[32..40].copy_from_slice(&launch.to_le_bytes());
+        bytes
+    }
+}

@@ -1,20 +1,64 @@
-//! Questions and answers over a connection, for both kinds of peers.
+//! Requests and replies over a connection, for both kinds of peers.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use gpreempt_core::time::Duration;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::{EmuError, REPLY_BYTES_MAX, Reply, Request};
-use crate::message::Body;
+use super::{REPLY_BYTES_MAX, Refusal, Reply, Request};
+use crate::message::{Body, DecodeError};
 use crate::packet_socket::{self, Received};
 
-/// A message from the emulator, and the file that came with it.
+/// A reply with its number, and the file that came with it.
 pub(crate) type Message = (u64, Reply, Option<OwnedFd>);
+
+/// Why a call of the emulator failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EmuError {
+    /// No emulator listens at the socket.
+    #[error("no emulated GPU at {path}: {error}; start one with `gpreempt-emu --socket {path}`")]
+    Connect {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The kernel's reason.
+        error: io::Error,
+    },
+    /// The emulator refused the request.
+    #[error("the emulated GPU refused: {0}")]
+    Refused(Refusal),
+    /// The emulator has ended, and with it all queues and memory.
+    #[error("the emulated GPU has ended")]
+    Gone,
+    /// A queue was closed because of what its client wrote into its ring.
+    #[error("the emulated GPU closed a queue: a packet or an index in its ring was wrong")]
+    Faulted,
+    /// The ring is full: wait for the device to fetch something.
+    #[error("the ring is full")]
+    Full,
+    /// No answer in time.
+    #[error("the emulated GPU did not answer in time")]
+    TimedOut,
+    /// The emulator sent something that is no message.
+    #[error("the answer of the emulated GPU cannot be decoded: {0}")]
+    Wire(#[from] DecodeError),
+    /// The emulator sent a reply that does not answer the request.
+    #[error("the emulated GPU sent an unexpected reply")]
+    UnexpectedReply,
+    /// The kernel reports an error.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl From<Errno> for EmuError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno.into())
+    }
+}
 
 /// One side of a connection to the emulator.
 #[derive(Debug)]
@@ -22,19 +66,19 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     last_request: u64,
     buffer: Vec<u8>,
-    /// Messages that came while something else was waited for.
+    /// Replies that arrived while another one was expected.
     pub(crate) pending: VecDeque<Message>,
 }
 
-/// When a timeout that begins now is over.
+/// When a timeout that begins now ends.
 ///
-/// The clock is the standard library's. [`monotonic`](crate::clock::monotonic) finds the kernel's
-/// clock page by itself, which crashes a process that runs under a memory checker, and the clients
-/// of the emulator live in user programs.
+/// The clock is the standard library's. [`monotonic`](crate::monotonic) finds the kernel's clock
+/// page by itself, which crashes a process that runs under a memory checker, and the clients of
+/// the emulator run in user programs.
 pub(super) fn deadline(timeout: Duration) -> Instant {
     let now = Instant::now();
     let timeout = std::time::Duration::from_nanos(timeout.as_nanos());
-    // A timeout beyond the end of the clock is a day.
+    // A timeout beyond the range of the clock is limited to a day.
     now.checked_add(timeout).unwrap_or(now + std::time::Duration::from_secs(86_400))
 }
 
@@ -68,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// The next message if there is one.
+    /// The next reply, if there is one.
     pub(crate) fn receive(&mut self) -> Result<Option<Message>, EmuError> {
         match packet_socket::receive(&self.socket, &mut self.buffer) {
             Ok(Received { bytes: 0, .. }) | Err(Errno::CONNRESET | Errno::PIPE) => {
@@ -83,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// The next message that answers that request. Others are kept.
+    /// The next reply to that request. Others are kept.
     pub(crate) fn answer(
         &mut self,
         request: u64,
@@ -104,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub(crate) fn ask(
         &mut self,
         request: &Request,
@@ -115,15 +159,19 @@ impl Connection {
         self.answer(number, until)
     }
 
-    /// Asks for something whose only good answer is that it is done.
-    pub(crate) fn do_it(&mut self, request: &Request, timeout: Duration) -> Result<(), EmuError> {
+    /// Sends a request that is answered with `Done`.
+    pub(crate) fn expect_done(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<(), EmuError> {
         match self.ask(request, timeout)? {
             (Reply::Done, _) => Ok(()),
-            _ => Err(EmuError::Confused),
+            _ => Err(EmuError::UnexpectedReply),
         }
     }
 
-    /// Asks for a list: everything up to the end of it.
+    /// The replies to [`Request::List`].
     pub(crate) fn list(&mut self, timeout: Duration) -> Result<Vec<Reply>, EmuError> {
         let until = deadline(timeout);
         let number = self.send(&Request::List, until)?;

@@ -1,9 +1,9 @@
-//! For a scheduler's backend: who is there, stop this, let that go on.
+//! The connection of a scheduler's backend: lists tasks and queues, stops and resumes them.
 //!
 //! A [`Control`] can be used in two ways, and it is best to have one connection for each: calls
-//! that wait for their answer, for worker threads; and, with [`Options::watches`], events as they
-//! come, for a loop that waits for the socket to be readable. What is stopped stays stopped when
-//! the connection ends, unless [`Options::releases`] says otherwise: somebody else has to undo it.
+//! that wait for their reply, for worker threads; and, with [`Options::watches`], events as they
+//! arrive, for a loop that waits for the socket to be readable. Stopped queues stay stopped when
+//! the connection ends, unless [`Options::releases`] is set: another program has to undo it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -12,20 +12,19 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-use crate::emulator::EmuError;
-use crate::emulator::connection::{Connection, deadline};
-use crate::emulator::ring_page::QueuePage;
-use crate::emulator::{DeviceInfo, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
+use super::connection::{Connection, deadline};
+use super::ring_page::QueuePage;
+use super::{DeviceInfo, EmuError, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
 use crate::shared_memory::Access;
 
-/// What a controlling connection is like.
+/// The properties of a controlling connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether it is told of tasks and queues that appear and vanish.
+    /// Whether it receives an event for each task and queue that appears or vanishes.
     pub watches: bool,
-    /// Whether everything it stopped or slowed is undone when it ends.
+    /// Whether the emulator undoes everything that it stopped or slowed when it ends.
     pub releases: bool,
-    /// How long the emulator may take to answer.
+    /// How long to wait for a reply.
     pub timeout: Duration,
 }
 
@@ -43,18 +42,18 @@ pub struct Control {
     instance: u64,
 }
 
-/// Everything there is.
+/// All devices, tasks and queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Devices.
+    /// The devices.
     pub devices: Vec<DeviceInfo>,
-    /// Tasks.
+    /// The tasks.
     pub tasks: Vec<TaskInfo>,
-    /// Queues.
+    /// The queues.
     pub queues: Vec<QueueInfo>,
 }
 
-/// Something that happened.
+/// An event of a controlling connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
     /// A task appeared.
@@ -65,46 +64,51 @@ pub enum ControlEvent {
     QueueAppeared(QueueInfo),
     /// A queue vanished.
     QueueVanished {
-        /// Which one.
+        /// The queue.
         queue: QueueId,
-        /// Whether the device gave it up because of what was in its ring.
+        /// Whether the device closed it because of an error in its ring.
         is_faulted: bool,
     },
-    /// A request that was begun with [`Control::begin`] is through.
+    /// A request that was begun with [`Control::begin`] has ended.
     Completed {
-        /// Its number.
+        /// The number of the request.
         request: u64,
-        /// How it went.
+        /// Whether it was carried out.
         result: Result<(), Refusal>,
     },
 }
 
+/// Methods that send one request, and return when the emulator has carried it out.
+macro_rules! calls {
+    ($($(#[$doc:meta])+ $name:ident($($argument:ident: $type:ty),+) => $request:expr;)+) => {
+        $(
+            $(#[$doc])+
+            pub fn $name(&mut self, $($argument: $type),+) -> Result<(), EmuError> {
+                self.connection.expect_done(&$request, self.timeout)
+            }
+        )+
+    };
+}
+
 impl Control {
-    /// Connects.
-    ///
-    /// # Errors
-    /// There is no emulator, or this user may not control it.
+    /// Connects. Only root and the emulator's own user may.
     pub fn connect(path: &Path, options: Options) -> Result<Self, EmuError> {
         let Options { watches, releases, timeout } = options;
         let mut connection = Connection::connect(path)?;
         let hello = Request::Hello(Role::Control { watches, releases });
         let (Reply::Welcome { instance, .. }, _) = connection.ask(&hello, timeout)? else {
-            return Err(EmuError::Confused);
+            return Err(EmuError::UnexpectedReply);
         };
         Ok(Self { connection, timeout, instance })
     }
 
-    /// Differs from one emulator to the next: names of tasks and queues of another are worth
-    /// nothing.
+    /// Differs between emulators: ids of another emulator are invalid.
     pub fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// Everything there is now. Events that came before are older than this, so a queue may be in
-    /// both.
-    ///
-    /// # Errors
-    /// The emulator is gone, or slow.
+    /// All devices, tasks and queues. Events that arrived before are older than this, so a queue
+    /// may be in both.
     pub fn list(&mut self) -> Result<Listing, EmuError> {
         let mut listing = Listing::default();
         for reply in self.connection.list(self.timeout)? {
@@ -120,115 +124,59 @@ impl Control {
                 | Reply::TaskGone(_)
                 | Reply::QueueGone { .. }
                 | Reply::Page { .. }
-                | Reply::Usage(_) => return Err(EmuError::Confused),
+                | Reply::Usage(_) => return Err(EmuError::UnexpectedReply),
             }
         }
         Ok(listing)
     }
 
-    /// Takes a queue off its device, in the middle of whatever it does, and returns when it is.
-    ///
-    /// # Errors
-    /// The queue or the emulator is gone, or it takes too long. Then it may happen yet.
-    pub fn stop(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::Stop(queue), self.timeout)
+    calls! {
+        /// Takes a queue off its device, in the middle of a kernel, and returns when it is off.
+        /// After a timeout it may still happen.
+        stop(queue: QueueId) => Request::Stop(queue);
+        /// Lets a queue run again.
+        resume(queue: QueueId) => Request::Resume(queue);
+        /// Stops fetching from a queue's ring; fetched kernels finish, which its page shows.
+        park(queue: QueueId) => Request::Park(queue);
+        /// Fetches from a queue's ring again.
+        unpark(queue: QueueId) => Request::Unpark(queue);
+        /// Sets the slice of a queue; none is the one that it began with.
+        set_slice(queue: QueueId, slice: Option<Duration>) => Request::SetSlice { queue, slice };
+        /// Permits holds on the device for this queue alone, as long as this connection lasts.
+        permit_hold(queue: QueueId) => Request::PermitHold(queue);
+        /// Forbids holds for this queue.
+        forbid_hold(queue: QueueId) => Request::ForbidHold(queue);
+        /// Sets the hardware priority of a queue.
+        set_priority(queue: QueueId, priority: Priority) =>
+            Request::SetPriority { queue, priority };
     }
 
-    /// Lets a queue go on.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn resume(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::Resume(queue), self.timeout)
-    }
-
-    /// Fetches nothing more from a queue's ring; what was fetched ends, which its page shows.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn park(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::Park(queue), self.timeout)
-    }
-
-    /// Fetches again.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn unpark(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::Unpark(queue), self.timeout)
-    }
-
-    /// Gives a queue a slice; none is the one it came with.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn set_slice(&mut self, queue: QueueId, slice: Option<Duration>) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::SetSlice { queue, slice }, self.timeout)
-    }
-
-    /// This queue alone may be held across its gaps on its device, as long as this connection
-    /// lasts.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn permit_hold(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::PermitHold(queue), self.timeout)
-    }
-
-    /// This queue may no longer be held.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn forbid_hold(&mut self, queue: QueueId) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::ForbidHold(queue), self.timeout)
-    }
-
-    /// Tells the hardware a queue's priority.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
-    pub fn set_priority(&mut self, queue: QueueId, priority: Priority) -> Result<(), EmuError> {
-        self.connection.do_it(&Request::SetPriority { queue, priority }, self.timeout)
-    }
-
-    /// A queue's page, to be read at any time without asking.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
+    /// The page of a queue, which can be read at any time without a request.
     pub fn page(&mut self, queue: QueueId) -> Result<QueuePage, EmuError> {
         let answer = self.connection.ask(&Request::Page(queue), self.timeout)?;
         let (Reply::Page { capacity, .. }, Some(file)) = answer else {
-            return Err(EmuError::Confused);
+            return Err(EmuError::UnexpectedReply);
         };
         Ok(QueuePage::open(file.as_fd(), capacity, Access::ReadOnly)?)
     }
 
-    /// What a queue is given and has got.
-    ///
-    /// # Errors
-    /// As [`Control::stop`].
+    /// The settings of a queue, and how much it ran.
     pub fn usage(&mut self, queue: QueueId) -> Result<UsageInfo, EmuError> {
         match self.connection.ask(&Request::Usage(queue), self.timeout)? {
             (Reply::Usage(usage), _) => Ok(usage),
-            _ => Err(EmuError::Confused),
+            _ => Err(EmuError::UnexpectedReply),
         }
     }
 
-    /// Begins a request without waiting; its end is an event. For requests whose answer is that
-    /// they are done. (The late answer to a call that was given up is an event of the same kind,
-    /// with a number that was never begun.)
-    ///
-    /// # Errors
-    /// The emulator is gone, or does not listen.
+    /// Sends a request that is answered with `Done` without waiting; its end is an event. (The late
+    /// reply to a call that timed out is an event of the same kind, with a number that was never
+    /// begun.)
     pub fn begin(&mut self, request: &Request) -> Result<u64, EmuError> {
         self.connection.send(request, deadline(self.timeout))
     }
 
-    /// The next event, if one came. Does not wait. After a call that waited there may be some
-    /// although the socket is not readable.
-    ///
-    /// # Errors
-    /// The emulator is gone.
+    /// The next event, if one has arrived. Does not wait. After a call that waited there may be
+    /// events although the socket is not readable.
     pub fn poll_event(&mut self) -> Result<Option<ControlEvent>, EmuError> {
         loop {
             let message = match self.connection.pending.pop_front() {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!    0  u32  magic                 4  u32  packets the ring holds
-//!    8  u32  doorbell wanted: the device will not look at `put` again before the bell rings
+//!    8  u32  doorbell wanted: the device does not read `put` again before the doorbell rings
 //!   12  u32  completions: the low bits of `completed`, to wait on (futex)
-//!   16  u32  waiters: somebody waits there
+//!   16  u32  waiters: threads of the client that wait there
 //!   20  u32  state: 0 open, 1 faulted, 2 closed
 //!   64  u64  put: packets written, by the client      (a cache line of its own)
 //!  128  u64  get: packets fetched, by the device
@@ -12,9 +12,9 @@
 //! 4096  packets, 64 bytes each; packet n is in slot n modulo the number of slots
 //! ```
 //!
-//! Submission: write the packet, move `put`, and if a doorbell is wanted, ring it: write to the
-//! eventfd that came with Welcome. The device reads `put` and the packets and believes neither;
-//! what it writes it never reads back.
+//! Submission: write the packet, increment `put`, and if a doorbell is wanted, ring it: write to
+//! the eventfd that came with Welcome. The device checks `put` and the packets, which it does not
+//! trust, and never reads what it wrote itself.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -24,13 +24,13 @@ use gpreempt_core::ring::RingView;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use super::launch::PACKET_BYTES;
+use super::client::PACKET_BYTES;
 use crate::shared_memory::{Access, SharedMemory, SharedMemoryError};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GPRG");
 const PACKET_WORDS: usize = PACKET_BYTES / 8;
 
-/// The page before its packets.
+/// The part of a page before its packets.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct RingHead {
@@ -51,32 +51,32 @@ pub(crate) struct RingHead {
 const HEAD_BYTES: usize = size_of::<RingHead>();
 const _: () = assert!(HEAD_BYTES == 4096);
 
-/// Whether a queue's packets are still executed.
+/// Whether the device executes the packets of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// They are.
+    /// It does.
     Open,
-    /// Not any more: something in the ring was wrong.
+    /// Not any more: the ring contained an error.
     Faulted,
     /// Not any more: the queue was closed.
     Closed,
 }
 
-/// A queue's page.
+/// The page of a queue.
 #[derive(Debug)]
 pub struct QueuePage {
     memory: SharedMemory<RingHead>,
     capacity: u32,
 }
 
-/// Where things of a page are in a process.
+/// The addresses of a page's parts in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct RingAddresses {
     /// The packets.
     pub(crate) ring: u64,
-    /// The index that the client moves.
+    /// The index that the client writes.
     pub(crate) put: u64,
-    /// The index that the device moves.
+    /// The index that the device writes.
     pub(crate) get: u64,
 }
 
@@ -92,9 +92,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What a scheduler sees, on a device that can tell what runs or cannot. (The counter of
-    /// completions is here on every device; real ones of the second kind keep it from us, so a
-    /// backend that wants to be like them does not look at it, except where a stop has told.)
+    /// The view of a scheduler, on a device that reports what runs or does not. (Every page has the
+    /// counter of completions; real devices of the second kind do not show it, so a backend that
+    /// emulates them ignores it, except after a stop.)
     pub fn view(self, can_tell_running: bool) -> RingView {
         let running = can_tell_running.then_some(self.completed < self.get);
         RingView { put: self.put, get: self.get, running }
@@ -119,7 +119,7 @@ impl QueuePage {
         Ok((page, file))
     }
 
-    /// The page in a file that the emulator sent.
+    /// The page in a file that was received.
     pub(crate) fn open(file: BorrowedFd<'_>, capacity: u32, access: Access) -> Result<Self, Errno> {
         let bytes = page_bytes(capacity).ok_or(Errno::INVAL)?;
         let memory = SharedMemory::open(file, bytes, access).map_err(errno)?;
@@ -141,21 +141,25 @@ impl QueuePage {
         &self.memory.tail()[at..at + PACKET_WORDS]
     }
 
-    /// Where things are in this process.
-    pub(crate) fn places(&self) -> Places {
+    /// The addresses in this process.
+    pub(crate) fn addresses(&self) -> RingAddresses {
         let head = self.head();
         // CAST: an address has 64 bits.
         let address = |word: &AtomicU64| std::ptr::from_ref(word).addr() as u64;
-        Places { ring: address(&self.slot(0)[0]), put: address(&head.put), get: address(&head.get) }
+        RingAddresses {
+            ring: address(&self.slot(0)[0]),
+            put: address(&head.put),
+            get: address(&head.get),
+        }
     }
 
-    /// Packets the ring holds.
+    /// Packets that the ring holds.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// The indices. They are read one after the other, the oldest first, so a reading never shows
-    /// more fetched than written, as far as the client is honest.
+    /// The indices. They are read one after the other, `completed` first, so a reading never shows
+    /// more packets fetched than written, unless the client writes wrong indices.
     pub fn read(&self) -> Reading {
         let load = |word: &AtomicU64| {
             // Memory that is mapped read-only must be read relaxed, with a fence.
@@ -170,7 +174,7 @@ impl QueuePage {
         Reading { put: load(&head.put), get, completed }
     }
 
-    /// Whether packets are still executed.
+    /// Whether the device executes the packets.
     pub fn state(&self) -> QueueState {
         let state = self.head().state.load(Ordering::Relaxed);
         // ORDERING: pairs with `set_state`.
@@ -182,22 +186,22 @@ impl QueuePage {
         }
     }
 
-    /// The client writes a packet behind `put` and moves it. True if it has to ring the doorbell.
+    /// The client writes a packet at `put` and increments it. True if it has to ring the doorbell.
     pub fn write(&self, put: u64, packet: &[u8; PACKET_BYTES]) -> bool {
         for (word, chunk) in self.slot(put).iter().zip(packet.chunks_exact(8)) {
             let value = chunk.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));
             word.store(value, Ordering::Relaxed);
         }
-        // ORDERING: pairs with the device's load of `put`: whoever sees it sees the packet.
+        // ORDERING: pairs with the device's load of `put`, which then also sees the packet.
         self.head().put.store(put.wrapping_add(1), Ordering::Release);
-        // ORDERING: pairs with the fence in `look`: either the device sees `put`, or we see that
-        // it wants the doorbell.
+        // ORDERING: pairs with the fence in `look`: either the device sees `put`, or the client
+        // sees that it wants the doorbell.
         fence(Ordering::SeqCst);
         let wanted = &self.head().doorbell_wanted;
         wanted.load(Ordering::Relaxed) != 0 && wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The client waits, at most so long, for as long as no more than `completed` are complete.
+    /// The client waits until more than `completed` packets are complete, or the timeout.
     pub(crate) fn wait_beyond(&self, completed: u64, timeout: Duration) {
         let word = &self.head().completions;
         self.head().waiters.fetch_add(1, Ordering::SeqCst);
@@ -209,7 +213,7 @@ impl QueuePage {
         self.head().waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The device reads `put`; if it is still `seen`, it wants the doorbell rung from now on.
+    /// The device reads `put`; if it is still `seen`, it asks for the doorbell.
     pub fn look(&self, seen: u64) -> u64 {
         let put = &self.head().put;
         // ORDERING: pairs with the store in `write`.
@@ -223,7 +227,7 @@ impl QueuePage {
         put.load(Ordering::Acquire)
     }
 
-    /// The device reads a packet, whatever is there.
+    /// The device reads a packet, whose content is not trusted.
     pub fn packet(&self, index: u64) -> [u8; PACKET_BYTES] {
         let mut bytes = [0; PACKET_BYTES];
         for (word, chunk) in self.slot(index).iter().zip(bytes.chunks_exact_mut(8)) {
@@ -245,7 +249,7 @@ impl QueuePage {
         self.wake();
     }
 
-    /// The device executes no more.
+    /// The device reports the state of the queue.
     pub fn set_state(&self, state: QueueState) {
         let number = match state {
             QueueState::Open => 0,
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_and_indices_cross_the_page() {
+    fn packets_and_indices_are_visible_in_every_mapping() {
         let (device, file) = QueuePage::create(4).unwrap();
         let client = QueuePage::open(file.as_fd(), 4, Access::ReadWrite).unwrap();
         let watcher = QueuePage::open(file.as_fd(), 4, Access::ReadOnly).unwrap();
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_is_woken_by_a_completion_and_by_the_end() {
+    fn a_waiting_client_is_woken_by_a_completion_and_by_the_end() {
         let (device, file) = QueuePage::create(2).unwrap();
         let client = QueuePage::open(file.as_fd(), 2, Access::ReadWrite).unwrap();
         std::thread::scope(|scope| {

@@ -1,76 +1,74 @@
-//! Where clients come in.
+//! The listening socket and its file: one daemon at a time, and no foreign file is removed.
 
-use std::fs::File;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant as WaitInstant};
 
 use gpreempt_core::time::Instant;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{SocketFlags, accept_with, listen};
+use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen};
 
-use super::socket_file::SocketFile;
 use super::{Connection, Limits};
 use crate::message::Message;
-use crate::packet_socket::{self, new_socket};
-use crate::refusal::{Refusal, RefusalCode};
-use crate::reply::Reply;
+use crate::packet_socket::{self, new_socket, retry};
+use crate::reply::{Refusal, RefusalCode, Reply};
 
-/// How many clients may wait to be let in.
+/// How many clients may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Why there is no socket.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another daemon has it.
+    /// Another daemon listens there.
     #[error("gpreemptd is running already at {}; stop that one first", .path.display())]
     AlreadyRunning {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Something else is in the way.
-    #[error("{} is not a socket, so it is left alone; move it away", .path.display())]
+    /// The file is not a socket.
+    #[error("{} is not a socket and is not removed; move it away", .path.display())]
     NotASocket {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// The kernel refuses.
-    #[error("the socket {} cannot be made: {error}", .path.display())]
+    /// The kernel reports an error.
+    #[error("the socket {} cannot be created: {error}", .path.display())]
     Failed {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The kernel's reason.
         error: io::Error,
     },
 }
 
-/// What became of a client that wanted to come in.
+/// The result of accepting a client.
 #[derive(Debug)]
 pub enum Accepted {
-    /// It is in.
+    /// A new session.
     Client(Connection),
-    /// It was told to go away, because this process has no descriptors left or cannot see who it
-    /// is.
+    /// The client was refused, because this process has no descriptors left or the kernel does not
+    /// report the client's process.
     TurnedAway(Errno),
-    /// There was none.
-    Nobody,
+    /// No client waited.
+    NoClient,
 }
 
-/// The socket that clients connect to. It is removed when this is dropped.
+/// The socket that clients connect to. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     file: SocketFile,
-    /// Given up when descriptors run out, to accept a client and turn it away with. One that is
-    /// never accepted would keep the event loop awake.
+    /// Closed when descriptors run out, so that a client can be accepted and refused. A client that
+    /// is never accepted would keep the event loop awake.
     spare: Option<File>,
 }
 
 impl Listener {
-    /// Listens at `path`. A stale socket is removed; one that somebody answers at is not.
-    ///
-    /// # Errors
-    /// If another daemon is running, or the kernel refuses.
+    /// Listens at `path`. A stale socket is removed; one on which a program listens is not.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let failed =
             |error: Errno| BindError::Failed { path: path.to_owned(), error: error.into() };
@@ -81,31 +79,28 @@ impl Listener {
         Ok(Self { socket, file, spare: open_spare() })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Whether clients can still find it. If not, somebody removed the file: drop this one and
+    /// Whether the path still leads to this socket. If not, the file was removed: drop this one and
     /// bind again.
     pub fn is_in_place(&self) -> bool {
         self.file.is_in_place()
     }
 
     /// The next client, if there is one.
-    ///
-    /// # Errors
-    /// If the socket itself is broken.
     pub fn accept(&mut self, limits: Limits, now: Instant) -> Result<Accepted, Errno> {
         match self.accept_socket() {
             Ok(socket) => match Connection::new(socket, limits, now) {
                 Ok(connection) => Ok(Accepted::Client(connection)),
                 Err(error) => Ok(Accepted::TurnedAway(error)),
             },
-            // One that left before it was let in is as good as none.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(Accepted::Nobody),
+            // A client that disconnected before it was accepted counts as none.
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(Accepted::NoClient),
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                self.turn_next_away();
+                self.refuse_next();
                 Ok(Accepted::TurnedAway(error))
             }
             Err(error) => Err(error),
@@ -116,11 +111,11 @@ impl Listener {
         accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
-    fn turn_next_away(&mut self) {
+    fn refuse_next(&mut self) {
         self.spare = None;
         if let Ok(socket) = self.accept_socket() {
             let sentence = "gpreemptd has no file descriptors left; try again later";
-            turn_away(&socket, 0, Refusal::new(RefusalCode::Limit, sentence));
+            refuse(&socket, 0, Refusal::new(RefusalCode::Limit, sentence));
         }
         self.spare = open_spare();
     }
@@ -132,12 +127,158 @@ impl AsFd for Listener {
     }
 }
 
-/// Says no, if there is room for it; the socket is closed next.
-pub(super) fn turn_away(socket: &OwnedFd, request: u64, refusal: Refusal) {
+/// Sends a refusal if there is room; the caller closes the socket next.
+pub(super) fn refuse(socket: &OwnedFd, request: u64, refusal: Refusal) {
     let message = Message { request, body: Reply::Refused(refusal) };
     let _sent = packet_socket::send(socket, &message.encode(), &[]);
 }
 
 fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
+}
+
+/// The file of a bound socket. Dropping it removes the file.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, to recognise the file.
+    identity: (u64, u64),
+    /// Held as long as the daemon runs: two that start at once would otherwise both find the same
+    /// stale socket, and the second would remove the new socket of the first.
+    _lock: Lock,
+}
+
+impl SocketFile {
+    /// Binds `socket` to `path`, if no other daemon listens there.
+    fn bind(socket: impl AsFd, path: &Path) -> Result<Self, BindError> {
+        let failed = |error: io::Error| BindError::Failed { path: path.to_owned(), error };
+        let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+        make_folder(path).map_err(failed)?;
+        let lock = lock_with_retries(path).map_err(failed)?;
+        let lock = lock.ok_or_else(|| BindError::AlreadyRunning { path: path.to_owned() })?;
+        clear(path, &address)?;
+        bind(socket, &address).map_err(|error| failed(error.into()))?;
+        // Every user may connect; the permissions of a request depend on the user.
+        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
+        let identity = identity(path).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the path still leads to this socket.
+    fn is_in_place(&self) -> bool {
+        identity(&self.path).is_ok_and(|identity| identity == self.identity)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_in_place() {
+            // If the file stays, the next daemon finds that it is stale.
+            let _removed = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A locked file. Dropping it removes the file.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is still locked: a process that opened it before notices that the file is
+        // another.
+        let _removed = fs::remove_file(&self.path);
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Creates the folder of the socket: root's for all users, a user's for that user.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+    DirBuilder::new().recursive(true).mode(mode).create(folder)
+}
+
+/// How long to wait for the lock of a daemon that was killed.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often to try meanwhile.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+/// The lock; none if another daemon holds it. A daemon that was killed while it started its keeper
+/// holds it a moment longer: the child has the descriptors of its parent until it has become the
+/// keeper.
+fn lock_with_retries(path: &Path) -> io::Result<Option<Lock>> {
+    let until = WaitInstant::now() + LOCK_WAIT_MAX;
+    loop {
+        let found = lock(path)?;
+        if found.is_some() || WaitInstant::now() > until {
+            return Ok(found);
+        }
+        std::thread::sleep(LOCK_RETRY);
+    }
+}
+
+/// The lock beside the socket; none if another daemon holds it.
+fn lock(path: &Path) -> io::Result<Option<Lock>> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    // Through a link the file would be created somewhere else.
+    let no_links = OFlags::NOFOLLOW.bits().cast_signed();
+    loop {
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(no_links)
+            .open(&path)?;
+        match retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // A daemon that ended just now may have removed the file between the two steps; a lock on a
+        // removed file excludes no daemon.
+        let metadata = file.metadata()?;
+        if identity(&path).is_ok_and(|known| known == (metadata.dev(), metadata.ino())) {
+            return Ok(Some(Lock { path, _file: file }));
+        }
+    }
+}
+
+/// Removes a socket on which no program listens, and nothing else.
+fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
+    let failed = |error: io::Error| BindError::Failed { path: path.to_owned(), error };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(BindError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    let probe = new_socket().map_err(|error| failed(error.into()))?;
+    ioctl_fionbio(&probe, true).map_err(|error| failed(error.into()))?;
+    match retry(|| connect(&probe, address)) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        // A daemon listens, or is too busy to accept; or a program listens on a socket of another
+        // kind.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
+            Err(BindError::AlreadyRunning { path: path.to_owned() })
+        }
+        Err(error) => Err(failed(error.into())),
+    }
 }

@@ -1,6 +1,9 @@
-//! Questions and answers.
+//! Requests and their answers, and the file of the socket.
 
+use std::fs;
 use std::num::NonZeroU16;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
@@ -10,21 +13,20 @@ use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::server::{Connection, Limits, Listener, Offence};
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::server::{Accepted, BindError, CloseReason, Connection, Limits, Listener};
 
-use crate::daemon::{Daemon, SNAPSHOT_BYTES, options};
-use crate::raw::{Raw, accept, hello, pair, wait};
+use crate::{Daemon, Raw, SNAPSHOT_BYTES, accept, hello, options, pair, wait};
 
 #[test]
 fn a_client_is_answered_and_leaves() {
     let daemon = Daemon::start();
     let mut client = daemon.connect().unwrap();
     client.expect_ok(&Request::Ping).unwrap();
-    let set = Request::Set { process: Process::SENDER, change: TraitsChange::default() };
+    let set = Request::Set { process: Process::SENDER, change: SchedAttrChange::default() };
     match client.call(&set) {
         Err(ClientError::Refused(refusal)) => {
             assert_eq!(refusal.code, RefusalCode::NotPermitted);
@@ -33,16 +35,16 @@ fn a_client_is_answered_and_leaves() {
         other => panic!("{other:?}"),
     }
     // A refusal ends nothing.
-    let mut wish = PolicySettings::new("fair");
-    wish.set("slice_us", 7).unwrap();
-    assert_eq!(client.policy(Some(wish.clone())).unwrap(), wish);
+    let mut change = PolicySettings::new("fair");
+    change.set("slice_us", 7).unwrap();
+    assert_eq!(client.policy(Some(change.clone())).unwrap(), change);
     let snapshot = client.snapshot().unwrap();
     assert_eq!(snapshot.len(), SNAPSHOT_BYTES);
     assert!(snapshot.bytes().all(|byte| byte == b'j'));
     client.expect_ok(&Request::Ping).unwrap();
     drop(client);
     daemon.connect().unwrap().expect_ok(&Request::ResumeAll).unwrap();
-    assert!(daemon.stop().iter().all(|offence| !offence.is_offence()));
+    assert!(daemon.stop().iter().all(|offence| !offence.is_fault()));
 }
 
 #[test]
@@ -58,7 +60,7 @@ fn a_list_of_queues_comes_in_as_many_replies_as_it_takes() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_named() {
+fn an_unexpected_reply_is_named() {
     let daemon = Daemon::start();
     let mut client = daemon.connect().unwrap();
     let error = client.policy(None).unwrap_err().to_string();
@@ -96,7 +98,7 @@ fn without_a_daemon_the_error_says_how_to_get_one() {
 }
 
 #[test]
-fn the_second_place_counts_when_nobody_is_at_the_first() {
+fn the_second_path_is_used_when_no_daemon_listens_at_the_first() {
     let daemon = Daemon::start();
     let elsewhere = Stage::new("wire").unwrap();
     let mut options = daemon.options();
@@ -129,18 +131,18 @@ fn a_daemon_of_another_version_is_recognised() {
 }
 
 #[test]
-fn a_client_hears_why_it_is_closed_even_if_nobody_read_what_it_said() {
+fn a_client_receives_the_reason_even_if_its_request_was_not_read() {
     let folder = Stage::new("wire").unwrap();
     let (client, connection) = greeted(&folder);
     // Its hello is still unread, so the kernel has an error for it before the reason.
-    connection.close(&Offence::Flood);
+    connection.close(&CloseReason::Flood);
     let error = client.join().unwrap().unwrap_err();
     let ClientError::Refused(refusal) = error else { panic!("{error}") };
     assert_eq!(refusal.code, RefusalCode::Limit);
 }
 
 #[test]
-fn a_daemon_that_says_nothing_is_not_waited_for_for_ever() {
+fn a_client_waits_for_a_silent_daemon_until_its_timeout() {
     let folder = Stage::new("wire").unwrap();
     let _listener = Listener::bind(&folder.socket()).unwrap();
     let mut options = options(&folder);
@@ -174,11 +176,11 @@ fn the_kernel_says_who_the_client_is() {
     client.ask(1, hello());
     let now = Instant::ZERO;
     assert_eq!(connection.recv(now), Ok(Some(Message { request: 1, body: hello() })));
-    assert_eq!(connection.role(), Some(gpreempt_wire::role::Role::Command));
+    assert_eq!(connection.role(), Some(gpreempt_wire::request::Role::Command));
     assert_eq!(connection.recv(now), Ok(None));
     drop(client);
-    assert_eq!(connection.recv(now), Err(Offence::Left));
-    assert!(!Offence::Left.is_offence());
+    assert_eq!(connection.recv(now), Err(CloseReason::Left));
+    assert!(!CloseReason::Left.is_fault());
 }
 
 #[test]
@@ -194,4 +196,82 @@ fn sessions_do_not_disturb_each_other() {
     assert!(second_end.recv(now).unwrap().is_some());
     second_end.send(1, Reply::Ok).unwrap();
     assert_eq!(second.reply(), Some(Message { request: 1, body: Reply::Ok }));
+}
+
+#[test]
+fn there_is_one_daemon_at_a_time() {
+    let folder = Stage::new("wire").unwrap();
+    let first = Listener::bind(&folder.socket()).unwrap();
+    let error = Listener::bind(&folder.socket()).unwrap_err();
+    assert!(matches!(error, BindError::AlreadyRunning { .. }), "{error}");
+    assert!(first.is_in_place(), "the second one broke nothing");
+    drop(first);
+    assert!(!folder.socket().exists(), "it is removed at the end");
+    Listener::bind(&folder.socket()).unwrap();
+}
+
+#[test]
+fn every_user_may_connect() {
+    let folder = Stage::new("wire").unwrap();
+    let path = folder.path("not/there/yet/gpreemptd.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let metadata = fs::symlink_metadata(listener.path()).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o666);
+}
+
+#[test]
+fn a_stale_socket_is_removed() {
+    let folder = Stage::new("wire").unwrap();
+    // A daemon that is killed leaves its socket behind, and its lock is gone.
+    drop(UnixListener::bind(folder.socket()).unwrap());
+    assert!(folder.socket().exists());
+    let listener = Listener::bind(&folder.socket()).unwrap();
+    assert!(listener.is_in_place());
+}
+
+#[test]
+fn files_of_other_programs_are_not_removed() {
+    let folder = Stage::new("wire").unwrap();
+    fs::write(folder.socket(), "precious").unwrap();
+    let error = Listener::bind(&folder.socket()).unwrap_err();
+    assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
+    assert_eq!(fs::read_to_string(folder.socket()).unwrap(), "precious");
+    fs::remove_file(folder.socket()).unwrap();
+    // A socket of another kind on which a program listens.
+    let other = UnixListener::bind(folder.socket()).unwrap();
+    let error = Listener::bind(&folder.socket()).unwrap_err();
+    assert!(matches!(error, BindError::AlreadyRunning { .. }), "{error}");
+    assert!(folder.socket().exists());
+    drop(other);
+}
+
+#[test]
+fn a_socket_that_was_removed_is_missed_and_not_removed_twice() {
+    let folder = Stage::new("wire").unwrap();
+    let listener = Listener::bind(&folder.socket()).unwrap();
+    assert!(listener.is_in_place());
+    fs::remove_file(folder.socket()).unwrap();
+    assert!(!listener.is_in_place());
+    let error = Listener::bind(&folder.socket()).unwrap_err();
+    assert!(matches!(error, BindError::AlreadyRunning { .. }), "it still lives: {error}");
+    fs::write(folder.socket(), "another's").unwrap();
+    assert!(!listener.is_in_place());
+    drop(listener);
+    assert!(folder.socket().exists());
+}
+
+#[test]
+fn accepting_without_a_client_is_no_error() {
+    let folder = Stage::new("wire").unwrap();
+    let mut listener = Listener::bind(&folder.socket()).unwrap();
+    let accepted = listener.accept(Limits::default(), Instant::ZERO);
+    assert!(matches!(accepted, Ok(Accepted::NoClient)));
+}
+
+#[test]
+fn paths_that_are_too_long_are_refused() {
+    let folder = Stage::new("wire").unwrap();
+    let error = Listener::bind(&folder.path("x".repeat(120))).unwrap_err();
+    assert!(matches!(error, BindError::Failed { .. }), "{error}");
 }

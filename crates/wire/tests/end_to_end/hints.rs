@@ -1,4 +1,4 @@
-//! A page goes over the socket, and no hint is slept through.
+//! A hint page is sent over the socket, and no hint is lost while the daemon sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,12 @@ use gpreempt_stage::Stage;
 use gpreempt_wire::client::{Client, HintWriter};
 use gpreempt_wire::hint_page::Mapping;
 use gpreempt_wire::hint_page::SLOTS;
-use gpreempt_wire::hint_reader::{HintChange, HintReader};
+use gpreempt_wire::hint_page::{HintChange, HintReader};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::server::{Connection, Limits, Listener, Offence};
+use gpreempt_wire::server::{CloseReason, Connection, Limits, Listener};
 
-use crate::daemon::options;
-use crate::raw::{accept, wait};
+use crate::{accept, options, wait};
 
 fn limits() -> Limits {
     Limits { packets_burst: u32::MAX, ..Limits::default() }
@@ -63,14 +62,14 @@ fn next_change(
 }
 
 #[test]
-fn hints_arrive_and_cost_a_packet_only_when_somebody_sleeps() {
+fn hints_cost_a_packet_only_when_the_daemon_sleeps() {
     let folder = Stage::new("wire").unwrap();
     let (writer, mut connection, mapping) = open_page(&folder);
     let mut reader = HintReader::default();
     let slot = writer.claim().unwrap();
     writer.begin(slot, 0);
     writer.end(slot);
-    assert_eq!(connection.recv(Instant::ZERO), Ok(None), "nobody asked to be woken");
+    assert_eq!(connection.recv(Instant::ZERO), Ok(None), "the daemon did not ask to be woken");
     assert_eq!(reader.arm_and_look(mapping.page()), None);
     writer.begin(slot, 450);
     writer.end(slot);
@@ -83,7 +82,7 @@ fn hints_arrive_and_cost_a_packet_only_when_somebody_sleeps() {
     assert!(writer.is_connected());
     drop(connection);
     assert!(!writer.is_connected());
-    // A hint never fails, whoever is gone.
+    // A hint never fails, even without a daemon.
     writer.end(slot);
     writer.begin(slot, 1);
     writer.release(slot);
@@ -95,7 +94,7 @@ fn the_end_of_the_process_is_the_end_of_its_session() {
     let (writer, mut connection, _mapping) = open_page(&folder);
     drop(writer);
     wait(&connection);
-    assert_eq!(connection.recv(Instant::ZERO), Err(Offence::Left));
+    assert_eq!(connection.recv(Instant::ZERO), Err(CloseReason::Left));
 }
 
 /// Waits without sleeping, and then a little longer, so that it ends at any moment of what the
@@ -110,7 +109,7 @@ fn spin_until(seen: &AtomicU64, count: u64) {
 }
 
 #[test]
-fn no_hint_is_slept_through() {
+fn no_hint_is_lost_while_the_daemon_sleeps() {
     const ROUNDS: u64 = 20_000;
     let folder = Stage::new("wire").unwrap();
     let (writer, mut connection, mapping) = open_page(&folder);

@@ -8,8 +8,8 @@ use gpreempt_core::id::TaskId;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::controller::{HintSight, HintView};
 use gpreempt_wire::event::EventKind;
+use gpreempt_wire::hint_page::{HintChange, HintReader};
 use gpreempt_wire::hint_page::{Mapping, MappingError};
-use gpreempt_wire::hint_reader::{HintChange, HintReader};
 use gpreempt_wire::token_bucket::TokenBucket;
 
 use super::Clients;

@@ -13,7 +13,7 @@ use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::ledger::ActRefusal;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::EventKind;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 
 use super::request_error::RequestError;

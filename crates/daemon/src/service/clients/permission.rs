@@ -75,7 +75,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_wire::refusal::RefusalCode;
+    use gpreempt_wire::reply::RefusalCode;
 
     const PASSWD: &[u8] = b"root:x:0:0::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
     const GROUP: &[u8] = b"gpreempt:x:990:bob\n";

@@ -5,7 +5,7 @@ use gpreempt_core::priority::Priority;
 use gpreempt_device::act::ActError;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::hint_page::MappingError;
-use gpreempt_wire::refusal::{Refusal, RefusalCode};
+use gpreempt_wire::reply::{Refusal, RefusalCode};
 
 use super::pending_answers::SuspendError;
 use crate::accounts::RAISING_GROUP;

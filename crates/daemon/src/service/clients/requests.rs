@@ -10,8 +10,8 @@ use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::queue::QueueStop;
-use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
+use gpreempt_wire::reply::{Refusal, RefusalCode};
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::SnapshotError;
 
@@ -86,7 +86,7 @@ impl Service {
             }
             Answer::Snapshot(text) => match connection.send_snapshot(request, text) {
                 Ok(()) => Ok(()),
-                Err(SnapshotError::Offence(offence)) => Err(offence),
+                Err(SnapshotError::CloseReason(offence)) => Err(offence),
                 Err(error @ SnapshotError::Busy) => {
                     connection.send(request, refused(RefusalCode::Busy, &error))
                 }
@@ -220,7 +220,7 @@ impl Service {
         let config = self.devices.change_policy(settings)?;
         let uid = asker.caller.uid();
         self.telemetry.log.info(format_args!("uid {uid} changed the policy"));
-        self.telemetry.tell_of_policy(now_ns, config.policy);
+        self.telemetry.policy_event(now_ns, config.policy);
         Ok(Reply::Policy(policy_settings::to_wire(&config)).into())
     }
 
@@ -230,14 +230,14 @@ impl Service {
         request: u64,
         time: Option<Duration>,
     ) -> Result<(), RequestError> {
-        self.telemetry.tell_the_untold(&mut self.clients.sessions, &self.poller);
+        self.telemetry.send_pending_events(&mut self.clients.sessions, &self.poller);
         let now = instant(monotonic_ns());
         let follower = Follower { request, until: time.map(|time| now + time) };
         self.clients.follow(asker.session, follower)?;
         // From now on the backends record what passes through them, and names are known.
         self.telemetry.is_followed = true;
         self.devices.backends.is_followed = true;
-        drop(self.telemetry.chronicle.look(self.devices.scheduler().queues()));
+        drop(self.telemetry.events.update(self.devices.scheduler().queues()));
         Ok(())
     }
 }

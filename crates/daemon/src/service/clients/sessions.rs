@@ -10,10 +10,10 @@ use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::event::Event;
 use gpreempt_wire::message::Message;
-use gpreempt_wire::refusal::{Refusal, RefusalCode};
 use gpreempt_wire::reply::Reply;
+use gpreempt_wire::reply::{Refusal, RefusalCode};
 use gpreempt_wire::request::Request;
-use gpreempt_wire::server::{Accepted, BindError, Connection, Limits, Listener, Offence, Peer};
+use gpreempt_wire::server::{Accepted, BindError, CloseReason, Connection, Limits, Listener, Peer};
 
 use crate::service::clients::hint_page::Page;
 use crate::service::poller::{Poller, Source};
@@ -127,7 +127,7 @@ impl Sessions {
                 Ok(Accepted::TurnedAway(error)) => log.warn(format_args!(
                     "a client was turned away: {error}; if this goes on, raise LimitNOFILE"
                 )),
-                Ok(Accepted::Nobody) => return,
+                Ok(Accepted::NoClient) => return,
                 Err(error) => {
                     log.error(format_args!("the socket is broken ({error}); it is made again"));
                     self.listener = None;
@@ -184,7 +184,7 @@ impl Sessions {
     pub(crate) fn sent(
         &mut self,
         id: u64,
-        result: Result<(), Offence>,
+        result: Result<(), CloseReason>,
         poller: &Poller,
         log: &mut Log,
     ) {
@@ -228,10 +228,10 @@ impl Sessions {
     }
 
     /// Ends a session, with one line in the log if it was not the client's own wish.
-    fn close(&mut self, id: u64, offence: &Offence, log: &mut Log) {
+    fn close(&mut self, id: u64, offence: &CloseReason, log: &mut Log) {
         let Some(session) = self.known.remove(&id) else { return };
         let Peer { pid, uid, .. } = session.peer();
-        if *offence == Offence::Left {
+        if *offence == CloseReason::Left {
             log.debug(format_args!("process {pid} left"));
         } else {
             log.warn(format_args!("session of process {pid} (uid {uid}) closed: {offence}"));
@@ -259,7 +259,7 @@ impl Sessions {
         let late: Vec<u64> =
             self.known.iter().filter(|(_, session)| silent(session)).map(|(id, _)| *id).collect();
         for id in late {
-            self.close(id, &Offence::NoHello { request: 0 }, log);
+            self.close(id, &CloseReason::NoHello { request: 0 }, log);
         }
         let is_over = |session: &Session| {
             session.follower.and_then(|follower| follower.until).is_some_and(|until| until <= now)

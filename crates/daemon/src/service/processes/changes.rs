@@ -3,7 +3,7 @@
 use gpreempt_device::nvidia::node::{self, Node};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::process::Process;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::process::SchedAttrChange;
 
 use super::registrations::Registration;
 use super::tracked_process::{Member, Order};
@@ -46,7 +46,7 @@ impl Processes {
         &mut self,
         asker: Asker,
         process: Process,
-        change: TraitsChange,
+        change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
         let info = self.resolve(asker, process, context)?;
@@ -69,7 +69,7 @@ impl Processes {
         &mut self,
         caller: Caller,
         info: &ProcessInfo,
-        change: TraitsChange,
+        change: SchedAttrChange,
         context: &Context<'_>,
     ) {
         let order = Order { change, uid: caller.uid() };
@@ -88,7 +88,7 @@ impl Processes {
         &mut self,
         asker: Asker,
         process: Process,
-        change: TraitsChange,
+        change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
         let info = self.resolve(asker, process, context)?;
@@ -107,7 +107,7 @@ impl Processes {
         &mut self,
         caller: Caller,
         key: ProcessKey,
-        change: TraitsChange,
+        change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
         let open =
@@ -256,7 +256,7 @@ impl Processes {
 }
 
 /// Whether a change is within the limits that the configuration has as well.
-fn check_limits(change: &TraitsChange) -> Result<(), RequestError> {
+fn check_limits(change: &SchedAttrChange) -> Result<(), RequestError> {
     if change.weight.is_some_and(|weight| weight.get() > Wish::WEIGHT_MAX) {
         return Err(RequestError::WeightTooHigh);
     }
@@ -280,15 +280,15 @@ pub(crate) fn drives_display(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_wire::refusal::RefusalCode;
+    use gpreempt_wire::reply::RefusalCode;
     use std::num::NonZeroU32;
 
     #[test]
     fn limits_are_those_of_the_configuration() {
-        let change = |weight, deadline_us| TraitsChange {
+        let change = |weight, deadline_us| SchedAttrChange {
             weight: NonZeroU32::new(weight),
             deadline_us: Some(deadline_us),
-            ..TraitsChange::default()
+            ..SchedAttrChange::default()
         };
         assert!(check_limits(&change(1_000, 3_600_000_000)).is_ok());
         for bad in [change(1_001, 0), change(1, 3_600_000_001)] {

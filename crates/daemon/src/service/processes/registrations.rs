@@ -109,11 +109,11 @@ fn parent_in(stat: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use gpreempt_core::priority::Priority;
-    use gpreempt_wire::traits::TraitsChange;
+    use gpreempt_wire::process::SchedAttrChange;
 
     fn registration(level: u8, uid: u32, by_master: bool) -> Registration {
         let priority = Priority::new(level);
-        let change = TraitsChange { priority, ..TraitsChange::default() };
+        let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
         let order = Order { change, uid };
         Registration { order, by_master, uid, pidfd: None, watch: u64::from(level) }
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::process::SchedAttrChange;
 use serde::{Deserialize, Serialize};
 
 use super::tracked_process::Order;
@@ -98,7 +98,7 @@ enum ReadError {
 
 impl From<Order> for KeptOrder {
     fn from(order: Order) -> Self {
-        let TraitsChange { priority, weight, deadline_us } = order.change;
+        let SchedAttrChange { priority, weight, deadline_us } = order.change;
         Self { priority: priority.map(Priority::level), weight, deadline_us, uid: order.uid }
     }
 }
@@ -107,7 +107,7 @@ impl From<KeptOrder> for Order {
     fn from(kept: KeptOrder) -> Self {
         let KeptOrder { priority, weight, deadline_us, uid } = kept;
         let priority = priority.and_then(Priority::new);
-        Self { change: TraitsChange { priority, weight, deadline_us }, uid }
+        Self { change: SchedAttrChange { priority, weight, deadline_us }, uid }
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn member(process: ProcessKey) -> KeptMember {
-        let change = TraitsChange { priority: Priority::new(11), ..TraitsChange::default() };
+        let change = SchedAttrChange { priority: Priority::new(11), ..SchedAttrChange::default() };
         let order = Some(Order { change, uid: 5 }.into());
         KeptMember { process, order, is_detached: false, suspended_until_ns: Some(50) }
     }

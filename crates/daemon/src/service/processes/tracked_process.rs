@@ -8,7 +8,7 @@ use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::traits::TraitsChange;
+use gpreempt_wire::process::SchedAttrChange;
 
 use crate::facts::ProcessFacts;
 use crate::verdict::{Outcome, Verdict, open_to_all};
@@ -41,7 +41,7 @@ impl About {
 /// What somebody asked for in so many words. It counts more than any rule but `ignore`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    pub(crate) change: TraitsChange,
+    pub(crate) change: SchedAttrChange,
     /// Who asked.
     pub(crate) uid: u32,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Order {
 impl Order {
     /// The same with what was asked for since.
     pub(crate) fn and(self, later: Self) -> Self {
-        let change = TraitsChange {
+        let change = SchedAttrChange {
             priority: later.change.priority.or(self.change.priority),
             weight: later.change.weight.or(self.change.weight),
             deadline_us: later.change.deadline_us.or(self.change.deadline_us),
@@ -186,8 +186,11 @@ mod tests {
     }
 
     fn order(priority: Option<u8>, deadline_us: Option<u64>) -> Order {
-        let change =
-            TraitsChange { priority: priority.map(level), deadline_us, ..TraitsChange::default() };
+        let change = SchedAttrChange {
+            priority: priority.map(level),
+            deadline_us,
+            ..SchedAttrChange::default()
+        };
         Order { change, uid: 5 }
     }
 

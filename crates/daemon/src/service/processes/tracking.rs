@@ -209,7 +209,7 @@ impl Processes {
         if in_force.attr != attr {
             devices.tell(Event::TaskChanged { task, attr }, &mut telemetry.log);
             devices.backends.set_priority(task, attr.priority);
-            telemetry.tell_of(member, EventKind::Changed, 0);
+            telemetry.process_event(member, EventKind::Changed, 0);
         }
         if in_force.is_suspended != is_suspended {
             let event = Event::TaskSuspended { task, suspended: is_suspended };
@@ -279,7 +279,7 @@ impl Processes {
         telemetry: &mut Telemetry,
     ) {
         if let Some(member) = self.roster.get(key) {
-            telemetry.tell_of(member, kind, duration_ns);
+            telemetry.process_event(member, kind, duration_ns);
         }
     }
 

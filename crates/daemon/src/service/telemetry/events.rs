@@ -1,8 +1,12 @@
-//! What happens, in the words of the protocol.
+//! Builds the events of the protocol from decisions and completions, and sends them to followers.
+//!
+//! Followers receive events in the order in which they happened: what was carried out, what changed
+//! by it, what was decided.
 
 use std::collections::BTreeMap;
 
 use gpreempt_core::decision::{Decision, Reason};
+use gpreempt_core::event::Event as CoreEvent;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_core::time::Instant;
@@ -10,19 +14,24 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::text::Text;
 
+use super::Telemetry;
+use crate::config::LogLevel;
+use crate::service::clients::sessions::Sessions;
+use crate::service::devices::Devices;
+use crate::service::poller::Poller;
 use crate::service::processes::process_table::Roster;
 use crate::service::processes::tracked_process::Member;
 
-/// Where names come from, and what is remembered between two events of one queue.
+/// What is remembered between two events of one queue.
 #[derive(Debug, Default)]
-pub(crate) struct Chronicle {
+pub(crate) struct EventBuilder {
     queues: BTreeMap<QueueId, QueueView>,
     commanded: BTreeMap<QueueId, u64>,
 }
 
-impl Chronicle {
-    /// Looks at the queues again. Returns those that began or ceased to have work.
-    pub(crate) fn look(
+impl EventBuilder {
+    /// Takes the current state of the queues. Returns those that began or ceased to have work.
+    pub(crate) fn update(
         &mut self,
         views: impl Iterator<Item = QueueView>,
     ) -> Vec<(QueueView, EventKind)> {
@@ -60,7 +69,7 @@ impl Chronicle {
         event
     }
 
-    /// A decision, which was made at `at_ns`, or told to the device then.
+    /// The event of a decision that was made at `at_ns`, or sent to the device then.
     pub(crate) fn of_decision(
         &mut self,
         at_ns: u64,
@@ -100,7 +109,7 @@ impl Chronicle {
         event
     }
 
-    /// A command that was carried out.
+    /// The event of a command that was carried out.
     pub(crate) fn of_completion(
         &mut self,
         at_ns: u64,
@@ -109,7 +118,7 @@ impl Chronicle {
         roster: &Roster,
     ) -> Event {
         let since = self.commanded.remove(&queue);
-        // The command may be younger than the turn it was carried out in.
+        // The command may be younger than the iteration in which it was carried out.
         let at_ns = since.map_or(at_ns, |since| at_ns.max(since));
         let mut event = self.of_queue(at_ns, kind, queue, roster);
         event.duration_ns = since.map_or(0, |since| at_ns.saturating_sub(since));
@@ -131,9 +140,121 @@ fn process_of(member: &Member) -> Option<Process> {
     Process::new(member.key.pid, member.key.start_ticks)
 }
 
-/// A moment of the scheduler's steady clock on the machine's.
+/// A time of the scheduler's clock as `CLOCK_MONOTONIC`.
 pub(crate) fn machine_ns(at: Instant, steady_now: Instant, now_ns: u64) -> u64 {
     now_ns.saturating_sub(steady_now.since(at).as_nanos())
+}
+
+impl Telemetry {
+    /// Logs the decisions of the scheduler since the last call, and sends followers the events.
+    pub(crate) fn publish(
+        &mut self,
+        now_ns: u64,
+        devices: &mut Devices,
+        table: &Roster,
+        sessions: &mut Sessions,
+        poller: &Poller,
+    ) {
+        self.is_followed = sessions.has_followers();
+        devices.backends.is_followed = self.is_followed;
+        let mut decisions = Vec::new();
+        while let Some(decision) = devices.driver.scheduler_mut().poll_decision() {
+            self.log_decision(&decision, devices, table);
+            if self.is_followed {
+                decisions.push(decision);
+            }
+        }
+        self.send_pending_events(sessions, poller);
+        if self.is_followed {
+            for event in self.new_events(now_ns, &decisions, devices, table) {
+                sessions.tell(event, poller, &mut self.log);
+            }
+        }
+    }
+
+    /// Sends followers the events about processes. Called also before a session begins to follow,
+    /// because it must not receive earlier events.
+    pub(crate) fn send_pending_events(&mut self, sessions: &mut Sessions, poller: &Poller) {
+        for event in std::mem::take(&mut self.unsent_events) {
+            sessions.tell(event, poller, &mut self.log);
+        }
+    }
+
+    fn log_decision(&mut self, decision: &Decision, devices: &Devices, table: &Roster) {
+        if decision.reason.is_fault() {
+            // After a stall of the machine there may be one for every queue in one iteration.
+            let view = devices.scheduler().queue(decision.queue);
+            let member = view.and_then(|view| table.of_task(view.task));
+            let pid = member.map_or(0, |member| member.key.pid);
+            let (queue, reason) = (decision.queue.0, decision.reason);
+            // The exact time is in the log of decisions; here it would be a new problem every time.
+            let reason = if matches!(reason, Reason::Overdue { .. }) {
+                "a preempt did not finish in time".to_owned()
+            } else {
+                reason.to_string()
+            };
+            self.problem(&format!("process {pid}, queue {queue}: {reason}"));
+        } else if self.log.writes(LogLevel::Debug) {
+            let (verb, queue, reason) = (decision.reason.verb(), decision.queue, decision.reason);
+            self.log.debug(format_args!("{verb} {queue}: {reason}"));
+        }
+    }
+
+    /// The events since the last call, in the order in which they happened.
+    fn new_events(
+        &mut self,
+        now_ns: u64,
+        decisions: &[Decision],
+        devices: &mut Devices,
+        table: &Roster,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut appeared = Vec::new();
+        for event in devices.backends.take_seen() {
+            let (kind, queue) = match event {
+                CoreEvent::Preempted { queue } => (EventKind::Preempted, queue),
+                CoreEvent::Resumed { queue } => (EventKind::Resumed, queue),
+                CoreEvent::QueueVanished { queue } => (EventKind::Vanished, queue),
+                CoreEvent::QueueAppeared { queue, .. } => {
+                    appeared.push(queue);
+                    continue;
+                }
+                CoreEvent::DeviceAppeared { .. }
+                | CoreEvent::DeviceCost { .. }
+                | CoreEvent::DeviceExternallyScheduled { .. }
+                | CoreEvent::DeviceVanished { .. }
+                | CoreEvent::TaskAppeared { .. }
+                | CoreEvent::TaskChanged { .. }
+                | CoreEvent::TaskSuspended { .. }
+                | CoreEvent::TaskVanished { .. }
+                | CoreEvent::QueueChanged { .. }
+                | CoreEvent::QueueSuspended { .. }
+                | CoreEvent::RingObserved { .. }
+                | CoreEvent::HintBegin { .. }
+                | CoreEvent::HintEnd { .. }
+                | CoreEvent::PreemptFailed { .. }
+                | CoreEvent::ResumeFailed { .. } => continue,
+            };
+            events.push(self.events.of_completion(now_ns, kind, queue, table));
+        }
+        let changes = self.events.update(devices.scheduler().queues());
+        for queue in appeared {
+            let kind = EventKind::Appeared;
+            events.push(self.events.of_queue(now_ns, kind, queue, table));
+        }
+        for (view, kind) in changes {
+            events.push(self.events.of_queue(now_ns, kind, view.queue, table));
+        }
+        let steady_now = devices.driver.now();
+        let commanded = devices.backends.take_commanded();
+        for decision in decisions {
+            // The time of a decision is that at which the device's thread received the command.
+            let made_ns = machine_ns(decision.at, steady_now, now_ns);
+            let at_ns = commanded.get(&decision.queue).map_or(made_ns, |ns| made_ns.max(*ns));
+            events.push(self.events.of_decision(at_ns, decision, table));
+        }
+        events
+    }
 }
 
 #[cfg(test)]
@@ -163,10 +284,10 @@ mod tests {
     }
 
     #[test]
-    fn work_that_comes_and_goes_is_told_once() {
-        let mut chronicle = Chronicle::default();
+    fn a_queue_that_begins_or_ceases_to_have_work_is_reported_once() {
+        let mut events = EventBuilder::default();
         let mut kinds = |views: &[QueueView]| {
-            let changes = chronicle.look(views.iter().copied());
+            let changes = events.update(views.iter().copied());
             changes.into_iter().map(|(view, kind)| (view.queue.0, kind)).collect::<Vec<_>>()
         };
         assert_eq!(kinds(&[view(1, true), view(2, false)]), [(1, EventKind::Active)]);
@@ -176,24 +297,24 @@ mod tests {
     }
 
     #[test]
-    fn a_preempt_says_on_whose_account_and_how_long_it_took() {
-        let (mut chronicle, roster) = (Chronicle::default(), Roster::default());
-        chronicle.look([view(1, true), view(2, true)].into_iter());
+    fn a_preempt_has_its_cause_and_its_duration() {
+        let (mut events, roster) = (EventBuilder::default(), Roster::default());
+        events.update([view(1, true), view(2, true)].into_iter());
         let [own, theirs] = [Priority::MIN, Priority::MAX];
         let reason = Reason::Outranked { by: QueueId(2), theirs, own };
         let decision = Decision { at: Instant::ZERO, queue: QueueId(1), reason };
-        let event = chronicle.of_decision(1_000, &decision, &roster);
+        let event = events.of_decision(1_000, &decision, &roster);
         assert_eq!((event.kind, event.queue, event.by_queue), (EventKind::Preempt, 1, 2));
         assert_eq!((event.device, event.at_ns), (Some(3), 1_000));
         assert!(event.reason.as_str().starts_with("queue2 waits with priority 15"));
-        let done = chronicle.of_completion(1_700, EventKind::Preempted, QueueId(1), &roster);
+        let done = events.of_completion(1_700, EventKind::Preempted, QueueId(1), &roster);
         assert_eq!((done.duration_ns, done.by_queue), (700, 0));
-        let again = chronicle.of_completion(9_000, EventKind::Preempted, QueueId(1), &roster);
-        assert_eq!(again.duration_ns, 0, "nobody asked for it");
+        let again = events.of_completion(9_000, EventKind::Preempted, QueueId(1), &roster);
+        assert_eq!(again.duration_ns, 0, "no command preceded it");
     }
 
     #[test]
-    fn times_are_those_of_the_machine() {
+    fn times_are_converted_to_the_monotonic_clock() {
         let at = Instant::from_nanos;
         assert_eq!(machine_ns(at(70), at(100), 5_000), 4_970);
     }

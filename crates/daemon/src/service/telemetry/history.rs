@@ -1,19 +1,19 @@
-//! What tasks had in the last second.
+//! The share of GPU time and the preempts of each task in the last second.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use gpreempt_core::id::{DeviceId, TaskId};
 use gpreempt_core::time::{Duration, Instant};
 
-/// How often it is looked at.
+/// The time between two samples.
 pub(crate) const SAMPLE: Duration = Duration::from_millis(250);
-/// How many looks make a second.
+/// How many samples make a second.
 const SAMPLES: usize = 4;
 
-/// A task's place on one device.
-pub(crate) type Seat = (TaskId, DeviceId);
+/// A task on one device.
+pub(crate) type TaskOnDevice = (TaskId, DeviceId);
 
-/// What a task had so far on one device.
+/// The totals of a task on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     pub(crate) ran: Duration,
@@ -21,52 +21,54 @@ pub(crate) struct Total {
 }
 
 impl Total {
-    /// The same with that of another queue.
+    /// Adds the totals of another queue.
     pub(crate) fn and(self, ran: Duration, preempts: u64) -> Self {
         Self { ran: self.ran + ran, preempts: self.preempts + preempts }
     }
 }
 
-/// What a task had in the last second.
+/// The figures of a task for the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Recent {
-    /// Part of the time in which it had the device it had most, 0 to 1. Where several may run at
-    /// once the time is divided among them, because nobody tells who had which part of it.
+    /// Part of the time in which the task ran on the device it used most, 0 to 1. Where several
+    /// tasks may run at once the time is divided among them, because the device does not report
+    /// which of them ran.
     pub(crate) share: f64,
-    /// Preempts in a second.
+    /// Preempts per second.
     pub(crate) preempts_per_s: f64,
 }
 
-/// The last second.
+/// The samples of the last second.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    samples: VecDeque<(Instant, BTreeMap<Seat, Total>)>,
+    samples: VecDeque<(Instant, BTreeMap<TaskOnDevice, Total>)>,
 }
 
 impl History {
-    /// Takes note of how things are now.
-    pub(crate) fn sample(&mut self, now: Instant, totals: BTreeMap<Seat, Total>) {
+    pub(crate) fn sample(&mut self, now: Instant, totals: BTreeMap<TaskOnDevice, Total>) {
         if self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back((now, totals));
     }
 
-    /// What every task had lately, if it has `totals` now. The shares of one device never make
-    /// more than the whole.
+    /// The figures of every task, given its totals now. The shares of one device never exceed 1
+    /// together.
     pub(crate) fn recent_of_all(
         &self,
         now: Instant,
-        totals: &BTreeMap<Seat, Total>,
+        totals: &BTreeMap<TaskOnDevice, Total>,
     ) -> BTreeMap<TaskId, Recent> {
-        let seats: Vec<(Seat, Recent)> =
-            totals.iter().map(|(seat, total)| (*seat, self.recent(now, *seat, *total))).collect();
+        let entries: Vec<(TaskOnDevice, Recent)> = totals
+            .iter()
+            .map(|(entry, total)| (*entry, self.recent(now, *entry, *total)))
+            .collect();
         let mut sums: BTreeMap<DeviceId, f64> = BTreeMap::new();
-        for ((_, device), recent) in &seats {
+        for ((_, device), recent) in &entries {
             *sums.entry(*device).or_default() += recent.share;
         }
         let mut tasks: BTreeMap<TaskId, Recent> = BTreeMap::new();
-        for ((task, device), recent) in seats {
+        for ((task, device), recent) in entries {
             let sum = sums.get(&device).copied().unwrap_or_default().max(1.0);
             let known = tasks.entry(task).or_default();
             known.share = known.share.max(recent.share / sum);
@@ -75,9 +77,9 @@ impl History {
         tasks
     }
 
-    /// What a task had since the oldest look in which it was there, if it has `total` now.
-    fn recent(&self, now: Instant, seat: Seat, total: Total) -> Recent {
-        let then = self.samples.iter().find_map(|(at, totals)| Some((*at, *totals.get(&seat)?)));
+    /// The figures of a task since the oldest sample that has it, given its total now.
+    fn recent(&self, now: Instant, entry: TaskOnDevice, total: Total) -> Recent {
+        let then = self.samples.iter().find_map(|(at, totals)| Some((*at, *totals.get(&entry)?)));
         let Some((at, before)) = then.filter(|(at, _)| *at < now) else {
             return Recent::default();
         };
@@ -108,28 +110,28 @@ mod tests {
     #[test]
     fn only_the_last_second_counts() {
         let mut history = History::default();
-        let seat = (TaskId(1), DeviceId(0));
-        assert_eq!(history.recent(at(0), seat, total(5, 5)), Recent::default());
+        let entry = (TaskId(1), DeviceId(0));
+        assert_eq!(history.recent(at(0), entry, total(5, 5)), Recent::default());
         for sample in 0..8 {
-            // It has the device all the time at first and then half of it.
+            // The task runs all the time at first and then half of it.
             let ran = if sample < 4 { sample * 250 } else { 1_000 + (sample - 4) * 125 };
-            history.sample(at(sample * 250), BTreeMap::from([(seat, total(ran, sample))]));
+            history.sample(at(sample * 250), BTreeMap::from([(entry, total(ran, sample))]));
         }
-        let recent = history.recent(at(2_000), seat, total(1_500, 8));
+        let recent = history.recent(at(2_000), entry, total(1_500, 8));
         assert_eq!(recent, Recent { share: 0.5, preempts_per_s: 4.0 });
         let other = (TaskId(2), DeviceId(0));
         assert_eq!(history.recent(at(2_000), other, total(9, 9)), Recent::default());
-        let several = history.recent(at(2_000), seat, total(9_000, 8));
+        let several = history.recent(at(2_000), entry, total(9_000, 8));
         assert!(several.share <= 1.0, "with several queues at once");
     }
 
     #[test]
-    fn the_shares_of_a_device_are_never_more_than_the_whole() {
+    fn the_shares_of_a_device_never_exceed_one_together() {
         let mut history = History::default();
         let [first, second] = [1, 2].map(|task| (TaskId(task), DeviceId(0)));
         let elsewhere = (TaskId(2), DeviceId(1));
-        let seats = [first, second, elsewhere];
-        history.sample(at(0), seats.map(|seat| (seat, total(0, 0))).into());
+        let entries = [first, second, elsewhere];
+        history.sample(at(0), entries.map(|entry| (entry, total(0, 0))).into());
         // The first one may run all the time and the second half of it, beside it.
         let now = BTreeMap::from([
             (first, total(1_000, 2)),

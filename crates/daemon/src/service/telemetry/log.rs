@@ -1,31 +1,32 @@
-//! One line for each thing worth knowing, on stderr.
+//! The log on stderr, and the list of recent problems that snapshots show.
 //!
-//! Whoever makes us write much cannot fill a disk: beyond a rate, lines are counted, not written.
+//! A client cannot fill a disk: beyond a rate, lines are counted and not written.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::mpsc::Sender;
 
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_wire::token_bucket::TokenBucket;
 
 use crate::config::LogLevel;
 
-/// Lines at once, before the rate counts.
+/// Lines at once, before the rate applies.
 const BURST: u32 = 200;
-/// Lines in a second.
+/// Lines per second.
 const PER_SECOND: u32 = 20;
 
-/// Where lines go.
+/// The log.
 #[derive(Debug)]
 pub(crate) struct Log {
     level: LogLevel,
-    /// Whether lines begin with a number that the journal understands.
+    /// Whether lines begin with a priority for the systemd journal.
     for_journal: bool,
     bucket: TokenBucket,
-    left_out: u64,
-    /// The command that the service runs in: it gets the problems and decides how to show them.
+    omitted: u64,
+    /// The command that the service runs in: it receives the problems and prints them.
     command: Option<Sender<String>>,
 }
 
@@ -34,11 +35,11 @@ impl Log {
         let now = Instant::from_nanos(monotonic_ns());
         let for_journal = std::env::var_os("JOURNAL_STREAM").is_some();
         let bucket = TokenBucket::new(BURST, PER_SECOND, now);
-        Self { level, for_journal, bucket, left_out: 0, command: None }
+        Self { level, for_journal, bucket, omitted: 0, command: None }
     }
 
-    /// The log of a service inside of a command: warnings and errors go to that command, without a
-    /// prefix; the rest is left out.
+    /// The log of a private session: warnings and errors are sent to the command, without a prefix;
+    /// other lines are omitted.
     pub(crate) fn to_command(command: Sender<String>) -> Self {
         Self { command: Some(command), ..Self::new(LogLevel::Warn) }
     }
@@ -82,20 +83,20 @@ impl Log {
             return;
         }
         if let Some(lines) = self.compose(now, level, what) {
-            // Nobody is left to tell if that fails.
+            // A failed write to stderr cannot be reported.
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
     }
 
-    /// What to write, if anything.
+    /// The lines to write, if the rate permits.
     fn compose(&mut self, now: Instant, level: LogLevel, what: &dyn Display) -> Option<String> {
         if !self.bucket.take(now) {
-            self.left_out += 1;
+            self.omitted += 1;
             return None;
         }
         let mut lines = String::new();
-        if self.left_out > 0 {
-            let many = format!("{} lines were left out", std::mem::take(&mut self.left_out));
+        if self.omitted > 0 {
+            let many = format!("{} lines were omitted", std::mem::take(&mut self.omitted));
             lines.push_str(&self.format(LogLevel::Warn, &many));
         }
         lines.push_str(&self.format(level, &what.to_string()));
@@ -118,9 +119,65 @@ impl Log {
     }
 }
 
-/// Names that processes give themselves are in the text: a control character becomes a space.
+/// The text contains names of processes: each control character becomes a space.
 fn one_line(what: &str) -> String {
     what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// How many problems are remembered.
+const KEPT: usize = 32;
+/// A problem that occurs again after this time is logged again.
+const LOG_AGAIN: Duration = Duration::from_millis(600_000);
+
+/// The last problems, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    last: VecDeque<Problem>,
+}
+
+#[derive(Debug)]
+struct Problem {
+    sentence: String,
+    times: u64,
+    last_at: Instant,
+}
+
+impl Problems {
+    /// Adds a problem. True if it is new, so that it should be logged.
+    pub(crate) fn add(&mut self, sentence: &str, now: Instant) -> bool {
+        if let Some(known) = self.last.iter_mut().find(|known| known.sentence == sentence) {
+            known.times = known.times.saturating_add(1);
+            let before = std::mem::replace(&mut known.last_at, now);
+            return now.since(before) >= LOG_AGAIN;
+        }
+        if self.last.len() == KEPT {
+            self.last.pop_front();
+        }
+        let sentence = sentence.to_owned();
+        self.last.push_back(Problem { sentence, times: 1, last_at: now });
+        true
+    }
+
+    /// Removes the problems that begin with these words, because they are solved.
+    pub(crate) fn solve(&mut self, beginning: &str) {
+        self.last.retain(|problem| !problem.sentence.starts_with(beginning));
+    }
+
+    /// The problems with their times, oldest first.
+    pub(crate) fn sentences(&self, now: Instant) -> Vec<String> {
+        self.last.iter().map(|problem| problem.text(now)).collect()
+    }
+}
+
+impl Problem {
+    fn text(&self, now: Instant) -> String {
+        let Self { sentence, times, last_at } = self;
+        let seconds = now.since(*last_at).as_micros() / 1_000_000;
+        match times {
+            1 => format!("{sentence} ({seconds} s ago)"),
+            _ => format!("{sentence} ({times} times, the last time {seconds} s ago)"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -129,11 +186,11 @@ mod tests {
 
     fn log(for_journal: bool) -> Log {
         let bucket = TokenBucket::new(2, 1, Instant::ZERO);
-        Log { level: LogLevel::Info, for_journal, bucket, left_out: 0, command: None }
+        Log { level: LogLevel::Info, for_journal, bucket, omitted: 0, command: None }
     }
 
     #[test]
-    fn a_command_gets_the_problems_and_nothing_else() {
+    fn a_command_receives_warnings_and_errors_only() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let mut log = Log::to_command(sender);
         log.info("process 7 uses a GPU");
@@ -142,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_whatever_is_in_it() {
+    fn control_characters_never_begin_a_new_line() {
         let line = |for_journal| {
             log(for_journal).compose(Instant::ZERO, LogLevel::Warn, &"a\nb\u{1b}[2J").unwrap()
         };
@@ -151,18 +208,45 @@ mod tests {
     }
 
     #[test]
-    fn too_many_lines_are_counted_and_not_written() {
+    fn lines_beyond_the_rate_are_counted_and_not_written() {
         let mut log = log(true);
         let mut at = |ms: u64| {
             log.compose(Instant::from_nanos(ms * 1_000_000), LogLevel::Info, &"x").is_some()
         };
         assert_eq!([0; 4].map(&mut at), [true, true, false, false]);
         let later = log.compose(Instant::from_nanos(1_000_000_000), LogLevel::Info, &"y");
-        assert_eq!(later.as_deref(), Some("<4>2 lines were left out\n<6>y\n"));
+        assert_eq!(later.as_deref(), Some("<4>2 lines were omitted\n<6>y\n"));
     }
 
     #[test]
-    fn quieter_levels_are_not_written() {
+    fn lines_below_the_level_are_not_written() {
         assert!(log(true).writes(LogLevel::Error) && !log(true).writes(LogLevel::Debug));
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_problem_is_new_once_and_the_last_ones_are_kept() {
+        let mut problems = Problems::default();
+        assert!(problems.add("full", at(0)) && !problems.add("full", at(1)));
+        for number in 0..KEPT {
+            assert!(problems.add(&number.to_string(), at(1)));
+        }
+        assert_eq!(problems.sentences(at(1)).len(), KEPT);
+        assert!(problems.add("full", at(1)), "it was forgotten");
+        problems.solve("fu");
+        assert!(problems.sentences(at(1)).iter().all(|sentence| !sentence.starts_with("full")));
+    }
+
+    #[test]
+    fn a_problem_shows_how_often_and_when_it_occurred() {
+        let mut problems = Problems::default();
+        problems.add("full", at(10));
+        assert_eq!(problems.sentences(at(13)), ["full (3 s ago)"]);
+        problems.add("full", at(15));
+        assert_eq!(problems.sentences(at(20)), ["full (2 times, the last time 5 s ago)"]);
+        assert!(problems.add("full", at(700)), "it is logged again");
     }
 }

@@ -1,4 +1,4 @@
-//! Whoever reads metrics, in the same loop.
+//! The metrics server: drives the HTTP connections of Prometheus in the loop of the service.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,20 +14,20 @@ use crate::service::poller::{Poller, Source};
 pub(crate) enum MetricsError {
     #[error("metrics cannot be served at {address}: {error}; see `listen` in [metrics]")]
     Listen { address: SocketAddr, error: io::Error },
-    #[error("nobody can read metrics: {0}")]
+    #[error("metrics cannot be served: {0}")]
     Accept(io::Error),
 }
 
-/// The socket, and everybody who asks.
+/// The listening socket and the open exchanges.
 #[derive(Debug)]
-pub(crate) struct Scrape {
+pub(crate) struct MetricsServer {
     listener: HttpListener,
     address: SocketAddr,
     exchanges: BTreeMap<u64, Exchange>,
     last: u64,
 }
 
-impl Scrape {
+impl MetricsServer {
     pub(crate) fn listen(address: SocketAddr, poller: &Poller) -> Result<Self, MetricsError> {
         let failed = |error| MetricsError::Listen { address, error };
         let listener = HttpListener::bind(address).map_err(failed)?;
@@ -35,12 +35,12 @@ impl Scrape {
         Ok(Self { listener, address, exchanges: BTreeMap::new(), last: 0 })
     }
 
-    /// Where it was told to listen.
+    /// The configured address.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets in who waits at the door.
+    /// Accepts a waiting connection.
     pub(crate) fn accept(&mut self, now: Instant, poller: &Poller) -> Result<(), MetricsError> {
         self.sweep(now);
         let accepted = self.listener.accept(now).map_err(MetricsError::Accept)?;
@@ -53,7 +53,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Something can be read or written. `text` says the metrics, if that is what is asked for.
+    /// A connection is readable or writable. `text` makes the metrics, if they are requested.
     pub(crate) fn step(
         &mut self,
         id: u64,
@@ -70,7 +70,7 @@ impl Scrape {
         }
     }
 
-    /// Forgets those who took too long.
+    /// Drops exchanges that took too long.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.exchanges.retain(|_, exchange| !exchange.is_over(now));
     }

@@ -1,4 +1,6 @@
-//! Everything at one moment, for `ps`, `top` and metrics.
+//! Fills the statistics of a snapshot, for `ps`, `top` and metrics.
+//!
+//! The fields are defined in [`gpreempt_wire::statistics`]; this is where their values come from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +10,21 @@ use gpreempt_core::scheduler::QueueView;
 use gpreempt_core::time::Duration;
 use gpreempt_device::controller::{DeviceName, HoldStatus};
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::state::{
+use gpreempt_wire::statistics::{
     DaemonSnapshot, DeviceSnapshot, HoldSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
 };
 
 use super::Telemetry;
-use super::history::{Recent, Seat, Total};
+use super::history::{Recent, TaskOnDevice, Total};
 use crate::service::clients::pending_answers::is_off;
 use crate::service::devices::Devices;
 use crate::service::instant;
 use crate::service::processes::process_table::Roster;
 use crate::service::processes::tracked_process::Member;
 
-/// What each task had on each device, as far as anybody has looked.
-pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, Total> {
-    let mut totals: BTreeMap<Seat, Total> = BTreeMap::new();
+/// The totals of each task on each device.
+pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<TaskOnDevice, Total> {
+    let mut totals: BTreeMap<TaskOnDevice, Total> = BTreeMap::new();
     for view in views {
         let total = totals.entry((view.task, view.device)).or_default();
         *total = total.and(view.totals.ran, view.totals.preempts);
@@ -31,8 +33,8 @@ pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<Seat, T
 }
 
 impl Telemetry {
-    /// Everything at this moment, while so many sessions are open. A device has stopped the
-    /// processes in `strays` although the daemon did not ask for that.
+    /// The snapshot of this moment. `strays` are processes that a device has stopped although the
+    /// daemon did not ask for it.
     pub(crate) fn snapshot(
         &self,
         now_ns: u64,
@@ -53,7 +55,9 @@ impl Telemetry {
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
             if strays.contains(&member.key) && snapshot.state != TaskState::Suspended {
                 snapshot.state = TaskState::Stopped;
-                snapshot.why.push_str("; its GPU has it stopped, but not gpreemptd: resume it");
+                snapshot.why.push_str(
+                    "; its GPU reports it as stopped, but gpreemptd did not stop it: resume it",
+                );
             }
             if let Some(limit) = task.and_then(|task| devices.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
@@ -86,11 +90,11 @@ impl Telemetry {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: now_ns.saturating_sub(self.started_ns) / 1_000_000,
             turns: self.turns,
-            late_turns: self.punctuality.late,
-            missed_turns: self.punctuality.missed,
-            late_us_max: self.punctuality.worst.as_micros(),
-            overrun_turns: self.punctuality.overrun,
-            turn_cpu_us_max: self.punctuality.busiest.as_micros(),
+            late_turns: self.loop_latency.late,
+            missed_turns: self.loop_latency.missed,
+            late_us_max: self.loop_latency.worst.as_micros(),
+            overrun_turns: self.loop_latency.overrun,
+            turn_cpu_us_max: self.loop_latency.busiest.as_micros(),
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
             sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
@@ -195,7 +199,7 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
         let on = |view: &&QueueView| (view.run_state == RunState::On) == on;
         queues.iter().filter(|view| view.active).any(|view| on(&view))
     };
-    // Asked for is not done: a queue that runs is not suspended.
+    // A queue that still runs is not suspended yet.
     let is_suspended =
         member.is_suspended() || !queues.is_empty() && queues.iter().all(|view| view.suspended);
     if member.in_force.is_none() {
@@ -211,7 +215,7 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
     }
 }
 
-/// Memory of ours that is in memory.
+/// Resident memory of this process.
 fn resident_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_snapshot_has_its_name_its_place_and_its_meaning() {
+    fn every_field_of_a_snapshot_has_its_name_and_its_value() {
         let (fake, mut table) = (Fake::new(0), Roster::default());
         let mut devices = devices(&fake);
         devices.step(instant(1_000 * MS));
@@ -327,7 +331,7 @@ mod tests {
         let mut telemetry = Telemetry::new(Log::new(LogLevel::Error), None, None);
         telemetry.started_ns = 500 * MS;
         telemetry.turns = 42;
-        telemetry.punctuality.note(Duration::from_millis(7), Duration::from_millis(5));
+        telemetry.loop_latency.note(Duration::from_millis(7), Duration::from_millis(5));
         telemetry.problems.add("the disk is full", instant(1_990 * MS));
         for at_ms in (1_000..=2_000).step_by(5) {
             devices.step(instant(at_ms * MS));
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_shown_with_its_figures_or_with_what_prevents_it() {
+    fn a_hold_has_its_figures_or_the_reason_that_prevents_it() {
         let reason = "its channel has no room".to_owned();
         let shown = hold_snapshot(HoldStatus::Impossible(reason.clone()));
         assert_eq!(shown, HoldSnapshot { problem: Some(reason), ..HoldSnapshot::default() });

@@ -21,7 +21,7 @@ use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_device::registry::{self, Selection};
 use gpreempt_wire::event::EventKind;
-use gpreempt_wire::refusal::RefusalCode;
+use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 
 use crate::service::Service;

@@ -40,7 +40,7 @@ impl Service {
         let (journal, waker) = (self.guard.journal().clone(), self.devices.waker.clone());
         self.hardware = HardwareCheck::start(asked, journal, ledger, waker)?;
         self.devices.queue_suspensions = Default::default();
-        self.telemetry.chronicle = Default::default();
+        self.telemetry.events = Default::default();
         self.telemetry.history = Default::default();
         self.processes.backlog.forget_all();
         self.processes.meet_everybody(&mut self.devices);

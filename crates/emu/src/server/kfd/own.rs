@@ -2,7 +2,7 @@
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
-use gpreempt_wire::clock::monotonic;
+use gpreempt_wire::monotonic;
 
 use super::KfdSide;
 use crate::kfd::parameters::Parameters;

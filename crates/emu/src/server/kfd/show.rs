@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::clock::monotonic;
 use gpreempt_wire::emulated_kfd::gpu_id;
+use gpreempt_wire::monotonic;
 
 use crate::kfd::tree::mqds;
 use crate::server::Server;

@@ -1,0 +1,394 @@
+//! The statistics of the service, each defined once.
+//!
+//! A field below is one statistic. Its name is its JSON name and ends with its unit, its doc
+//! comment is its description, and the brackets behind its type say where else it is shown:
+//!
+//! - `.metric(NAME)`: `/metrics` shows it. A name that ends with `_total` is a counter, others are
+//!   gauges. Processes that share a line are added; `.longest()` shows the maximum instead, and
+//!   `.single()` omits the line.
+//! - `.ps(POSITION, TITLE)`: a column of `gpreempt ps`.
+//! - `.top(POSITION, TITLE, WIDTH, RANK)`: a column of `gpreempt top`. Narrow terminals omit the
+//!   highest ranks first.
+//!
+//! The daemon fills the structures in `service/telemetry/snapshot.rs`. The JSON of a snapshot,
+//! `/metrics`, the columns of `ps` and `top`, and docs/metrics.md follow from this file, which
+//! measures nothing itself. A new statistic needs its field here, its value there, and a test.
+//!
+//! Fields may be added; a reader ignores those it does not know. A field keeps its name, its unit
+//! and its meaning.
+
+mod definition;
+
+use serde::{Deserialize, Serialize};
+
+pub use definition::{Column, Combine, Metric, Statistic, Unit, Value};
+use definition::{ReadValue, statistics};
+
+statistics! {
+    /// Everything that the service knows at one moment.
+    pub struct Snapshot {
+        /// Time of the snapshot, by `CLOCK_MONOTONIC`.
+        pub now_ns: u64,
+        /// The daemon itself.
+        pub daemon: DaemonSnapshot,
+        /// Scheduling policy in force, by name.
+        pub policy: String [.metric("gpreempt_policy_info")],
+        /// Time between two readings of the rings.
+        pub interval_us: u64 [.metric("gpreempt_interval_seconds")],
+        /// Devices that the daemon controls.
+        pub devices: Vec<DeviceSnapshot> [.metric("gpreempt_devices")],
+        /// Processes that use a device.
+        pub tasks: Vec<TaskSnapshot> [.metric("gpreempt_processes")],
+        /// Recent problems of the daemon, oldest first.
+        pub problems: Vec<String> [.metric("gpreempt_problems")],
+    }
+}
+
+statistics! {
+    /// The daemon itself.
+    pub struct DaemonSnapshot {
+        /// Process id of the daemon.
+        pub pid: u32,
+        /// Version of the daemon.
+        pub version: String [.metric("gpreempt_build_info")],
+        /// Time since the daemon started.
+        pub uptime_ms: u64 [.metric("gpreempt_uptime_seconds")],
+        /// Iterations of the daemon's loop.
+        pub turns: u64 [.metric("gpreempt_loop_turns_total")],
+        /// Iterations that began more than 1 ms after they were due.
+        pub late_turns: u64 [.metric("gpreempt_loop_late_turns_total")],
+        /// Iterations that began more than an interval after they were due.
+        pub missed_turns: u64 [.metric("gpreempt_loop_missed_turns_total")],
+        /// The longest delay of an iteration.
+        pub late_us_max: u64,
+        /// Iterations that used more than an interval of CPU time.
+        pub overrun_turns: u64 [.metric("gpreempt_loop_overrun_turns_total")],
+        /// The most CPU time that one iteration used.
+        pub turn_cpu_us_max: u64,
+        /// CPU time that the daemon has used.
+        pub cpu_ms: u64 [.metric("gpreempt_cpu_seconds_total")],
+        /// Resident memory of the daemon.
+        pub resident_kib: u64 [.metric("gpreempt_resident_bytes")],
+        /// Open client sessions.
+        pub sessions: u32 [.metric("gpreempt_sessions")],
+        /// The command in whose process the service runs, such as `gpreempt attach`; null for
+        /// gpreemptd. The service ends with that command.
+        pub private: Option<String>,
+    }
+}
+
+statistics! {
+    /// One device.
+    pub struct DeviceSnapshot {
+        /// Number of the device in this daemon.
+        pub id: u32,
+        /// UUID of the device, as its vendor's tools show it.
+        pub uuid: String,
+        /// Kind of device: nvidia, amd or emulated.
+        pub kind: String,
+        /// Preempts on the device.
+        pub preempts: u64 [.metric("gpreempt_device_preempts_total")],
+        /// Median time that a preempt took.
+        pub preempt_us_p50: u64
+            [.metric("gpreempt_device_preempt_p50_seconds").top(4, "preempt p50", 11, 4)],
+        /// 99th percentile of the time that a preempt took.
+        pub preempt_us_p99: u64
+            [.metric("gpreempt_device_preempt_p99_seconds").top(5, "p99", 7, 2)],
+        /// How queues are stopped, on devices with several methods: kernel-scheduler, own-calls,
+        /// debug-trap, whole-process or nothing.
+        pub way: Option<String>,
+        /// Why no better method is used.
+        pub no_better_way: Option<String>,
+    }
+}
+
+statistics! {
+    /// One process that uses a device.
+    pub struct TaskSnapshot {
+        /// Process id.
+        pub pid: u32 [.ps(2, "pid").top(2, "pid", 7, 3)],
+        /// Start time of the process, in clock ticks since boot.
+        pub start_ticks: u64,
+        /// Name of the process.
+        pub name: String [.ps(1, "name").top(1, "process", 8, 0)],
+        /// User of the process.
+        pub uid: u32 [.ps(3, "uid")],
+        /// Container of the process.
+        pub container: Option<String>,
+        /// Kubernetes pod of the process.
+        pub pod: Option<String>,
+        /// Slurm job of the process.
+        pub slurm_job: Option<String>,
+        /// Priority from 0 (lowest) to 15 (highest); absent if the process is not scheduled.
+        pub priority: Option<u8>
+            [.metric("gpreempt_process_priority").single().ps(5, "priority").top(4, "prio", 4, 1)],
+        /// Weight under the fair policy.
+        pub weight: u32
+            [.metric("gpreempt_process_weight").single()
+             .read_by(|task| task.priority.map(|_| task.weight).value())],
+        /// Time from the arrival of a request to its deadline.
+        pub deadline_us: Option<u64> [.metric("gpreempt_process_deadline_seconds").single()],
+        /// Why the process has this priority.
+        pub why: String [.ps(13, "why")],
+        /// Scheduling state: untouched, idle, running, preempted, suspended or stopped.
+        pub state: TaskState [.metric("gpreempt_process_state")],
+        /// Packets in the rings of the process that the device has not fetched.
+        pub pending: u64
+            [.metric("gpreempt_process_pending").ps(7, "pending").top(6, "pending", 7, 6)],
+        /// Part of the last second in which the process ran on the device it used most, 0 to 1.
+        pub share: f64
+            [.metric("gpreempt_process_share_ratio").ps(8, "share").top(7, "share", 5, 2)],
+        /// Time that the process has run on devices.
+        pub device_ms: u64 [.metric("gpreempt_process_gpu_seconds_total")],
+        /// Times that a queue of the process was preempted.
+        pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(9, "preempts")],
+        /// Preempts of the process in the last second.
+        pub preempts_per_s: f64 [.top(8, "pre/s", 6, 5)],
+        /// How long the process has waited with work.
+        pub waiting_ms: u64
+            [.metric("gpreempt_process_waiting_seconds").longest()
+             .ps(11, "waiting").top(9, "waiting", 7, 7)],
+        /// Time until the suspension of the process ends by itself.
+        pub lease_ms: Option<u64> [.metric("gpreempt_process_lease_seconds").single()],
+        /// Commands for the process that failed.
+        pub faults: u64 [.metric("gpreempt_process_faults_total")],
+        /// How queues of the process are stopped, as for a device.
+        pub way: Option<String> [.ps(12, "way").if_known()],
+        /// Why no better method is used.
+        pub no_better_way: Option<String>,
+        /// Queues of the process.
+        pub queues: Vec<QueueSnapshot>,
+    }
+
+    computed {
+        /// Devices of the process, by number.
+        gpu = |task| task.gpus().value(), [.ps(4, "gpu").top(3, "gpu", 5, 8)],
+        /// State, and how many queues are suspended if not all of them are.
+        state_and_queues = |task| task.state_and_queues().value(), [.ps(6, "state")],
+        /// State as one word.
+        state_word = |task| task.state.word().value(), [.top(5, "state", 9, 4)],
+        /// Holds placed for the queues of the process.
+        held = |task| task.holds_placed().value(), [.ps(10, "held")],
+    }
+}
+
+statistics! {
+    /// One queue of a process.
+    pub struct QueueSnapshot {
+        /// Number of the queue in this daemon.
+        pub id: u64,
+        /// Device of the queue, by number.
+        pub device: u32,
+        /// Whether the queue may run.
+        pub on: bool,
+        /// Whether the queue has work.
+        pub active: bool,
+        /// Whether the queue, or its whole process, is suspended.
+        pub suspended: bool,
+        /// Priority of the queue: its own if it has one, or that of its process.
+        pub priority: u8,
+        /// Packets in the ring that the device has not fetched.
+        pub pending: u64,
+        /// Holds of the queue; null on devices without holds and for queues that are never held.
+        pub hold: Option<HoldSnapshot>,
+    }
+}
+
+statistics! {
+    /// The holds of one queue: the device stays reserved for it between its kernels.
+    pub struct HoldSnapshot {
+        /// Whether the device is held for the queue now.
+        pub held: bool,
+        /// Holds placed.
+        pub placed: u64,
+        /// Holds that ended because they reached the maximum time.
+        pub expired: u64,
+        /// The longest hold.
+        pub longest_us: u64,
+        /// How long the queue has to be idle until its hold is released, learnt from its gaps.
+        pub quiet_us: u64,
+        /// Readings of the rings that came late while the queue had work.
+        pub late_looks: u64,
+        /// The longest time between two readings while the queue had work.
+        pub blind_us: u64,
+        /// Why the queue cannot be held.
+        pub problem: Option<String>,
+    }
+}
+
+statistics! {
+    /// The queues of one process on one device; only in `/metrics`.
+    pub struct DeviceUse {
+        /// Queues of the process on the device.
+        pub queues: u64 [.metric("gpreempt_process_device_queues")],
+        /// Queues of the process on the device that may run.
+        pub queues_on: u64 [.metric("gpreempt_process_device_queues_on")],
+        /// Packets in these queues that the device has not fetched.
+        pub pending: u64 [.metric("gpreempt_process_device_pending")],
+    }
+}
+
+/// The scheduling state of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// The service does not schedule it.
+    #[default]
+    Untouched,
+    /// It has no work.
+    Idle,
+    /// It has work and may run.
+    Running,
+    /// It has work and was preempted.
+    Preempted,
+    /// A user or a program suspended it.
+    Suspended,
+    /// Its device reports it as stopped, although the service neither preempted nor suspended it.
+    /// `gpreempt resume` resumes it.
+    Stopped,
+}
+
+impl TaskState {
+    /// The name in JSON and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Untouched => "untouched",
+            Self::Idle => "idle",
+            Self::Running => "running",
+            Self::Preempted => "preempted",
+            Self::Suspended => "suspended",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// The name in a table, where a dash stands for untouched.
+    fn word(self) -> String {
+        if self == Self::Untouched { "-".to_owned() } else { self.name().to_owned() }
+    }
+}
+
+impl ReadValue for TaskState {
+    fn value(&self) -> Value {
+        Value::Text(self.name().to_owned())
+    }
+}
+
+impl TaskSnapshot {
+    fn gpus(&self) -> String {
+        let mut devices: Vec<u32> = self.queues.iter().map(|queue| queue.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    fn state_and_queues(&self) -> String {
+        let word = self.state.word();
+        let suspended = self.queues.iter().filter(|queue| queue.suspended).count();
+        if suspended == 0 || self.state == TaskState::Suspended {
+            return word;
+        }
+        format!("{word}, {suspended} of {} suspended", self.queues.len())
+    }
+
+    fn holds_placed(&self) -> Option<u64> {
+        let holds = self.queues.iter().filter_map(|queue| queue.hold.as_ref());
+        let possible = holds.filter(|hold| hold.problem.is_none());
+        possible.map(|hold| hold.placed).reduce(u64::saturating_add)
+    }
+}
+
+impl Snapshot {
+    /// The JSON text that clients receive.
+    pub fn to_json(&self) -> String {
+        // PANIC: the fields are numbers, texts and lists of such.
+        serde_json::to_string(self).expect("plain data becomes JSON")
+    }
+
+    /// Reads the JSON text that the service sent.
+    ///
+    /// # Errors
+    /// If the text is not a snapshot.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn a_snapshot_survives_and_unknown_fields_are_ignored() {
+        let task = TaskSnapshot { pid: 7, state: TaskState::Preempted, ..TaskSnapshot::default() };
+        let snapshot = Snapshot { now_ns: 5, tasks: vec![task], ..Snapshot::default() };
+        assert_eq!(Snapshot::from_json(&snapshot.to_json()).unwrap(), snapshot);
+        let newer = r#"{"now_ns": 5, "moon": "full", "tasks": [{"pid": 7, "mood": 1}]}"#;
+        assert_eq!(Snapshot::from_json(newer).unwrap().tasks[0].pid, 7);
+        assert!(Snapshot::from_json("7").is_err());
+        let state = serde_json::to_string(&TaskState::Preempted).unwrap();
+        assert_eq!(state, format!("\"{}\"", TaskState::Preempted.name()));
+    }
+
+    #[test]
+    fn a_process_with_some_suspended_queues_says_how_many() {
+        let off = QueueSnapshot { suspended: true, ..QueueSnapshot::default() };
+        let queues = vec![QueueSnapshot::default(), off];
+        let mut task = TaskSnapshot { queues, state: TaskState::Running, ..Default::default() };
+        assert_eq!(task.state_and_queues(), "running, 1 of 2 suspended");
+        task.state = TaskState::Suspended;
+        assert_eq!(task.state_and_queues(), "suspended");
+    }
+
+    const INTRODUCTION: &str = "\
+# Statistics and metrics
+
+Every number that the service shows is defined once, in
+[`crates/wire/src/statistics.rs`](../crates/wire/src/statistics.rs). A test writes this page from
+the definitions (`UPDATE_EXPECT=1 cargo test -p gpreempt-wire`).
+
+- *JSON*: the field in `gpreempt top --json`; `gpreempt ps --json` prints the list of processes.
+- *Metric*: the name at `/metrics` ([`[metrics]`](configuration.md#metrics)). Names that end with
+  `_total` are counters, the others are gauges. Metrics are in seconds and bytes, whatever the unit
+  of the field is. A field with a text becomes a label, and the metric counts how many have that
+  text.
+- *Columns*: where `gpreempt ps` and `gpreempt top` show it.
+
+At most 1,000 processes have lines of their own at `/metrics`. The others share the line
+`name=\"other\"`, which has the sum of their values, or the longest of their waiting times; it has
+no priority, weight, deadline or lease.
+";
+
+    fn table<T>(page: &mut String, title: &str, path: &str, statistics: &[Statistic<T>]) {
+        write!(page, "\n## {title}\n\n{path}\n\n").unwrap();
+        page.push_str("| JSON | unit | metric | columns | meaning |\n|---|---|---|---|---|\n");
+        for known in statistics.iter().filter(|known| known.is_field()) {
+            let name = known.name();
+            let metric = known.metric.map_or(String::new(), |metric| format!("`{}`", metric.name));
+            let column = |of: &str, column: Option<Column>| {
+                column.map(|column| format!("{of} `{}`", column.title))
+            };
+            let columns = [column("ps", known.ps), column("top", known.top)];
+            let columns: Vec<String> = columns.into_iter().flatten().collect();
+            let (unit, columns, help) = (known.unit().name(), columns.join(", "), known.help());
+            writeln!(page, "| `{name}` | {unit} | {metric} | {columns} | {help} |").unwrap();
+        }
+    }
+
+    #[test]
+    fn the_reference_page_lists_every_statistic() {
+        let mut page = INTRODUCTION.to_owned();
+        table(&mut page, "Snapshot", "The whole snapshot.", Snapshot::STATISTICS);
+        table(&mut page, "Daemon", "`daemon` in the snapshot.", DaemonSnapshot::STATISTICS);
+        let labels = "`devices` in the snapshot. Labels: `device` (the UUID) and `kind`.";
+        table(&mut page, "Devices", labels, DeviceSnapshot::STATISTICS);
+        let labels = "`tasks` in the snapshot, and `ps --json`. Labels: `pid`, `name`, `uid`, and \
+                      where known `container`, `pod` and `slurm_job`.";
+        table(&mut page, "Processes", labels, TaskSnapshot::STATISTICS);
+        table(&mut page, "Queues", "`queues` of a process.", QueueSnapshot::STATISTICS);
+        table(&mut page, "Holds", "`hold` of a queue.", HoldSnapshot::STATISTICS);
+        let labels = "Only at `/metrics`, with the label `device` beside those of the process.";
+        table(&mut page, "Processes on devices", labels, DeviceUse::STATISTICS);
+        expect_test::expect_file!["../../../docs/metrics.md"].assert_eq(&page);
+    }
+}
