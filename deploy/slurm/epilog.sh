@@ -14,7 +14,7 @@ rm -f "$notes/$SLURM_JOB_ID"
 command -v gpreempt >/dev/null 2>&1 || exit 0
 for environment in /proc/[0-9]*/environ; do
     folder=${environment%/environ}
-    # Only the job's own user: a variable can be set by anybody.
+    # Only the job's own user: every user can set the variable.
     [ "$(stat -c %u "$folder" 2>/dev/null)" = "${SLURM_JOB_UID:-}" ] || continue
     tr '\0' '\n' <"$environment" 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
     pid=${folder#/proc/}

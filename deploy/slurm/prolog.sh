@@ -8,7 +8,7 @@
 #   1. sbatch --export=ALL,GPREEMPT_PRIORITY=9
 #   2. sbatch --comment=gpreempt=9      (or among other words: "nightly gpreempt=9")
 #   3. a line "PARTITION PRIORITY" in /etc/gpreempt/slurm-partitions
-# A job of which nobody says anything is left to gpreemptd's rules and its default.
+# For a job without a setting gpreemptd's rules and its default apply.
 #
 # As Prolog (root, before the job) it finds out 2 and 3, which only the controller knows, and notes
 # the answer. As TaskProlog (the user, in each task before the program) it gives the task the

@@ -93,7 +93,7 @@ require_packages() {
         skip "${packages[*]} missing and apt-get could not install them"
 }
 
-# Three ports that nobody listens at.
+# Three free ports.
 free_ports() {
     local port found=()
     for port in $(shuf -i 20000-32000 -n 50); do
@@ -215,7 +215,7 @@ start_gpu() {
     say "ok: gpreemptd runs"
 }
 
-# What gpreemptd says of itself and everybody.
+# The snapshot of gpreemptd.
 metrics() {
     local answer
     exec 3<>"/dev/tcp/127.0.0.1/$metrics_port" || return

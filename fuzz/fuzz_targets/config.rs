@@ -6,15 +6,15 @@ use gpreempt_daemon::accounts::Accounts;
 use gpreempt_daemon::cgroup::Cgroup;
 use gpreempt_daemon::check::Report;
 use gpreempt_daemon::config::Config;
-use gpreempt_daemon::facts::{Environment, ProcessFacts};
+use gpreempt_daemon::process_attributes::{Environment, ProcessAttributes};
 use gpreempt_daemon::fields::decode_utf8;
 use gpreempt_device::process::ProcessKey;
 use libfuzzer_sys::fuzz_target;
 
 /// A process that is, says and runs in whatever `bytes` are.
-fn process(bytes: &[u8], config: &Config) -> ProcessFacts {
+fn process(bytes: &[u8], config: &Config) -> ProcessAttributes {
     let text = String::from_utf8_lossy(bytes).into_owned();
-    let mut facts = ProcessFacts::unknown(ProcessKey { pid: 1, start_ticks: 1 });
+    let mut facts = ProcessAttributes::unknown(ProcessKey { pid: 1, start_ticks: 1 });
     facts.uid = Some(1000);
     facts.name.clone_from(&text);
     facts.executable = Some(text.clone());

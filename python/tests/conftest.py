@@ -14,11 +14,11 @@ os.environ["GPREEMPT_LIBRARY"] = str(scenes.LIBRARY)
 
 
 @pytest.fixture(autouse=True)
-def nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
+def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
     """A test without a scene must not find the daemon of this machine, nor an older scene's."""
     import gpreempt
 
-    monkeypatch.setenv("GPREEMPT_SOCKET", f"{tmp_path}/nobody.sock")
+    monkeypatch.setenv("GPREEMPT_SOCKET", f"{tmp_path}/no-daemon.sock")
     monkeypatch.setenv("GPREEMPT_EMULATED_SOCKET", f"{tmp_path}/no-gpu")
     gpreempt.disconnect()
     yield

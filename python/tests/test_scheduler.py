@@ -255,7 +255,7 @@ print("suspended", flush=True)
 if end == "exit":
     sys.exit(3)
 if end == "raise":
-    raise KeyError("nobody catches this")
+    raise KeyError("not caught")
 time.sleep(60)
 """
 

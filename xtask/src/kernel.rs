@@ -1,46 +1,38 @@
-//! `cargo xtask kernel VERB`: the patches of `kernel/`, from fetching the source they are made for
-//! to running what comes out.
+//! `cargo xtask kernel VERB`: fetches the source that the patches of `kernel/` are made for,
+//! applies them, and builds and tests the result.
 
-mod alone;
 mod build;
-mod fetch;
 mod kasan;
-mod kunit;
-mod objects;
-mod series;
-mod tools;
-mod tree;
-mod trial;
+mod source;
+mod standalone_module;
 mod vectors;
-mod vm;
+mod vm_test;
 
 use std::path::PathBuf;
 
 use anyhow::bail;
-
-use crate::process::repository_root;
 pub(crate) use vectors::step as vectors_step;
 
-/// Something that can be done with the patches.
+use crate::process::repository_root;
+
 struct Verb {
     name: &'static str,
     run: fn() -> anyhow::Result<()>,
 }
 
-/// Every verb; each does what it needs of those before it.
+/// Each verb runs the earlier ones that it needs.
 const VERBS: &[Verb] = &[
-    Verb { name: "fetch", run: || fetch::source().map(drop) },
-    Verb { name: "apply", run: || tree::apply().map(drop) },
-    Verb { name: "objects", run: || objects::compile().map(drop) },
-    Verb { name: "kunit", run: kunit::run },
+    Verb { name: "fetch", run: || source::fetch().map(drop) },
+    Verb { name: "apply", run: || source::apply().map(drop) },
+    Verb { name: "objects", run: || build::objects().map(drop) },
+    Verb { name: "kunit", run: vectors::run_kunit },
     Verb { name: "build", run: || build::module().map(drop) },
-    Verb { name: "vm", run: vm::run },
+    Verb { name: "vm", run: vm_test::run },
     Verb { name: "kasan", run: kasan::run },
     Verb { name: "vectors", run: vectors::check },
     Verb { name: "write-vectors", run: vectors::write },
 ];
 
-/// Runs the verb called `name`.
 pub(crate) fn main(name: &str) -> anyhow::Result<bool> {
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         let names: Vec<&str> = VERBS.iter().map(|verb| verb.name).collect();
@@ -50,7 +42,7 @@ pub(crate) fn main(name: &str) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Where everything that is fetched or built goes.
+/// The folder for everything that is fetched or built.
 fn folder() -> PathBuf {
     repository_root().join("target/kernel")
 }
@@ -60,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_verb_is_answered_with_the_verbs_there_are() {
+    fn an_unknown_verb_lists_the_known_ones() {
         let error = main("frobnicate").unwrap_err().to_string();
         assert!(error.contains("`frobnicate`") && error.contains("fetch, apply"), "{error}");
     }

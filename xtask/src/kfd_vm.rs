@@ -1,34 +1,26 @@
-//! `cargo xtask kfd-vm`: our code for AMD devices against the KFD of real kernels.
+//! `cargo xtask kfd-vm`: runs `gpreempt-kfd-check` against the KFD of real kernels.
 //!
-//! A kernel of Debian's and its amdgpu module start in an emulated machine, without a GPU, and
-//! `gpreempt-kfd-check` runs there. Kernels come from packages that are not installed; what was
-//! taken out of them stays in `target/kfd-vm`.
+//! A Debian kernel and its amdgpu module start in an emulated machine without a GPU. The kernels
+//! come from packages that are not installed; what was unpacked stays in `target/kfd-vm`.
 
-mod archive;
-mod cpio;
-mod findings;
 mod guest;
-mod kernel;
+mod kernel_package;
 mod module;
-mod unpack;
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
-use serde_json::json;
+use guest::Programs;
+pub(crate) use guest::{Guest, PATIENCE, boot};
+pub(crate) use kernel_package::Unpacked;
+use kernel_package::{Archive, Kernel, Kind};
+use serde_json::{Value, json};
 
 use crate::packages::{self, Package};
 use crate::process::{build_static, find_program, repository_root};
 use crate::step::Outcome;
-use archive::Archive;
-use findings::Findings;
-use guest::Programs;
-pub(crate) use guest::{Guest, PATIENCE, boot};
-use kernel::{Kernel, Kind};
-pub(crate) use unpack::Unpacked;
 
-/// What it takes beside the kernels.
 const PACKAGES: &[Package] = &[
     package("qemu-system-x86", "qemu-system-x86_64"),
     package("busybox-static", "busybox"),
@@ -40,18 +32,15 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program, needed_by: "the test with real kernels in a virtual machine" }
 }
 
-/// What came of it.
 struct Report {
     findings: Vec<Findings>,
-    /// Kernels that could not be had.
+    /// Kernels that could not be obtained.
     missing: Vec<String>,
 }
 
-/// Why nothing was found out.
+/// Why no kernel was checked.
 enum Stop {
-    /// Something that is not there.
     Missing(String),
-    /// Something that should have worked.
     Broken(anyhow::Error),
 }
 
@@ -61,7 +50,6 @@ impl From<anyhow::Error> for Stop {
     }
 }
 
-/// Checks every kernel and prints what came of it.
 pub(crate) fn main(is_json: bool) -> anyhow::Result<bool> {
     let report = match run() {
         Ok(report) => report,
@@ -80,7 +68,7 @@ pub(crate) fn main(is_json: bool) -> anyhow::Result<bool> {
     Ok(report.is_good())
 }
 
-/// The same, as a step of the tests.
+/// The test step `kfd-vm`.
 pub(crate) fn check() -> Outcome {
     match run() {
         Ok(report) => {
@@ -102,7 +90,7 @@ impl Report {
     }
 
     fn print(&self) {
-        println!("{:<24} {:<8} {:<7} {:>8}", "kernel", "hears", "result", "time");
+        println!("{:<24} {:<8} {:<7} {:>8}", "kernel", "accepts", "result", "time");
         for findings in &self.findings {
             println!("{findings}");
         }
@@ -112,10 +100,7 @@ impl Report {
     }
 }
 
-/// The newest kernel there is: its release, itself on disk, and a busybox to go with it.
-///
-/// # Errors
-/// Says what is missing, or what does not work.
+/// The newest kernel: its release, its files and a static busybox.
 pub(crate) fn newest() -> anyhow::Result<(String, Unpacked, PathBuf)> {
     let busybox = prepare().map_err(|stop| match stop {
         Stop::Missing(what) => anyhow::anyhow!(what),
@@ -157,15 +142,14 @@ fn run() -> Result<Report, Stop> {
     Ok(Report { findings, missing })
 }
 
-/// A kernel on disk. Where that does not work, nothing is known to be wrong.
 fn obtain(archive: &Archive, kind: Kind, root: &Path) -> anyhow::Result<(Kernel, Unpacked)> {
     let kernel =
         archive.newest(kind).ok_or_else(|| anyhow::anyhow!("there is no package of one"))?;
-    let unpacked = unpack::unpack(archive, &kernel, root)?;
+    let unpacked = kernel_package::unpack(archive, &kernel, root)?;
     Ok((kernel, unpacked))
 }
 
-/// Installs what is missing, where that is possible. Says where busybox is.
+/// Installs missing packages, if possible, and returns the path of busybox.
 fn prepare() -> Result<PathBuf, Stop> {
     for package in PACKAGES {
         if !package.is_installed() {
@@ -183,10 +167,90 @@ fn prepare() -> Result<PathBuf, Stop> {
     })
 }
 
-/// Whether a program is loaded by another, which brings libraries.
+/// Whether a program is dynamically linked.
 fn names_a_loader(program: &[u8]) -> bool {
     const LOADER: &[u8] = b"/lib64/ld-linux";
     program.get(..4096).unwrap_or(program).windows(LOADER.len()).any(|window| window == LOADER)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    outcome: &'static str,
+    name: String,
+    why: String,
+}
+
+#[derive(Clone, Debug)]
+struct Findings {
+    kernel: Kernel,
+    lines: Vec<Line>,
+    summary: String,
+    exit: Option<i32>,
+    time: Duration,
+}
+
+impl Findings {
+    /// Parses the output of a machine.
+    fn parse(kernel: Kernel, said: &str, time: Duration) -> Self {
+        let mut findings =
+            Self { kernel, lines: Vec::new(), summary: String::new(), exit: None, time };
+        for line in said.lines() {
+            if let Some(code) = line.strip_prefix("exit ") {
+                findings.exit = code.trim().parse().ok();
+            } else if let Some(summary) = line.strip_prefix("summary: ") {
+                findings.summary = summary.to_owned();
+            } else {
+                findings.lines.extend(Line::parse(line));
+            }
+        }
+        findings
+    }
+
+    /// Failed and skipped checks: in a machine none may be skipped.
+    fn bad(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(|line| line.outcome != "ok")
+    }
+
+    fn is_good(&self) -> bool {
+        self.exit == Some(0) && !self.lines.is_empty() && self.bad().next().is_none()
+    }
+
+    fn json(&self) -> Value {
+        let checks: Vec<Value> = self
+            .lines
+            .iter()
+            .map(|line| json!({ "name": line.name, "outcome": line.outcome, "why": line.why }))
+            .collect();
+        json!({
+            "kernel": self.kernel.release,
+            "listens_to": self.kernel.kind.name(),
+            "good": self.is_good(),
+            "seconds": self.time.as_secs_f64(),
+            "checks": checks,
+        })
+    }
+}
+
+impl Line {
+    fn parse(line: &str) -> Option<Self> {
+        let (first, rest) = line.split_once(' ')?;
+        let outcome = ["ok", "FAILED", "skipped"].into_iter().find(|name| *name == first)?;
+        let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
+        Some(Self { outcome, name: name.trim().to_owned(), why: why.trim().to_owned() })
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kernel { release, kind } = &self.kernel;
+        let result = if self.is_good() { "ok" } else { "FAILED" };
+        let (name, seconds) = (kind.name(), self.time.as_secs_f64());
+        write!(f, "{release:<24} {name:<8} {result:<7} {seconds:>6.1} s  {}", self.summary)?;
+        for Line { outcome, name, why } in self.bad() {
+            write!(f, "\n    {outcome} {name}: {why}")?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -194,8 +258,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_with_libraries_are_told_from_those_without() {
+    fn dynamically_linked_programs_are_recognised() {
         assert!(names_a_loader(b"\x7fELF...../lib64/ld-linux-x86-64.so.2\0"));
         assert!(!names_a_loader(b"\x7fELF") && !names_a_loader(b""));
+    }
+
+    fn findings(said: &str) -> Findings {
+        let kernel = Kernel { release: "6.12.115".to_owned(), kind: Kind::Owner };
+        Findings::parse(kernel, said, Duration::from_secs(30))
+    }
+
+    #[test]
+    fn only_everything_is_good() {
+        let good = findings("ok one\nok two\nsummary: 2 passed\nexit 0\n");
+        assert!(good.is_good());
+        assert_eq!((good.lines.len(), good.summary.as_str()), (2, "2 passed"));
+        for said in [
+            "ok one\nFAILED two: it: broke\nexit 1\n",
+            "ok one\nskipped two: no reason\nexit 0\n",
+            "ok one\n",
+            "exit 0\n",
+            "ok one\nexit 101\n",
+            "",
+        ] {
+            assert!(!findings(said).is_good(), "{said}");
+        }
+        let bad = findings("FAILED two: it: broke\nexit 1\n");
+        assert_eq!(bad.lines[0].why, "it: broke");
+        assert!(bad.to_string().contains("FAILED two: it: broke"), "{bad}");
+        assert_eq!(bad.json()["good"], false);
     }
 }

@@ -1,10 +1,10 @@
 /* gpreempt: priorities for processes that share a GPU.
  *
- * Made from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
+ * Generated from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
  *
- * Functions that return int return GPREEMPT_OK or an error below zero, and then nothing has
- * changed; gpreempt_strerror() and gpreempt_last_message() say more. Any thread may call any of
- * them. The library prints nothing, never ends the program, and starts no thread.
+ * Functions that return int return GPREEMPT_OK or an error below zero; after an error nothing has
+ * changed. gpreempt_strerror() and gpreempt_last_message() explain it. Every function is
+ * thread-safe. The library prints nothing, never ends the program, and starts no thread.
  */
 
 #ifndef GPREEMPT_H
@@ -16,7 +16,7 @@
 // The version of the library: major, minor and patch, a byte each, as 0x00MMmmpp.
 #define GPREEMPT_VERSION 256
 
-// It worked.
+// Success.
 #define GPREEMPT_OK 0
 
 // An argument is NULL or out of range.
@@ -31,59 +31,59 @@
 // The caller may not do that.
 #define GPREEMPT_ERROR_NOT_PERMITTED -4
 
-// There is no such process, or it is not the one it was.
+// There is no such process, or its pid was reused.
 #define GPREEMPT_ERROR_NO_SUCH_PROCESS -5
 
-// There is no such queue, or it is gone.
+// There is no such queue, or it was destroyed.
 #define GPREEMPT_ERROR_NO_SUCH_QUEUE -6
 
 // The process is not under gpreemptd's control.
 #define GPREEMPT_ERROR_NOT_CONTROLLED -7
 
-// The device cannot do that.
+// The device does not support the operation.
 #define GPREEMPT_ERROR_UNSUPPORTED -8
 
-// What was asked for is going on already, or the ring is full.
+// The operation is already in progress, or the ring is full.
 #define GPREEMPT_ERROR_BUSY -9
 
-// Too much: sessions, suspensions, threads that give hints.
+// A limit is reached: sessions, suspensions, threads that give hints.
 #define GPREEMPT_ERROR_LIMIT -10
 
-// It did not happen in time.
+// The operation did not finish in time.
 #define GPREEMPT_ERROR_TIMED_OUT -11
 
-// gpreemptd or the device went away in the middle. The next call connects again.
+// The connection to gpreemptd or the device was lost. The next call connects again.
 #define GPREEMPT_ERROR_DISCONNECTED -12
 
-// The device was told and did not, or reports a fault.
+// The device did not carry out the command, or reports a fault.
 #define GPREEMPT_ERROR_DEVICE -13
 
-// The array is too small; the count says how many there are.
+// The array is too small; the count holds the number of elements.
 #define GPREEMPT_ERROR_TOO_SMALL -14
 
-// Not in this state: an end without a begin, a resume of what was not suspended by this process,
-// a queue that a parent process created.
+// Not possible in the present state: an end without a begin, a resume of a queue that this process
+// did not suspend, a queue that a parent process created.
 #define GPREEMPT_ERROR_STATE -15
 
 // There is no such device, or its driver cannot be loaded.
 #define GPREEMPT_ERROR_NO_DEVICE -16
 
-// There is no memory left.
+// Out of memory.
 #define GPREEMPT_ERROR_NO_MEMORY -17
 
-// The operating system refuses.
+// The operating system refused the operation.
 #define GPREEMPT_ERROR_SYSTEM -18
 
-// A mistake in this library. Nothing else happened.
+// An internal error of this library. Nothing was changed.
 #define GPREEMPT_ERROR_INTERNAL -19
 
 // The lowest priority.
 #define GPREEMPT_PRIORITY_LOWEST 0
 
-// The priority of those of whom nothing is known.
+// The priority of a scheduled process without a setting.
 #define GPREEMPT_PRIORITY_DEFAULT 4
 
-// The highest priority that everybody may have. Above it begins the high class.
+// The highest priority that every user may set. The high class begins above it.
 #define GPREEMPT_PRIORITY_LOW_HIGHEST 7
 
 // The highest priority.
@@ -98,7 +98,7 @@
 // The queue has work.
 #define GPREEMPT_QUEUE_ACTIVE 2
 
-// Somebody suspended the queue or its process.
+// A client suspended the queue or its process.
 #define GPREEMPT_QUEUE_SUSPENDED 4
 
 // The queue has a priority of its own.
@@ -107,7 +107,7 @@
 // The queue was suspended by this process.
 #define GPREEMPT_QUEUE_SUSPENDED_BY_US 16
 
-// A device of no known kind.
+// A device of an unknown kind.
 #define GPREEMPT_DEVICE_OTHER 0
 
 // An NVIDIA GPU.
@@ -119,10 +119,10 @@
 // An emulated GPU.
 #define GPREEMPT_DEVICE_EMULATED 3
 
-// Level 1: new launches wait, what is submitted runs.
+// Level 1: new launches wait, submitted launches run.
 #define GPREEMPT_LEVEL_BLOCK 1
 
-// Level 2: the device stops fetching, the running kernel ends first.
+// Level 2: the device stops fetching, the running kernel finishes first.
 #define GPREEMPT_LEVEL_DEACTIVATE 2
 
 // Level 3: the running kernel is saved in the middle.
@@ -131,56 +131,56 @@
 // Submit to the emulated GPU.
 #define GPREEMPT_BACKEND_EMULATED 1
 
-// Submit to CUDA. libcuda is loaded then, not before.
+// Submit to CUDA. libcuda is loaded by the first such queue.
 #define GPREEMPT_BACKEND_CUDA 2
 
 // A launch that would have to wait is GPREEMPT_ERROR_BUSY instead.
 #define GPREEMPT_LAUNCH_NO_WAIT 1
 
-// No limit to a wait.
+// A wait without a limit.
 #define GPREEMPT_FOREVER UINT64_MAX
 
 // A queue to submit to. Any thread may use it. It belongs to the process that created it.
 typedef struct gpreempt_queue gpreempt_queue;
 
-// One queue: what the hardware can stop. On NVIDIA that is a context's channel group, with all of
+// One queue: the unit that is preempted. On NVIDIA that is a context's channel group, with all of
 // its streams.
 typedef struct gpreempt_queue_info {
-  // Bytes of this structure, as the library knows it.
+  // Bytes of this structure in the library.
   uint32_t size;
-  // The process.
+  // The pid of the process.
   uint32_t pid;
-  // Its number in gpreemptd. No two queues ever have the same.
+  // Its number in gpreemptd, never used for another queue.
   uint64_t id;
   // Its number on the device, where it has one.
   uint64_t native;
   // When the process started, in clock ticks since boot.
   uint64_t start_ticks;
-  // Work that waits in its ring.
+  // Packets in its ring that the device has not fetched.
   uint64_t pending;
-  // Time it had the device so far, in microseconds.
+  // Time on the device so far, in microseconds.
   uint64_t ran_us;
-  // Times it was preempted so far.
+  // Preempts so far.
   uint64_t preempts;
-  // Whose process it is.
+  // The user of the process.
   uint32_t uid;
   // The device's number in gpreemptd.
   uint32_t device;
-  // What kind of device: GPREEMPT_DEVICE_*.
+  // The kind of the device: GPREEMPT_DEVICE_*.
   uint32_t device_kind;
   // 0 (lowest) to 15 (highest).
   int32_t priority;
-  // How deep a preempt reaches on its device: GPREEMPT_LEVEL_*.
+  // The highest preempt level of its device: GPREEMPT_LEVEL_*.
   int32_t level;
-  // GPREEMPT_QUEUE_*, added up.
+  // The sum of GPREEMPT_QUEUE_* flags.
   uint32_t flags;
-  // The name of the process, ended by a zero.
+  // The name of the process, terminated by a zero.
   char name[16];
   // Zero.
   uint64_t reserved[4];
 } gpreempt_queue_info;
 
-// How a queue for submitting is made. Set everything to zero first, then `size`.
+// The options of a queue for submission. Set everything to zero first, then `size`.
 typedef struct gpreempt_queue_options {
   // Bytes of this structure: sizeof(gpreempt_queue_options).
   uint32_t size;
@@ -190,12 +190,12 @@ typedef struct gpreempt_queue_options {
   int32_t priority;
   // The device: its number on the emulated GPU. CUDA takes that of the current context.
   uint32_t device;
-  // How many launches may be in flight: further ones wait. 0 is 4 for priorities from 0 to 7,
-  // and as many as fit for higher ones.
+  // Launches in flight at most: further ones wait. 0 stands for 4 with priorities from 0 to 7,
+  // and for as many as fit with higher ones.
   uint32_t depth;
-  // Memory on the emulated GPU, all zero at first. 0 is 64 KiB.
+  // Memory on the emulated GPU, initially zero. 0 stands for 64 KiB.
   uint32_t memory_bytes;
-  // The socket of the emulated GPU. NULL: the variable GPREEMPT_EMULATED_SOCKET says it.
+  // The socket of the emulated GPU. NULL: the value of GPREEMPT_EMULATED_SOCKET.
   const char *socket;
   // Zero.
   uint64_t reserved[4];
@@ -216,9 +216,9 @@ typedef struct gpreempt_launch {
   // Pointers to the arguments, as cuLaunchKernel takes them. Emulated: four pointers to
   // uint32_t: the region's address, a number, busy nanoseconds of a wave, the region's bytes.
   void **arguments;
-  // Emulated: 4. CUDA: not looked at, the kernel knows.
+  // Emulated: 4. CUDA: ignored, the kernel defines it.
   uint32_t argument_count;
-  // GPREEMPT_LAUNCH_*, added up.
+  // The sum of GPREEMPT_LAUNCH_* flags.
   uint32_t flags;
   // Zero.
   uint32_t reserved[6];
@@ -228,168 +228,172 @@ typedef struct gpreempt_launch {
 extern "C" {
 #endif // __cplusplus
 
-// The version of the library that is loaded: compare it with GPREEMPT_VERSION.
+// The version of the loaded library: compare it with GPREEMPT_VERSION.
 uint32_t gpreempt_version(void);
 
-// What a code means, in a sentence that lives for ever. Also for numbers that are no code.
+// The meaning of a code, as a static string. Also for numbers that are not a code.
 const char *gpreempt_strerror(int code);
 
-// What the last call of this thread that failed had to say beyond its code: what happened, why,
-// and what to do. Writes at most `capacity` bytes with the zero at the end, and returns the length
-// of the whole sentence without it. Empty if nothing has failed yet.
+// The error message of this thread's last failed call: what happened, why, and what to do. Writes
+// at most `capacity` bytes with the terminating zero, and returns the length of the whole message
+// without it. Empty if no call has failed yet.
 size_t gpreempt_last_message(char *buffer, size_t capacity);
 
-// Connects to gpreemptd, if that has not happened yet. Every other call does so by itself; this is
-// for those who want to know, or who want another socket than the usual one (NULL). What an
-// earlier connection to another socket had suspended goes on.
+// Connects to gpreemptd, if not connected yet. Every other call connects by itself; this one is
+// for programs that check the connection, or use another socket than the usual one (NULL). Queues
+// that were suspended over an earlier connection to another socket are resumed.
 int gpreempt_connect(const char *socket);
 
-// Ends the connection. Whatever this process had suspended goes on, and its hints are over. The
+// Closes the connection. Queues that this process suspended are resumed, and its hints end. The
 // next call connects again, to the usual socket.
 int gpreempt_disconnect(void);
 
-// For how long queues stay suspended at the most, from the next suspension on, in milliseconds
-// (1 to 86400000; 600000 at first): a program that hangs keeps nobody off for ever.
+// Sets the lease of later suspensions of queues, in milliseconds (1 to 86400000; 600000 at first).
+// When it is over the queues are resumed, so a program that hangs cannot keep them off for ever.
 int gpreempt_set_lease(uint32_t lease_ms);
 
 // Gives a process, and the children it starts from now on, a priority: 0 (lowest) to 15 (highest).
-// `pid` 0 is the calling process. It need not use a GPU yet. Above 7 is for root and the group
-// gpreempt.
+// `pid` 0 is the calling process. It need not use a GPU yet. A priority above 7 needs root or the
+// group gpreempt.
 int gpreempt_set_priority(uint32_t pid, int priority);
 
-// The priority that a process has; GPREEMPT_ERROR_NOT_CONTROLLED if it has no queue that gpreemptd
+// Reads the priority of a process; GPREEMPT_ERROR_NOT_CONTROLLED if it has no queue that gpreemptd
 // controls. `pid` 0 is the calling process.
 int gpreempt_get_priority(uint32_t pid, int *priority);
 
-// Restores a process and leaves it alone from now on. `pid` 0 is the calling process.
+// Restores a process and stops scheduling it. `pid` 0 is the calling process.
 int gpreempt_detach(uint32_t pid);
 
-// Takes a process off its devices, for at most `lease_ms` milliseconds (1 to 86400000). Does not
-// wait. It keeps its memory. Unlike a suspension of queues this one outlives the calling process.
+// Suspends a process for at most `lease_ms` milliseconds (1 to 86400000). Returns when it is off
+// its devices. It keeps its memory. Unlike a suspension of queues this one outlives the calling
+// process.
 int gpreempt_suspend_process(uint32_t pid, uint32_t lease_ms);
 
 // Ends the suspension of a process.
 int gpreempt_resume_process(uint32_t pid);
 
-// Every queue that gpreemptd controls, in the order of their ids. `count` becomes the number there
-// is, also if that is more than `capacity` (then GPREEMPT_ERROR_TOO_SMALL, and the first ones are
-// there). `out` may be NULL if `capacity` is 0.
-int gpreempt_get_all_queues(struct gpreempt_queue_info *out, size_t capacity, size_t *count);
-
-// One queue. GPREEMPT_ERROR_NO_SUCH_QUEUE if it never was or is gone.
-int gpreempt_get_queue(uint64_t id, struct gpreempt_queue_info *out);
-
-// The ids of the queues whose priority is between two, both included. As
-// gpreempt_get_all_queues() otherwise.
-int gpreempt_find_queues_by_priority(int priority_min,
-                                     int priority_max,
-                                     uint64_t *ids,
-                                     size_t capacity,
-                                     size_t *count);
-
-// Takes queues off their devices, all of them or, if one of them cannot be, none. Each may finish
-// what it has within `grace_us` microseconds (0 to 60000000) and is off after that at the latest.
-// Waits until all are off. A queue that this process has suspended already stays so, with a new
-// lease.
-int gpreempt_suspend_queues(const uint64_t *ids, size_t n, uint32_t grace_us);
-
-// Ends suspensions by this process. GPREEMPT_ERROR_STATE, and nothing changed, if one of the
-// queues is not suspended by it. Does not wait: who runs now is gpreemptd's to say.
-int gpreempt_resume_queues(const uint64_t *ids, size_t n);
-
-// Takes a queue off its device at once and waits for that, at most `timeout_us` microseconds
-// (GPREEMPT_FOREVER: as long as it takes). It stays off until gpreempt_resume_queues(). After
-// GPREEMPT_ERROR_TIMED_OUT the preempt is withdrawn.
-int gpreempt_preempt(uint64_t id, uint64_t timeout_us);
-
-// As gpreempt_preempt() without waiting: gpreempt_get_queue() tells when the queue is off.
-int gpreempt_preempt_async(uint64_t id);
-
-// Gives a queue a priority of its own, 0 to 15, or again that of its process
-// (GPREEMPT_PRIORITY_OF_PROCESS). Lasts as long as the queue. Above 7 is for root and the group
-// gpreempt.
-int gpreempt_set_queue_priority(uint64_t id, int priority);
-
-// Level 3: saves the running kernel in the middle and keeps the queue off until
-// gpreempt_restore(). Waits for it. GPREEMPT_ERROR_UNSUPPORTED where the device has no level 3.
-int gpreempt_interrupt(uint64_t id);
-
-// Ends gpreempt_interrupt(): the kernel goes on at its next instruction.
-int gpreempt_restore(uint64_t id);
-
-// Level 2: the device stops fetching, and the running kernel ends first. Waits for it.
-// GPREEMPT_ERROR_UNSUPPORTED where the device has no level 2.
-int gpreempt_deactivate(uint64_t id);
-
-// Ends gpreempt_deactivate().
-int gpreempt_reactivate(uint64_t id);
-
-// How deep a preempt reaches on a queue's device: GPREEMPT_LEVEL_*.
-int gpreempt_level(uint64_t id, int *level);
-
-// Says that this thread is about to submit work that should be done in `deadline_us` microseconds
-// (0 if that does not matter), so that the device is made free before the work is there. Costs no
-// system call, unless gpreemptd has to be woken, and apart from a thread's first hint.
-// GPREEMPT_ERROR_STATE if this thread has begun already and not ended.
+// Announces that this thread will submit work that should finish within `deadline_us`
+// microseconds (0: no deadline), so that the device is free before the work arrives. Costs no
+// system call, except for a thread's first hint and when gpreemptd has to be woken.
+// GPREEMPT_ERROR_STATE if this thread has begun a hint and not ended it.
 int gpreempt_hint_begin(uint64_t deadline_us);
 
-// Says that the work of this thread is done. GPREEMPT_ERROR_STATE if it has not begun.
+// Announces that the work of this thread is done. GPREEMPT_ERROR_STATE if it has not begun a hint.
 int gpreempt_hint_end(void);
 
-// A queue with a priority, 0 (lowest) to 15 (highest), on GPREEMPT_BACKEND_*, with the usual
-// options. On CUDA a context must be current: the queue is a stream in it, of the device's highest
-// or lowest stream priority. On the emulated GPU gpreemptd is told the queue's priority as soon as
-// it controls the queue (a process that it does not control yet gets the same priority); without
-// gpreemptd that is GPREEMPT_ERROR_NO_DAEMON.
-int gpreempt_queue_create(int backend, int priority, struct gpreempt_queue **queue);
-
-// A queue with options.
-int gpreempt_queue_create_with(const struct gpreempt_queue_options *options,
-                               struct gpreempt_queue **queue);
-
-// Submits a kernel. Waits while as many launches are in flight as the queue is deep, and while it
-// is blocked, unless it must not.
-int gpreempt_launch_kernel(struct gpreempt_queue *queue, const struct gpreempt_launch *launch);
-
-// Waits until everything that was submitted is complete, at most `timeout_us` microseconds
-// (GPREEMPT_FOREVER: as long as it takes).
-int gpreempt_queue_synchronize(struct gpreempt_queue *queue, uint64_t timeout_us);
-
-// Level 1: from now on launches wait, until gpreempt_queue_unblock(). What was submitted runs.
-int gpreempt_queue_block(struct gpreempt_queue *queue);
-
-// Ends gpreempt_queue_block().
-int gpreempt_queue_unblock(struct gpreempt_queue *queue);
-
-// How many launches were submitted, and how many of them are complete.
-int gpreempt_queue_progress(struct gpreempt_queue *queue, uint64_t *submitted, uint64_t *completed);
-
-// What gpreemptd calls the queue: an id for gpreempt_suspend_queues() and the others. On CUDA that
-// is the queue of the whole context. GPREEMPT_ERROR_NOT_CONTROLLED if gpreemptd does not have it.
-int gpreempt_queue_id(struct gpreempt_queue *queue, uint64_t *id);
-
-// The CUstream of a queue on CUDA, for libraries that want one. What they submit passes no gate.
-int gpreempt_queue_stream(struct gpreempt_queue *queue, void **stream);
-
-// Reads memory of the queue on the emulated GPU.
-int gpreempt_queue_read(struct gpreempt_queue *queue, uint32_t address, void *out, size_t bytes);
-
-// Ends a queue, whatever is in it, and frees it. NULL is not a queue, and no error. No other
-// thread may be using it.
-int gpreempt_queue_destroy(struct gpreempt_queue *queue);
-
-// Takes a queue of the calling process off an AMD device (`on` 0) in the middle of its kernels, or
-// lets it on, and gives it a priority (0 to 15); gpreemptd is not asked. `queue` is KFD's number
-// for it. Its ring has to be said each time. Off is off until it is let on, whoever dies.
-// GPREEMPT_ERROR_NO_DEVICE without such a device, GPREEMPT_ERROR_NO_SUCH_QUEUE without the queue.
+// Preempts a queue of the calling process on an AMD device in the middle of its kernels (`on`
+// 0) or resumes it, and sets its priority (0 to 15), without gpreemptd. `queue` is KFD's number
+// for it. Every call needs its ring. A preempted queue stays off until it is resumed, also if
+// the caller's threads end. GPREEMPT_ERROR_NO_DEVICE without an AMD device,
+// GPREEMPT_ERROR_NO_SUCH_QUEUE without the queue.
 int gpreempt_amd_update_queue(uint32_t queue,
                               uint64_t ring_address,
                               uint32_t ring_bytes,
                               int on,
                               int priority);
 
-// What AMD hardware makes of a priority: 0 (low, from 0), 1 (medium, from 7) or 2 (high, from 11).
+// The hardware's level of a priority on AMD: 0 (low, from 0), 1 (medium, from 7) or 2 (high, from
+// 11).
 int gpreempt_amd_pipe_priority(int priority);
+
+// Lists every queue that gpreemptd controls, by ascending id. `count` becomes their number,
+// also if that is more than `capacity` (then GPREEMPT_ERROR_TOO_SMALL, and the first ones are
+// written). `out` may be NULL if `capacity` is 0.
+int gpreempt_get_all_queues(struct gpreempt_queue_info *out, size_t capacity, size_t *count);
+
+// Reads one queue. GPREEMPT_ERROR_NO_SUCH_QUEUE if it does not exist.
+int gpreempt_get_queue(uint64_t id, struct gpreempt_queue_info *out);
+
+// Lists the ids of the queues with a priority from `priority_min` to `priority_max`. Otherwise as
+// gpreempt_get_all_queues().
+int gpreempt_find_queues_by_priority(int priority_min,
+                                     int priority_max,
+                                     uint64_t *ids,
+                                     size_t capacity,
+                                     size_t *count);
+
+// Suspends queues: all of them, or none if one of them cannot be. Each may finish its work within
+// `grace_us` microseconds (0 to 60000000) and is preempted after that. Waits until all are off. A
+// queue that this process has suspended already gets a new lease.
+int gpreempt_suspend_queues(const uint64_t *ids, size_t n, uint32_t grace_us);
+
+// Ends suspensions by this process. GPREEMPT_ERROR_STATE, and no change, if one of the queues is
+// not suspended by it. Does not wait: gpreemptd decides which queue runs next.
+int gpreempt_resume_queues(const uint64_t *ids, size_t n);
+
+// Preempts a queue and waits until it is off, for at most `timeout_us` microseconds
+// (GPREEMPT_FOREVER: without a limit). It stays off until gpreempt_resume_queues(). After
+// GPREEMPT_ERROR_TIMED_OUT the preempt is withdrawn.
+int gpreempt_preempt(uint64_t id, uint64_t timeout_us);
+
+// As gpreempt_preempt() without waiting: gpreempt_get_queue() tells when the queue is off.
+int gpreempt_preempt_async(uint64_t id);
+
+// Gives a queue a priority of its own, 0 to 15, or restores that of its process
+// (GPREEMPT_PRIORITY_OF_PROCESS). Lasts as long as the queue. A priority above 7 needs root or the
+// group gpreempt.
+int gpreempt_set_queue_priority(uint64_t id, int priority);
+
+// Level 3: saves the running kernel in the middle and keeps the queue off until
+// gpreempt_restore(). Waits for it. GPREEMPT_ERROR_UNSUPPORTED where the device has no level 3.
+int gpreempt_interrupt(uint64_t id);
+
+// Ends gpreempt_interrupt(): the kernel continues at its next instruction.
+int gpreempt_restore(uint64_t id);
+
+// Level 2: the device stops fetching, and the running kernel finishes first. Waits for it.
+// GPREEMPT_ERROR_UNSUPPORTED where the device has no level 2.
+int gpreempt_deactivate(uint64_t id);
+
+// Ends gpreempt_deactivate().
+int gpreempt_reactivate(uint64_t id);
+
+// Reads the highest preempt level of a queue's device: GPREEMPT_LEVEL_*.
+int gpreempt_level(uint64_t id, int *level);
+
+// Creates a queue with a priority, 0 (lowest) to 15 (highest), on GPREEMPT_BACKEND_*, with default
+// options. On CUDA a context must be current: the queue is a stream in it, of the device's highest
+// or lowest stream priority. On the emulated GPU gpreemptd gets the queue's priority as soon as it
+// controls the queue (a process that it does not control yet gets the same priority); without
+// gpreemptd that is GPREEMPT_ERROR_NO_DAEMON.
+int gpreempt_queue_create(int backend, int priority, struct gpreempt_queue **queue);
+
+// Creates a queue with options.
+int gpreempt_queue_create_with(const struct gpreempt_queue_options *options,
+                               struct gpreempt_queue **queue);
+
+// Submits a kernel. Waits while the queue has as many launches in flight as its depth, and
+// while it is blocked, unless GPREEMPT_LAUNCH_NO_WAIT is set.
+int gpreempt_launch_kernel(struct gpreempt_queue *queue, const struct gpreempt_launch *launch);
+
+// Waits until all submitted launches are complete, for at most `timeout_us` microseconds
+// (GPREEMPT_FOREVER: without a limit).
+int gpreempt_queue_synchronize(struct gpreempt_queue *queue, uint64_t timeout_us);
+
+// Level 1: from now on launches wait, until gpreempt_queue_unblock(). Submitted launches run.
+int gpreempt_queue_block(struct gpreempt_queue *queue);
+
+// Ends gpreempt_queue_block().
+int gpreempt_queue_unblock(struct gpreempt_queue *queue);
+
+// Reads how many launches were submitted, and how many of them are complete.
+int gpreempt_queue_progress(struct gpreempt_queue *queue, uint64_t *submitted, uint64_t *completed);
+
+// Reads the id of the queue in gpreemptd, for gpreempt_suspend_queues() and the others. On CUDA
+// that is the queue of the whole context. GPREEMPT_ERROR_NOT_CONTROLLED if gpreemptd does not
+// control it.
+int gpreempt_queue_id(struct gpreempt_queue *queue, uint64_t *id);
+
+// Reads the CUstream of a queue on CUDA, for libraries that need one. The queue's depth does not
+// limit what they submit.
+int gpreempt_queue_stream(struct gpreempt_queue *queue, void **stream);
+
+// Reads memory of the queue on the emulated GPU.
+int gpreempt_queue_read(struct gpreempt_queue *queue, uint32_t address, void *out, size_t bytes);
+
+// Destroys a queue with everything that is in it. NULL is ignored. No other thread may be using
+// it.
+int gpreempt_queue_destroy(struct gpreempt_queue *queue);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,8 +1,8 @@
 //! Hints through a page that is shared with gpreemptd.
 //!
-//! Each thread has a slot of the page, which it finds in its own memory: a hint is a few atomic
-//! writes. Whatever makes a slot worthless (a fork, a disconnect, a daemon that is gone) changes a
-//! number that every hint looks at, and the thread takes another one.
+//! Each thread has a slot of the page in its thread-local state: a hint is a few atomic writes. A
+//! fork, a disconnect or a lost daemon makes slots invalid by changing a number that every hint
+//! checks; the thread then takes another slot.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,32 +12,30 @@ use std::time::{Duration, Instant};
 use gpreempt_wire::client::HintWriter;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::fork::{self, Kept};
+use crate::error::{ErrorCode, Failure, fail};
+use crate::fork::{self, ForkClosedFd};
 use crate::session::{self, lock};
 
-/// How many hints a thread gives before it looks whether gpreemptd is still there.
-const LOOK_EVERY: u32 = 256;
-/// How long nobody tries again when there is no gpreemptd: a hint must stay cheap.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a daemon that hangs may keep a hint waiting, once.
+/// A thread checks the connection with every 256th hint.
+const CHECK_EVERY: u32 = 256;
+/// The pause between attempts to connect when there is no gpreemptd: a hint must stay cheap.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// The longest delay of one hint by a daemon that hangs.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Grows whenever pages that were open are worth nothing any more.
+/// Incremented when open pages become invalid.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// The page of this process, and why there is none.
+/// The page of this process, or why there is none.
 #[derive(Debug, Default)]
-pub(crate) struct HintPlaces {
+pub(crate) struct HintPageCache {
     page: Option<(u64, Arc<HintWriter>)>,
     failed: Option<(Instant, Failure)>,
 }
 
-/// A thread's slot.
+/// A thread's slot of a page.
 #[derive(Debug)]
-struct Place {
-    /// The process and the page that the slot is of.
+struct HintSlot {
     generation: u64,
     epoch: u64,
     writer: Option<Arc<HintWriter>>,
@@ -45,127 +43,127 @@ struct Place {
     hints: u32,
 }
 
-/// What a thread knows.
 #[derive(Debug, Default)]
-struct Own {
-    place: Option<Place>,
+struct ThreadHint {
+    slot: Option<HintSlot>,
     /// The process in which this thread began a hint that it has not ended.
     begun: Option<u64>,
 }
 
 thread_local! {
-    static OWN: RefCell<Own> = const { RefCell::new(Own { place: None, begun: None }) };
+    static THREAD: RefCell<ThreadHint> =
+        const { RefCell::new(ThreadHint { slot: None, begun: None }) };
 }
 
 pub(crate) fn begin(deadline_us: u64) -> Result<(), Failure> {
-    with_own(|own| {
-        if own.begun == Some(fork::generation()) {
-            let sentence = "this thread has begun a hint already; end it first";
-            return Err(Failure::new(Code::State, sentence));
+    with_thread(|thread| {
+        if thread.begun == Some(fork::generation()) {
+            return fail(ErrorCode::State, "this thread has begun a hint already; end it first");
         }
-        // Twice, because the first may find out that gpreemptd was restarted.
-        if !own.place()?.begin(deadline_us) {
-            give_up();
-            if !own.place()?.begin(deadline_us) {
-                give_up();
-                return Err(Code::Disconnected.into());
+        // Twice, because the first attempt may find that gpreemptd was restarted.
+        if !thread.slot()?.begin(deadline_us) {
+            invalidate_pages();
+            if !thread.slot()?.begin(deadline_us) {
+                invalidate_pages();
+                return Err(ErrorCode::Disconnected.into());
             }
         }
-        own.begun = Some(fork::generation());
+        thread.begun = Some(fork::generation());
         Ok(())
     })
 }
 
 pub(crate) fn end() -> Result<(), Failure> {
-    with_own(|own| {
-        if own.begun != Some(fork::generation()) {
-            let sentence = "this thread has not begun a hint";
-            return Err(Failure::new(Code::State, sentence));
+    with_thread(|thread| {
+        if thread.begun != Some(fork::generation()) {
+            return fail(ErrorCode::State, "this thread has not begun a hint");
         }
-        own.begun = None;
-        // On a page that is gone it has ended by itself.
-        if let Some(place) = own.place.as_ref().filter(|place| place.is_good())
-            && let Some(writer) = &place.writer
-            && !writer.end(place.slot)
+        thread.begun = None;
+        // On an invalid page the hint has ended already.
+        if let Some(slot) = thread.slot.as_ref().filter(|slot| slot.is_valid())
+            && let Some(writer) = &slot.writer
+            && !writer.end(slot.slot)
         {
-            give_up();
+            invalidate_pages();
         }
         Ok(())
     })
 }
 
 /// Ends all hints of this process.
-pub(crate) fn disconnect(places: &Mutex<HintPlaces>) {
-    let mut places = lock(places);
+pub(crate) fn disconnect(cache: &Mutex<HintPageCache>) {
+    let mut cache = lock(cache);
+    invalidate_pages();
+    cache.close();
+    cache.failed = None;
+}
+
+fn invalidate_pages() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
-    places.close();
-    places.failed = None;
 }
 
-/// The page is of no more use.
-fn give_up() {
-    EPOCH.fetch_add(1, Ordering::Relaxed);
+fn with_thread<T>(
+    action: impl FnOnce(&mut ThreadHint) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let ending = |_| Failure::new(ErrorCode::State, "this thread is ending");
+    THREAD
+        .try_with(|thread| match thread.try_borrow_mut() {
+            Ok(mut thread) => action(&mut thread),
+            // Only a signal handler can interrupt a hint.
+            Err(_) => fail(ErrorCode::State, "this thread is giving a hint"),
+        })
+        .map_err(ending)?
 }
 
-fn with_own<T>(action: impl FnOnce(&mut Own) -> Result<T, Failure>) -> Result<T, Failure> {
-    let late = || Failure::new(Code::State, "this thread is about to end");
-    OWN.try_with(|own| match own.try_borrow_mut() {
-        Ok(mut own) => action(&mut own),
-        // Only a signal handler can come in between.
-        Err(_) => Err(Failure::new(Code::State, "this thread is giving a hint")),
-    })
-    .map_err(|_| late())?
-}
-
-impl Own {
+impl ThreadHint {
     /// This thread's slot, or a new one.
-    fn place(&mut self) -> Result<&mut Place, Failure> {
-        if !self.place.as_ref().is_some_and(Place::is_good) {
-            self.place = None;
-            self.place = Some(Place::take()?);
+    fn slot(&mut self) -> Result<&mut HintSlot, Failure> {
+        if !self.slot.as_ref().is_some_and(HintSlot::is_valid) {
+            self.slot = None;
+            self.slot = Some(HintSlot::take()?);
         }
-        self.place.as_mut().ok_or_else(|| Code::Internal.into())
+        self.slot.as_mut().ok_or_else(|| ErrorCode::Internal.into())
     }
 }
 
-impl Place {
-    fn is_good(&self) -> bool {
+impl HintSlot {
+    fn is_valid(&self) -> bool {
         self.generation == fork::generation() && self.epoch == EPOCH.load(Ordering::Relaxed)
     }
 
     fn take() -> Result<Self, Failure> {
-        let mut places = lock(&session::state()?.hints);
-        let (epoch, writer) = places.page()?;
+        let mut cache = lock(&session::state()?.hints);
+        let (epoch, writer) = cache.page()?;
         let Some(slot) = writer.claim() else {
             let sentence = "63 threads of this process give hints already; end some of them";
-            return Err(Failure::new(Code::Limit, sentence));
+            return fail(ErrorCode::Limit, sentence);
         };
         let generation = fork::generation();
         Ok(Self { generation, epoch, writer: Some(writer), slot, hints: 0 })
     }
 
-    /// False if gpreemptd turns out to be gone.
+    /// Returns false if the connection to gpreemptd is lost.
     fn begin(&mut self, deadline_us: u64) -> bool {
         let Some(writer) = &self.writer else { return false };
         self.hints = self.hints.wrapping_add(1);
-        let is_there = !self.hints.is_multiple_of(LOOK_EVERY) || writer.is_connected();
-        is_there && writer.begin(self.slot, deadline_us)
+        let is_connected = !self.hints.is_multiple_of(CHECK_EVERY) || writer.is_connected();
+        is_connected && writer.begin(self.slot, deadline_us)
     }
 }
 
-impl Drop for Place {
+impl Drop for HintSlot {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if self.generation == fork::generation() {
             writer.release(self.slot);
         } else {
-            // The parent's: its slot is not ours to give back, nor its descriptor to close.
+            // The slot and the descriptor belong to the parent process.
             let _ = Arc::into_raw(writer);
         }
     }
 }
 
-impl HintPlaces {
+impl HintPageCache {
     /// The page, or a new one.
     fn page(&mut self) -> Result<(u64, Arc<HintWriter>), Failure> {
         let epoch = EPOCH.load(Ordering::Relaxed);
@@ -176,14 +174,14 @@ impl HintPlaces {
         }
         self.close();
         if let Some((at, failure)) = &self.failed
-            && at.elapsed() < PATIENCE
+            && at.elapsed() < RETRY_AFTER
         {
             return Err(failure.clone());
         }
         let opened = session::another_client(TIMEOUT).and_then(|client| Ok(client.open_page()?));
         match opened {
             Ok(writer) => {
-                fork::keep(Kept::Hints, &writer);
+                fork::close_in_child(ForkClosedFd::Hints, &writer);
                 let writer = Arc::new(writer);
                 self.page = Some((epoch, Arc::clone(&writer)));
                 self.failed = None;
@@ -198,8 +196,8 @@ impl HintPlaces {
 
     fn close(&mut self) {
         if let Some((_, writer)) = self.page.take() {
-            fork::forget(Kept::Hints);
-            // Threads that have not noticed yet still own it, so dropping it is not enough.
+            fork::forget(ForkClosedFd::Hints);
+            // Other threads may still own the writer, so dropping it would not close the socket.
             let _ = shutdown(&*writer, Shutdown::Both);
         }
     }

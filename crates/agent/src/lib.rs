@@ -1,29 +1,25 @@
-//! `libgpreempt.so`: queues, hints and submitting with priority, for programs in C and Python.
+//! `libgpreempt.so`: queues, hints and submission with priority, for programs in C and Python.
 //!
-//! It lives in other people's processes. So it prints nothing, never ends the program, never
-//! unwinds into it, starts no thread, and does nothing at all before it is called. Everything that
-//! goes wrong is a code with a sentence.
+//! It runs inside other programs. So it prints nothing, never exits, never unwinds into its caller,
+//! starts no thread, and does nothing before it is called. Every error is a code with a sentence.
 //!
 //! ```text
-//!   C --> c_api --> entry::guarded --> processes, queues --> session --> gpreemptd
-//!                                      hints             --> a page shared with gpreemptd
-//!                                      submit            --> CUDA, the emulated GPU
-//!                                      amd               --> KFD, for queues of this process
+//!   C --> c_api --> ffi_guard::guarded --> requests --> session --> gpreemptd
+//!                                          hints    --> a page shared with gpreemptd
+//!                                          submit   --> CUDA, the emulated GPU
+//!                                          amd      --> KFD, for queues of this process
 //! ```
 //!
-//! There is one connection for each process (`session`). A child that was forked has none of it:
-//! `fork` closes what it inherited, and it connects by itself when it calls something.
+//! Each process has one connection (`session`). A forked child has none: `fork` closes what it
+//! inherited, and its first call connects again.
 #![warn(missing_docs)]
 
 mod amd;
 pub mod c_api;
-mod code;
-mod entry;
-mod failure;
+mod error;
+mod ffi_guard;
 mod fork;
 mod hints;
-mod message;
-mod processes;
-mod queues;
+mod requests;
 mod session;
 mod submit;

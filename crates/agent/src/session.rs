@@ -1,4 +1,4 @@
-//! This process's connection to gpreemptd: made when it is first needed, one for all threads.
+//! The connection of this process to gpreemptd: made by the first call, shared by all threads.
 
 use std::ffi::OsStr;
 use std::num::NonZeroU32;
@@ -12,44 +12,42 @@ use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::request::Request;
 use gpreempt_wire::request::Role;
 
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::fork::{self, Kept};
-use crate::hints::{self, HintPlaces};
+use crate::error::{ErrorCode, Failure, fail};
+use crate::fork::{self, ForkClosedFd};
+use crate::hints::{self, HintPageCache};
 
-/// How deep forks without exec may be nested.
+/// Nested forks without exec.
 const GENERATIONS: usize = 64;
-/// The longest lease that gpreemptd gives: a day.
+/// The longest lease that gpreemptd grants: a day.
 const LEASE_MS_MAX: u32 = 86_400_000;
 
-/// What one process has.
+/// The connections of one process.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    session: Mutex<Session>,
-    pub(crate) hints: Mutex<HintPlaces>,
+    connection: Mutex<DaemonConnection>,
+    pub(crate) hints: Mutex<HintPageCache>,
 }
 
 #[derive(Debug, Default)]
-struct Session {
+struct DaemonConnection {
     client: Option<Client>,
     /// The socket, if not the usual one.
     path: Option<PathBuf>,
 }
 
-/// A child that is forked while another thread holds a lock must never wait for that lock: so every
-/// generation has locks of its own. This and the numbers beside it are all that the library keeps.
+/// A child that is forked while another thread holds a lock would wait for it for ever, so every
+/// generation has its own locks.
 static STATES: [OnceLock<State>; GENERATIONS] = [const { OnceLock::new() }; GENERATIONS];
 static LEASE_MS: AtomicU32 = AtomicU32::new(600_000);
 
-/// What this process has.
 pub(crate) fn state() -> Result<&'static State, Failure> {
     let place = usize::try_from(fork::generation()).ok().and_then(|at| STATES.get(at));
-    let sentence = "too many forks without exec lie between this process and the first";
-    let place = place.ok_or_else(|| Failure::new(Code::Limit, sentence))?;
+    let sentence = "too many forks without exec between this process and the first one";
+    let place = place.ok_or_else(|| Failure::new(ErrorCode::Limit, sentence))?;
     Ok(place.get_or_init(State::default))
 }
 
-/// A lock, whatever happened to whoever had it last: what it guards is whole at every moment.
+/// Locks, also after a panic of another thread: the guarded state is always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -58,64 +56,65 @@ pub(crate) fn connect(socket: Option<Vec<u8>>) -> Result<(), Failure> {
     let state = state()?;
     if let Some(bytes) = socket {
         let path = PathBuf::from(OsStr::from_bytes(&bytes));
-        let mut session = lock(&state.session);
-        if session.path.as_ref() != Some(&path) {
-            session.close();
-            session.path = Some(path);
-            // Hints take this lock while they have theirs.
-            drop(session);
+        let mut connection = lock(&state.connection);
+        if connection.path.as_ref() != Some(&path) {
+            connection.close();
+            connection.path = Some(path);
+            // Hints take this lock while they hold theirs.
+            drop(connection);
             hints::disconnect(&state.hints);
         }
     }
-    lock(&state.session).client()?;
+    lock(&state.connection).client()?;
     Ok(())
 }
 
 pub(crate) fn disconnect() {
     let Ok(state) = state() else { return };
-    let mut session = lock(&state.session);
-    session.close();
-    session.path = None;
-    drop(session);
+    let mut connection = lock(&state.connection);
+    connection.close();
+    connection.path = None;
+    drop(connection);
     hints::disconnect(&state.hints);
 }
 
-/// A connection of its own for somebody, to the same daemon.
+/// A second connection to the same daemon.
 pub(crate) fn another_client(timeout: Duration) -> Result<Client, Failure> {
-    let options = lock(&state()?.session).options();
+    let options = lock(&state()?.connection).options();
     Ok(Client::connect(&ClientOptions { timeout, ..options })?)
 }
 
 pub(crate) fn set_lease(lease_ms: u32) -> Result<(), Failure> {
-    if (1..=LEASE_MS_MAX).contains(&lease_ms) {
-        LEASE_MS.store(lease_ms, Ordering::Relaxed);
-        return Ok(());
+    if !(1..=LEASE_MS_MAX).contains(&lease_ms) {
+        let sentence = format!("a lease is between 1 and {LEASE_MS_MAX} ms");
+        return fail(ErrorCode::Argument, sentence);
     }
-    Err(Failure::new(Code::Argument, format!("a lease is between 1 and {LEASE_MS_MAX} ms")))
+    LEASE_MS.store(lease_ms, Ordering::Relaxed);
+    Ok(())
 }
 
 pub(crate) fn lease() -> NonZeroU32 {
     NonZeroU32::new(LEASE_MS.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
 }
 
-/// Asks gpreemptd, connecting first if that is necessary.
+/// Uses the connection, after connecting if necessary.
 pub(crate) fn ask<T>(
     question: impl FnOnce(&mut Client) -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
-    let mut session = lock(&state()?.session);
-    let answer = question(session.client()?).map_err(Failure::from);
+    let mut connection = lock(&state()?.connection);
+    let answer = question(connection.client()?).map_err(Failure::from);
     if answer.as_ref().is_err_and(Failure::ends_session) {
-        session.close();
+        connection.close();
     }
     answer
 }
 
-/// Asks for something that is answered with "done".
-pub(crate) fn do_it(request: &Request) -> Result<(), Failure> {
+/// Sends a request that is answered with `Ok`.
+pub(crate) fn request(request: &Request) -> Result<(), Failure> {
     ask(|client| client.expect_ok(request))
 }
 
-impl Session {
+impl DaemonConnection {
     fn options(&self) -> ClientOptions {
         let mut options = ClientOptions::new(Role::Agent, "libgpreempt");
         if let Some(path) = &self.path {
@@ -124,23 +123,23 @@ impl Session {
         options
     }
 
-    /// The connection, if it still stands, or a new one.
+    /// The open connection, or a new one.
     fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.as_ref().is_some_and(|client| !client.is_connected()) {
             self.close();
         }
         if self.client.is_none() {
             let client = Client::connect(&self.options())?;
-            fork::keep(Kept::Session, &client);
+            fork::close_in_child(ForkClosedFd::Session, &client);
             self.client = Some(client);
         }
-        self.client.as_mut().ok_or_else(|| Code::Internal.into())
+        self.client.as_mut().ok_or_else(|| ErrorCode::Internal.into())
     }
 
     fn close(&mut self) {
         if self.client.is_some() {
-            // Before its descriptor can be anybody else's.
-            fork::forget(Kept::Session);
+            // Before the number of its descriptor can be reused.
+            fork::forget(ForkClosedFd::Session);
             self.client = None;
         }
     }

@@ -1,8 +1,8 @@
-//! Queues that a program submits to with a priority.
+//! Queues with a priority that a program submits to.
 //!
-//! A queue has a depth: so many launches may be in flight, and whoever launches more waits. That is
-//! level 1 of preemption: what is not submitted yet need not be stopped. Unimportant queues are
-//! shallow unless their program says otherwise.
+//! The depth of a queue limits its launches in flight; further launches wait. That is level 1 of
+//! preemption: work that is not submitted yet need not be preempted. Low-priority queues have a
+//! small depth unless their program sets another.
 
 mod cuda;
 mod emulated;
@@ -16,21 +16,19 @@ use gpreempt_core::priority::{Class, Priority};
 use crate::c_api::types::{
     GPREEMPT_BACKEND_CUDA, GPREEMPT_BACKEND_EMULATED, GPREEMPT_FOREVER, GPREEMPT_PRIORITY_DEFAULT,
 };
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::error::{ErrorCode, Failure, fail};
 use crate::fork;
-use crate::processes::level;
+use crate::requests::level;
 use crate::session::lock;
 use cuda::CudaQueue;
 use emulated::EmulatedQueue;
 
-/// How deep an unimportant queue is.
+/// The default depth of a low-priority queue.
 const LOW_DEPTH: u32 = 4;
-/// How long the looks at a device are apart: not long at first.
+/// The interval in which a device is read, doubled from the first value to the second.
 const PAUSE_MIN: Duration = Duration::from_micros(10);
 const PAUSE_MAX: Duration = Duration::from_micros(200);
 
-/// How a queue is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) backend: c_int,
@@ -54,38 +52,35 @@ impl Default for Options {
     }
 }
 
-/// One launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: usize,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
-    /// Whether it waits for room.
+    /// Whether it waits while the queue is full or blocked.
     pub(crate) waits: bool,
     pub(crate) arguments: Arguments,
 }
 
-/// What a kernel is given.
+/// The arguments of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arguments {
-    /// Pointers that the driver follows.
+    /// Pointers that the driver dereferences.
     Pointers(*mut *mut c_void),
     /// Words of the emulated GPU.
     Words([u32; 4]),
 }
 
-/// How far a queue is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
 }
 
-/// A queue to submit to.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// The process that made it.
+    /// The process that created it.
     generation: u64,
     device: Mutex<Device>,
     is_blocked: Mutex<bool>,
@@ -107,10 +102,7 @@ impl Queue {
                 Device::Emulated(EmulatedQueue::create(&options, priority, depth)?)
             }
             GPREEMPT_BACKEND_CUDA => Device::Cuda(CudaQueue::create(priority, depth)?),
-            other => {
-                let sentence = format!("there is no backend {other}");
-                return Err(Failure::new(Code::Argument, sentence));
-            }
+            other => return fail(ErrorCode::Argument, format!("there is no backend {other}")),
         };
         Ok(Self {
             generation: fork::generation(),
@@ -124,11 +116,10 @@ impl Queue {
         if self.generation == fork::generation() {
             return Ok(());
         }
-        let sentence = "a parent process created this queue; create one in this process";
-        Err(Failure::new(Code::State, sentence))
+        fail(ErrorCode::State, "a parent process created this queue; create one in this process")
     }
 
-    /// Whether its kernels take words, so that pointers to them are followed here.
+    /// Whether its kernels take words, so that the library dereferences the pointers to them.
     pub(crate) fn takes_words(&self) -> bool {
         self.check().is_ok() && matches!(*lock(&self.device), Device::Emulated(_))
     }
@@ -137,7 +128,7 @@ impl Queue {
         self.check()?;
         let mut pause = Pause::default();
         loop {
-            let busy = || Failure::new(Code::Busy, "the queue is blocked or as deep as it may be");
+            let busy = || Failure::new(ErrorCode::Busy, "the queue is blocked or full");
             let mut is_blocked = lock(&self.is_blocked);
             while *is_blocked {
                 if !launch.waits {
@@ -146,7 +137,7 @@ impl Queue {
                 is_blocked =
                     self.unblocked.wait(is_blocked).unwrap_or_else(PoisonError::into_inner);
             }
-            // The gate stays as it is until this launch is through or has to wait.
+            // The lock keeps the queue unblocked until the launch is submitted or has to wait.
             let is_done = match &mut *lock(&self.device) {
                 Device::Emulated(queue) => queue.try_launch(launch)?,
                 Device::Cuda(queue) => queue.try_launch(launch)?,
@@ -165,7 +156,7 @@ impl Queue {
     pub(crate) fn synchronize(&self, timeout_us: u64) -> Result<(), Failure> {
         let target = self.progress()?.submitted;
         let until = Some(timeout_us).filter(|us| *us != GPREEMPT_FOREVER);
-        // Further than the clock goes is without end.
+        // A time beyond the clock's range is no limit.
         let until = until.and_then(|us| Instant::now().checked_add(Duration::from_micros(us)));
         let mut pause = Pause::default();
         loop {
@@ -174,8 +165,7 @@ impl Queue {
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                let sentence = "not everything that was submitted is complete";
-                return Err(Failure::new(Code::TimedOut, sentence));
+                return fail(ErrorCode::TimedOut, "not all submitted launches are complete");
             }
             pause.sleep(left);
         }
@@ -185,7 +175,7 @@ impl Queue {
         self.check()?;
         let mut is_blocked = lock(&self.is_blocked);
         if *is_blocked {
-            return Err(Failure::new(Code::State, "the queue is blocked already"));
+            return fail(ErrorCode::State, "the queue is blocked already");
         }
         *is_blocked = true;
         Ok(())
@@ -195,7 +185,7 @@ impl Queue {
         self.check()?;
         let mut is_blocked = lock(&self.is_blocked);
         if !*is_blocked {
-            return Err(Failure::new(Code::State, "the queue is not blocked"));
+            return fail(ErrorCode::State, "the queue is not blocked");
         }
         *is_blocked = false;
         self.unblocked.notify_all();
@@ -212,7 +202,7 @@ impl Queue {
 
     pub(crate) fn id(&self) -> Result<u64, Failure> {
         self.check()?;
-        // Not while gpreemptd is asked, which may take its time.
+        // The lock is released before gpreemptd is asked, which may take long.
         let native = match &*lock(&self.device) {
             Device::Emulated(queue) => Some(queue.native()),
             Device::Cuda(_) => None,
@@ -224,9 +214,7 @@ impl Queue {
         self.check()?;
         match &*lock(&self.device) {
             Device::Cuda(queue) => Ok(queue.stream()),
-            Device::Emulated(_) => {
-                Err(Failure::new(Code::Unsupported, "the emulated GPU has no streams"))
-            }
+            Device::Emulated(_) => fail(ErrorCode::Unsupported, "the emulated GPU has no streams"),
         }
     }
 
@@ -234,13 +222,11 @@ impl Queue {
         self.check()?;
         match &mut *lock(&self.device) {
             Device::Emulated(queue) => queue.read(address, bytes),
-            Device::Cuda(_) => {
-                Err(Failure::new(Code::Unsupported, "memory of CUDA is read with CUDA"))
-            }
+            Device::Cuda(_) => fail(ErrorCode::Unsupported, "read CUDA memory with CUDA"),
         }
     }
 
-    /// Ends it. In a child only what the child inherited is let go of.
+    /// Destroys it. A child process only drops the memory that it inherited.
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let is_own = self.check().is_ok();
         match self.device.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -251,7 +237,7 @@ impl Queue {
     }
 }
 
-/// Time between looks at a device, without any lock, so that other threads get in between.
+/// The pause between two reads of a device. No lock is held, so that other threads can use it.
 struct Pause(Duration);
 
 impl Default for Pause {
@@ -267,7 +253,7 @@ impl Pause {
     }
 }
 
-/// How many launches may be in flight; none if as many as fit.
+/// The limit of launches in flight; `None` for as many as fit.
 fn depth(asked: u32, priority: Priority) -> Option<u32> {
     match (asked, priority.class()) {
         (0, Class::Low) => Some(LOW_DEPTH),
@@ -281,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unimportant_queues_are_shallow_unless_asked_otherwise() {
+    fn low_priority_queues_have_a_small_depth_by_default() {
         let level = |level| Priority::new(level).unwrap();
         assert_eq!(depth(0, level(7)), Some(LOW_DEPTH));
         assert_eq!(depth(0, level(8)), None);
@@ -290,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_queues_of_other_kinds() {
+    fn unknown_backends_and_priorities_are_refused() {
         let bad = |backend, priority| {
             let options = Options { backend, priority, ..Options::default() };
             Queue::create(options).unwrap_err().code
         };
-        assert_eq!(bad(0, 4), Code::Argument);
-        assert_eq!(bad(9, 4), Code::Argument);
-        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, 16), Code::Argument);
-        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, -1), Code::Argument);
+        assert_eq!(bad(0, 4), ErrorCode::Argument);
+        assert_eq!(bad(9, 4), ErrorCode::Argument);
+        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, 16), ErrorCode::Argument);
+        assert_eq!(bad(GPREEMPT_BACKEND_EMULATED, -1), ErrorCode::Argument);
     }
 }

@@ -1,22 +1,22 @@
-//! `include/gpreempt.h` is made from the source. `cargo xtask header` writes it anew.
+//! `include/gpreempt.h` is generated from the source by `cargo xtask header`.
 
 use std::path::Path;
 
-/// The files that have something for the header, in its order.
-const FILES: [&str; 7] = ["types", "connection", "processes", "queues", "hints", "submit", "amd"];
+/// The sources of the header, in its order.
+const FILES: [&str; 4] = ["c_api/types", "c_api", "c_api/queues", "c_api/submit"];
 
 const FIRST_LINES: &str = "\
 /* gpreempt: priorities for processes that share a GPU.
  *
- * Made from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
+ * Generated from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
  *
- * Functions that return int return GPREEMPT_OK or an error below zero, and then nothing has
- * changed; gpreempt_strerror() and gpreempt_last_message() say more. Any thread may call any of
- * them. The library prints nothing, never ends the program, and starts no thread.
+ * Functions that return int return GPREEMPT_OK or an error below zero; after an error nothing has
+ * changed. gpreempt_strerror() and gpreempt_last_message() explain it. Every function is
+ * thread-safe. The library prints nothing, never ends the program, and starts no thread.
  */";
 
 fn generated() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c_api");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
         header: Some(FIRST_LINES.to_owned()),
@@ -35,13 +35,13 @@ fn generated() -> String {
     let sources = FILES.map(|file| folder.join(format!("{file}.rs")));
     let builder = cbindgen::Builder::new().with_config(config);
     let builder = sources.iter().fold(builder, |builder, source| builder.with_src(source));
-    let bindings = builder.generate().expect("the source is a header");
+    let bindings = builder.generate().expect("a header");
     let mut text = Vec::new();
     bindings.write(&mut text);
     String::from_utf8(text).expect("text")
 }
 
 #[test]
-fn the_header_is_made_from_the_source() {
+fn the_header_is_generated_from_the_source() {
     expect_test::expect_file!["../include/gpreempt.h"].assert_eq(&generated());
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use gpreempt_device::amd::{SiteName, probe};
+use gpreempt_device::amd::{KfdLocation, probe};
 use gpreempt_device::nvidia::driver::Driver;
 use gpreempt_device::nvidia::gpu::{self, Gpu};
-use gpreempt_device::nvidia::surroundings::look_around;
+use gpreempt_device::nvidia::sharing_constraints::detect_constraints;
 use gpreempt_device::process::ProcessInfo;
 use serde::Serialize;
 
@@ -100,13 +100,13 @@ fn nvidia() -> Vec<Finding> {
 }
 
 fn amd() -> Vec<Finding> {
-    let found = probe::look(&SiteName::from_environment()).into_iter();
+    let found = probe::look(&KfdLocation::from_environment()).into_iter();
     found.map(|seen| finding(seen.ok, seen.what)).collect()
 }
 
 fn amd_way() -> Option<AmdWay> {
-    let in_use = SiteName::from_environment().open().ok()?.way();
-    Some(AmdWay { way: in_use.way.name(), why_not_better: in_use.why_not_better })
+    let in_use = KfdLocation::from_environment().open().ok()?.stop_method();
+    Some(AmdWay { way: in_use.method.name(), why_not_better: in_use.why_not_better })
 }
 
 fn is_root() -> bool {
@@ -135,6 +135,6 @@ fn gpus() -> Vec<Finding> {
 
 /// MPS, MIG and other things that share or restrict the GPUs.
 fn sharing() -> Vec<Finding> {
-    let found = look_around().into_iter();
+    let found = detect_constraints().into_iter();
     found.map(|surrounding| finding(!surrounding.is_limit(), surrounding.sentence())).collect()
 }

@@ -1,7 +1,7 @@
 //! Which NVIDIA drivers may be read and changed.
 
+use gpreempt_device::nvidia::driver::for_private_session;
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
-use gpreempt_device::nvidia::gate::for_private_session;
 
 use crate::args::{ChangeArgs, ReadArgs};
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ fn check_reading(driver: &Driver, args: ReadArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_device::nvidia::abi::branch::Branch;
+    use gpreempt_device::nvidia::abi::Branch;
 
     fn driver(version: &str) -> Driver {
         Driver { version: version.to_owned(), branch: Branch::of(version) }

@@ -99,8 +99,12 @@ fn main() -> ExitCode {
 
 /// Runs the keeper, where it is not installed as a program of its own.
 fn keeper(args: &KeeperArgs) -> Result<(), Failure> {
-    gpreempt_device::keeper::main(&args.folder, args.holds.as_deref(), gpreempt_device::act::undo)
-        .map_err(Failure::run)
+    gpreempt_device::keeper::main(
+        &args.folder,
+        args.holds.as_deref(),
+        gpreempt_device::change::undo,
+    )
+    .map_err(Failure::run)
 }
 
 /// Whether the arguments ask for JSON, errors included. Arguments after `--` belong to another

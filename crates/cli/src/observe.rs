@@ -8,10 +8,10 @@ mod pattern;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpreempt_device::nvidia::act::switch_counts;
-use gpreempt_device::nvidia::own::OwnClient;
+use gpreempt_device::nvidia::change::switch_counts;
+use gpreempt_device::nvidia::import_client::ImportClient;
+use gpreempt_device::nvidia::process_discovery::{self, GpuProcess};
 use gpreempt_device::nvidia::ring::{RingError, Rings};
-use gpreempt_device::nvidia::survey::{self, GpuProcess};
 use serde::Serialize;
 
 use crate::args::ObserveArgs;
@@ -55,7 +55,7 @@ struct ObservedContext<'a> {
 pub(crate) fn main(args: &ObserveArgs) -> Result<(), Failure> {
     driver_gate::for_reading(args.driver)
         .map_err(|failure| service::instead(failure, "`gpreempt top`"))?;
-    let process = survey::look(args.pid).map_err(Failure::input)?;
+    let process = process_discovery::inspect_process(args.pid).map_err(Failure::input)?;
     let mut watched = open(&process, args)?;
     let begin = Instant::now();
     let mut next = begin;
@@ -91,7 +91,7 @@ fn open<'a>(
     for client in clients {
         for device in &client.devices {
             let (Some(uuid), Some(subdevice)) = (&device.uuid, device.subdevice) else { continue };
-            let own = OwnClient::open(uuid).map(|own| Arc::new(Mutex::new(own)));
+            let own = ImportClient::open(uuid).map(|own| Arc::new(Mutex::new(own)));
             for context in device.contexts() {
                 let rings = match &own {
                     Ok(own) if !args.by_memory => Rings::open(key, client.handle, &context, own),

@@ -4,8 +4,8 @@
 //! that no journal names is resumed if its GPU reports it as stopped.
 
 use gpreempt_daemon::service::Owner;
-use gpreempt_device::act;
-use gpreempt_device::hardware::{self, DevicePlaces, Righted};
+use gpreempt_device::change;
+use gpreempt_device::hardware::{self, DevicePlaces, ResumeOutcome};
 use gpreempt_device::journal::Journal;
 use gpreempt_device::keeper;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
@@ -102,7 +102,7 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     let mut resumed: Vec<ProcessKey> = Vec::new();
     let mut problem = Ok(());
-    for journal in journal.with_others() {
+    for journal in journal.with_other_users() {
         for session in journal.sessions().map_err(Failure::run)? {
             for entry in session.entries().unwrap_or_default() {
                 let (process, pid) = (entry.process, entry.process.pid);
@@ -111,7 +111,7 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
                 }
                 // A private session of another user has to detach it, or it would stop it again.
                 if !detached_by_session(&journal, pid) {
-                    let undone = act::undo(&entry).map_err(Failure::run);
+                    let undone = change::undo(&entry).map_err(Failure::run);
                     let forgotten =
                         undone.and_then(|()| session.forget(process).map_err(Failure::run));
                     if let Err(error) = forgotten {
@@ -126,7 +126,7 @@ fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
     }
     problem?;
     let _lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, change::undo).map_err(Failure::run)?;
     if let (true, Some(pid)) = (resumed.is_empty(), args.pid) {
         resumed.push(by_hardware(pid)?);
     }
@@ -138,13 +138,13 @@ fn by_hardware(pid: u32) -> Result<ProcessKey, Failure> {
     let unknown = format!("process {pid} is neither suspended nor attached by gpreempt");
     let Ok(info) = ProcessInfo::read(pid) else { return Err(Failure::input(unknown)) };
     let (places, key) = (DevicePlaces::from_environment(), info.key);
-    match hardware::set_right(key, &[], || places.read(key)).map_err(Failure::run)? {
-        Righted::Resumed => Ok(key),
-        Righted::Running => Err(Failure::input(unknown)),
-        Righted::Unknown => Err(Failure::input(format_args!(
+    match hardware::resume_strays(key, &[], || places.read(key)).map_err(Failure::run)? {
+        ResumeOutcome::Resumed => Ok(key),
+        ResumeOutcome::Running => Err(Failure::input(unknown)),
+        ResumeOutcome::Unknown => Err(Failure::input(format_args!(
             "{unknown}; its GPU does not report whether it is stopped, so it was resumed anyway"
         ))),
-        Righted::StillStopped => Err(Failure::run(format_args!(
+        ResumeOutcome::StillStopped => Err(Failure::run(format_args!(
             "{unknown}, but its GPU reports it as stopped; a debugger or another program may hold \
              it"
         ))),

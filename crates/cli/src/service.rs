@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use gpreempt_daemon::config::SchedulerConfig;
 use gpreempt_daemon::service::{self, Options, Owner, PrivateOptions, PrivateService};
-use gpreempt_device::amd::SiteName;
+use gpreempt_device::amd::KfdLocation;
 use gpreempt_device::hardware::EMULATED_VARIABLE;
-use gpreempt_device::nvidia::backend::Wishes;
+use gpreempt_device::nvidia::backend::ContextOptions;
 use gpreempt_device::registry::Selection;
 use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::process::Process;
@@ -140,7 +140,7 @@ pub(crate) struct SessionOptions<'a> {
     pub(crate) command: &'static str,
     pub(crate) driver: &'a ChangeArgs,
     pub(crate) scheduler: SchedulerConfig,
-    pub(crate) wishes: Wishes,
+    pub(crate) context_options: ContextOptions,
     pub(crate) expects_others: bool,
 }
 
@@ -148,7 +148,13 @@ impl<'a> SessionOptions<'a> {
     /// A session with the default scheduler.
     pub(crate) fn new(command: &'static str, driver: &'a ChangeArgs) -> Self {
         let scheduler = SchedulerConfig::default();
-        Self { command, driver, scheduler, wishes: Wishes::default(), expects_others: true }
+        Self {
+            command,
+            driver,
+            scheduler,
+            context_options: ContextOptions::default(),
+            expects_others: true,
+        }
     }
 
     /// A session that only suspends processes: it needs neither holds nor time slices.
@@ -158,19 +164,19 @@ impl<'a> SessionOptions<'a> {
     }
 
     fn service_options(&self) -> Options {
-        let (amd, emulated_kfd) = match SiteName::from_environment() {
-            SiteName::Kernel => (true, Vec::new()),
-            SiteName::Emulated(folder) => (false, vec![folder]),
+        let (amd, emulated_kfd) = match KfdLocation::from_environment() {
+            KfdLocation::Kernel => (true, Vec::new()),
+            KfdLocation::Emulated(folder) => (false, vec![folder]),
         };
         let scheduler = SchedulerConfig {
             allow_untested_driver: self.driver.allow_untested_driver,
             ..self.scheduler
         };
-        let Self { wishes, expects_others, .. } = *self;
+        let Self { context_options, expects_others, .. } = *self;
         let command = self.command.to_owned();
         Options {
             devices: Selection { nvidia: true, amd, emulated_kfd, emulated: emulated(self.driver) },
-            private: Some(PrivateOptions { command, scheduler, wishes, expects_others }),
+            private: Some(PrivateOptions { command, scheduler, context_options, expects_others }),
             ..Options::default()
         }
     }

@@ -1,8 +1,8 @@
 //! Users and groups by name, from `/etc/passwd` and `/etc/group`.
 //!
-//! Asking the C library would load whatever the machine has configured for looking up names, into
-//! a process that runs as root. The price: names that only a directory server knows are unknown
-//! here, and rules use their numbers.
+//! The C library would load the machine's name services into a process that runs as root, so the
+//! files are read directly. Users that only a directory server knows have no name here; rules
+//! refer to them by number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,25 +12,22 @@ use std::path::Path;
 /// Members of this group may raise their own processes above 7.
 pub const RAISING_GROUP: &str = "gpreempt";
 
-/// More of a file is not read: 16 MiB.
+/// More of a file is not read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Whether somebody may raise processes above 7, and why.
+/// Whether a user may raise processes above 7, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayRaise {
-    /// Yes: it is root.
     Root,
-    /// Yes: it is a member of [`RAISING_GROUP`].
-    Member,
-    /// No.
+    /// A member of [`RAISING_GROUP`].
+    GroupMember,
     No,
 }
 
-/// Who is known on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
     uids: BTreeMap<String, u32>,
-    /// The first name of each user, which is the one shown.
+    /// The first name of each user.
     names: BTreeMap<u32, String>,
     raising_gid: Option<u32>,
     raising_members: BTreeSet<String>,
@@ -47,8 +44,7 @@ impl Accounts {
         Ok(Self::parse(&passwd, &group))
     }
 
-    /// What two files in the formats of `passwd(5)` and `group(5)` say. Lines that make no sense
-    /// are passed over, as every other reader of these files does.
+    /// Reads `passwd(5)` and `group(5)`. Invalid lines are skipped, as by every other reader.
     pub fn parse(passwd: &[u8], group: &[u8]) -> Self {
         let mut accounts = Self::default();
         for line in String::from_utf8_lossy(passwd).lines() {
@@ -71,19 +67,16 @@ impl Accounts {
         accounts
     }
 
-    /// The number of the user of that name.
     pub fn uid(&self, name: &str) -> Option<u32> {
         self.uids.get(name).copied()
     }
 
-    /// What the user of that number is called.
     pub fn name(&self, uid: u32) -> Option<&str> {
         self.names.get(&uid).map(String::as_str)
     }
 
-    /// Whether this user may raise processes above 7. The groups are those of a process or of a
-    /// socket's peer; a membership written down since that process was started counts as well.
-    /// A user that is not known may not.
+    /// Whether a user may raise processes above 7. `gids` are the groups of a process or of a
+    /// socket's peer; a membership in the file counts as well. An unknown user may not.
     pub fn may_raise(&self, uid: Option<u32>, gids: &[u32]) -> MayRaise {
         if uid == Some(0) {
             return MayRaise::Root;
@@ -91,7 +84,7 @@ impl Accounts {
         let in_group = self.raising_gid.is_some_and(|gid| gids.contains(&gid));
         let listed = |name: &String| uid.is_some() && self.uid(name) == uid;
         if uid.is_some() && (in_group || self.raising_members.iter().any(listed)) {
-            MayRaise::Member
+            MayRaise::GroupMember
         } else {
             MayRaise::No
         }
@@ -132,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn root_and_members_may_raise_and_nobody_else() {
+    fn only_root_and_members_of_the_group_may_raise() {
         let accounts = Accounts::parse(PASSWD, GROUP);
         assert_eq!(accounts.may_raise(Some(0), &[]), MayRaise::Root);
         assert_eq!(accounts.may_raise(Some(1000), &[100]), MayRaise::No);
-        assert_eq!(accounts.may_raise(Some(1000), &[100, 990]), MayRaise::Member);
+        assert_eq!(accounts.may_raise(Some(1000), &[100, 990]), MayRaise::GroupMember);
         // Bob was made a member after his process started.
-        assert_eq!(accounts.may_raise(Some(1001), &[100]), MayRaise::Member);
+        assert_eq!(accounts.may_raise(Some(1001), &[100]), MayRaise::GroupMember);
         // "nobody" is a member, but there is no such user: an unknown user is not it.
         assert_eq!(accounts.may_raise(None, &[990]), MayRaise::No);
         assert_eq!(accounts.may_raise(Some(4242), &[]), MayRaise::No);

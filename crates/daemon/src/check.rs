@@ -1,79 +1,100 @@
-//! `gpreemptd --check`: a configuration in words, and what each process would get.
+//! `gpreemptd --check`: the configuration in sentences, and what each process would get.
 //!
-//! Nothing is changed and no device is touched; the same functions decide here as in the service.
+//! It changes nothing and touches no device; the same functions decide here as in the service.
 
-mod process;
-mod settings;
-mod survey;
-mod warning;
+mod explain;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
+use gpreempt_device::amd::KfdLocation;
+use gpreempt_device::amd::queue::queues_of;
+use gpreempt_device::amd::topology::{Node, Topology};
+use gpreempt_device::nvidia::process_discovery::{self, GpuProcess};
+use gpreempt_device::process::{ProcessInfo, all_pids};
 use serde::Serialize;
 
-pub use process::{ProcessReport, Setting};
-pub use survey::processes;
-
 use crate::accounts::Accounts;
+use crate::assignment::{Assignment, Outcome, SettingSource, Sourced};
 use crate::config::Config;
-use crate::facts::ProcessFacts;
+use crate::process_attributes::{Gpu, ProcessAttributes};
 use crate::rule::{Action, Rule};
 
 /// Longer lines are broken.
 const COLUMNS: usize = 80;
+/// Digits of a container's id that are shown.
+const ID_SHOWN: usize = 12;
 
-/// A rule in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
-    /// Its place among the rules, counted from 1.
+    /// Its position, from 1.
     pub number: usize,
-    /// What the operator calls it.
     pub name: Option<String>,
-    /// Where in the file it is.
     pub line: usize,
-    /// When it applies.
     pub when: String,
-    /// What happens then.
     pub then: String,
 }
 
-/// All there is to say.
+/// An attribute and its source, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    pub value: u64,
+    pub source: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessReport {
+    pub pid: u32,
+    pub name: String,
+    pub uid: Option<u32>,
+    pub user: Option<String>,
+    pub container: Option<String>,
+    pub pod: Option<String>,
+    pub slurm_job: Option<u32>,
+    pub scheduled: bool,
+    pub priority: Option<Setting>,
+    pub weight: Option<Setting>,
+    pub deadline_us: Option<Setting>,
+    /// The attributes in one sentence.
+    #[serde(rename = "verdict")]
+    pub summary: String,
+    pub notes: Vec<String>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The file, or a word for the defaults.
     pub file: String,
-    /// The settings: one sentence each.
     pub settings: Vec<String>,
-    /// The rules, in order.
     pub rules: Vec<RuleReport>,
-    /// What is allowed but may not be meant: one sentence each.
+    /// Valid settings that may be mistakes.
     pub warnings: Vec<String>,
-    /// What each process would get.
     pub processes: Vec<ProcessReport>,
 }
 
 impl Report {
-    /// What a configuration means for a service that listens at `socket`, in general and for these
-    /// processes.
+    /// Explains a configuration for a service that listens at `socket`, and what these processes
+    /// would get.
     pub fn new(
         file: &str,
         config: &Config,
         socket: &Path,
-        (accounts, processes): (&Accounts, &[ProcessFacts]),
+        (accounts, processes): (&Accounts, &[ProcessAttributes]),
     ) -> Self {
-        let judged = |facts: &ProcessFacts| {
-            ProcessReport::new(facts, accounts, &config.judge(facts, accounts))
+        let assigned = |attributes: &ProcessAttributes| {
+            ProcessReport::new(attributes, accounts, &config.assign(attributes, accounts))
         };
         Self {
             file: file.to_owned(),
-            settings: settings::sentences(config, socket),
+            settings: explain::settings(config, socket),
             rules: config.rules.iter().map(RuleReport::new).collect(),
-            warnings: warning::all(config, accounts),
-            processes: processes.iter().map(judged).collect(),
+            warnings: explain::warnings(config, accounts),
+            processes: processes.iter().map(assigned).collect(),
         }
     }
 
-    /// For people.
     pub fn text(&self) -> String {
         let mut text = format!("{}: no mistakes.\n\n", printable(&self.file));
         for sentence in &self.settings {
@@ -105,10 +126,6 @@ impl Report {
         text
     }
 
-    /// For programs.
-    ///
-    /// # Errors
-    /// Never in practice: nothing in a report is unfit for JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -120,13 +137,13 @@ impl RuleReport {
     fn new(rule: &Rule) -> Self {
         let mut parts = Vec::new();
         match rule.action {
-            Action::Ignore => parts.push("left alone".to_owned()),
-            Action::Give(wish) => {
-                parts.extend(wish.priority.map(|priority| format!("priority {priority}")));
-                parts.extend(wish.weight.map(|weight| format!("weight {weight}")));
-                parts.extend(wish.deadline.map(|deadline| format!("deadline {deadline}")));
+            Action::Ignore => parts.push("not scheduled".to_owned()),
+            Action::Give(settings) => {
+                parts.extend(settings.priority.map(|priority| format!("priority {priority}")));
+                parts.extend(settings.weight.map(|weight| format!("weight {weight}")));
+                parts.extend(settings.deadline.map(|deadline| format!("deadline {deadline}")));
                 if !rule.trust_env {
-                    parts.push("its environment is not listened to".to_owned());
+                    parts.push("its environment is ignored".to_owned());
                 }
             }
         }
@@ -140,7 +157,108 @@ impl RuleReport {
     }
 }
 
-/// Adds a line, or as many as it takes on a terminal.
+impl ProcessReport {
+    fn new(attributes: &ProcessAttributes, accounts: &Accounts, assignment: &Assignment) -> Self {
+        let placement = attributes.cgroup.as_ref().map(|cgroup| cgroup.placement.clone());
+        let placement = placement.unwrap_or_default();
+        let (priority, weight, deadline_us) = match &assignment.outcome {
+            Outcome::Scheduled { priority, weight, deadline } => (
+                Some(setting(priority, |priority| u64::from(priority.level()))),
+                Some(setting(weight, |weight| u64::from(*weight))),
+                deadline.as_ref().map(|given| setting(given, |deadline| deadline.as_micros())),
+            ),
+            Outcome::Ignored(_) | Outcome::Unknown => (None, None, None),
+        };
+        Self {
+            pid: attributes.key.pid,
+            name: attributes.name.clone(),
+            uid: attributes.uid,
+            user: attributes.uid.and_then(|uid| accounts.name(uid)).map(str::to_owned),
+            container: placement.container,
+            pod: placement.pod,
+            slurm_job: placement.slurm_job,
+            scheduled: priority.is_some(),
+            priority,
+            weight,
+            deadline_us,
+            summary: assignment.to_string(),
+            notes: assignment.notes.clone(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let mut about = Vec::new();
+        about.extend(self.user.clone().or_else(|| Some(format!("uid {}", self.uid?))));
+        about.extend(self.container.as_ref().map(|id| format!("container {}", short(id))));
+        about.extend(self.pod.as_ref().map(|id| format!("pod {}", short(id))));
+        about.extend(self.slurm_job.map(|job| format!("Slurm job {job}")));
+        let about = if about.is_empty() { "unknown user".to_owned() } else { about.join(", ") };
+        format!("{} {} ({about}): {}", self.pid, self.name, self.summary)
+    }
+}
+
+fn setting<T>(given: &Sourced<T>, number: impl FnOnce(&T) -> u64) -> Setting {
+    Setting { value: number(&given.value), source: given.source.to_string() }
+}
+
+fn short(id: &str) -> &str {
+    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id { &id[..ID_SHOWN] } else { id }
+}
+
+/// The processes that use a GPU, and those that a rule or their environment names.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn processes(config: &Config, accounts: &Accounts) -> io::Result<Vec<ProcessAttributes>> {
+    let names = config.environment_names();
+    let users = process_discovery::gpu_processes().unwrap_or_default();
+    let mut found = Vec::new();
+    for pid in all_pids()? {
+        let user = users.iter().find(|user| user.info.key.pid == pid);
+        // A process may end meanwhile.
+        let Ok(info) = ProcessInfo::read(pid) else { continue };
+        let amd = amd_uuids(pid);
+        let has_work = user.is_some_and(GpuProcess::has_groups) || !amd.is_empty();
+        let uuids = user.map(GpuProcess::uuids).unwrap_or_default().into_iter().chain(amd);
+        let uuids: Vec<String> = uuids.collect();
+        // The other names of a GPU have to be read from the machine.
+        let gpus = if uuids.is_empty() { Vec::new() } else { Gpu::named(uuids) };
+        let Ok(attributes) = ProcessAttributes::read(info.key, gpus, &names) else { continue };
+        if has_work || is_named(&config.assign(&attributes, accounts)) {
+            found.push(attributes);
+        }
+    }
+    Ok(found)
+}
+
+fn amd_uuids(pid: u32) -> BTreeSet<String> {
+    let sysfs = KfdLocation::Kernel.paths().sysfs;
+    let queues = queues_of(&sysfs, pid).unwrap_or_default();
+    if queues.is_empty() {
+        return BTreeSet::new();
+    }
+    let topology = Topology::read(&sysfs).unwrap_or_default();
+    let node = |gpu_id: u32| topology.device(gpu_id).map(Node::uuid);
+    queues.iter().filter_map(|queue| node(queue.gpu_id)).collect()
+}
+
+/// Whether a rule or the environment has a setting for the process.
+fn is_named(assignment: &Assignment) -> bool {
+    use SettingSource::{Environment, Rule};
+    let is_named = |source: &SettingSource| matches!(source, Rule(_) | Environment);
+    match &assignment.outcome {
+        Outcome::Ignored(_) => true,
+        Outcome::Unknown => false,
+        Outcome::Scheduled { priority, weight, deadline } => {
+            is_named(&priority.source)
+                || is_named(&weight.source)
+                || deadline.as_ref().is_some_and(|given| is_named(&given.source))
+        }
+    }
+}
+
+/// Adds a line, broken at [`COLUMNS`].
 fn push_line(text: &mut String, indent: &str, line: &str) {
     let mut columns = indent.chars().count();
     text.push_str(indent);
@@ -161,8 +279,7 @@ fn push_line(text: &mut String, indent: &str, line: &str) {
     text.push('\n');
 }
 
-/// The text with everything escaped that could end a line or drive a terminal: processes choose
-/// their own names.
+/// Escapes characters that could end a line or control a terminal: processes choose their names.
 fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for symbol in text.chars() {
@@ -174,6 +291,3 @@ fn printable(text: &str) -> String {
     }
     shown
 }
-
-#[cfg(test)]
-mod tests;

@@ -24,11 +24,11 @@ use serde::Deserialize;
 pub use read::keys;
 
 use crate::accounts::Accounts;
+use crate::assignment::{Assignment, assign};
 use crate::environment;
-use crate::facts::ProcessFacts;
 use crate::fields::{FILE_BYTES_MAX, ReadError, decode_utf8};
+use crate::process_attributes::ProcessAttributes;
 use crate::rule::{Condition, Rule};
-use crate::verdict::{Verdict, judge};
 
 /// The file that is read without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/gpreempt/config.toml";
@@ -194,9 +194,9 @@ impl Config {
     }
 
     /// The attributes of a process and their origin; the rights of its user are looked up.
-    pub fn judge(&self, facts: &ProcessFacts, accounts: &Accounts) -> Verdict {
+    pub fn assign(&self, facts: &ProcessAttributes, accounts: &Accounts) -> Assignment {
         let gids = facts.gids.as_deref().unwrap_or_default();
-        judge(self, facts, accounts, accounts.may_raise(facts.uid, gids))
+        assign(self, facts, accounts, accounts.may_raise(facts.uid, gids))
     }
 }
 

@@ -1,27 +1,22 @@
-//! What a process says of itself in its environment.
+//! The variables by which a process asks for attributes in its environment.
 //!
-//! This is how a cluster's own scheduler stays in charge: it sets a variable for what it starts,
-//! and nobody has to tell this machine anything. It is also a wish of whoever starts the process,
-//! so it is read with care and limited by [`crate::verdict`].
+//! A cluster's scheduler sets them for the jobs it starts, so that no rule is needed on each
+//! machine. Every user can set them as well, so [`crate::assignment`] limits the priority.
 
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
-use crate::facts::Environment;
 use crate::fields::quoted;
-use crate::rule::Wish;
+use crate::process_attributes::Environment;
+use crate::rule::AttrSettings;
 
-/// The variable that asks for a priority.
 pub const PRIORITY: &str = "GPREEMPT_PRIORITY";
-/// The variable that asks for a weight.
 pub const WEIGHT: &str = "GPREEMPT_WEIGHT";
-/// The variable that asks for a deadline.
 pub const DEADLINE: &str = "GPREEMPT_DEADLINE_US";
-/// All of them.
 pub const VARIABLES: [&str; 3] = [PRIORITY, WEIGHT, DEADLINE];
 
-/// What the variables ask for, and a sentence about each that makes no sense.
-pub fn wish(environment: &Environment) -> (Wish, Vec<String>) {
+/// The settings in an environment, and a sentence about each invalid value.
+pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
     let mut notes = Vec::new();
     let mut number = |name: &str, least: u64, most: u64| -> Option<u64> {
         let written = environment.get(name)?;
@@ -35,39 +30,39 @@ pub fn wish(environment: &Environment) -> (Wish, Vec<String>) {
         number
     };
     let level = number(PRIORITY, 0, u64::from(Priority::MAX.level()));
-    let weight = number(WEIGHT, 1, u64::from(Wish::WEIGHT_MAX));
-    let deadline = number(DEADLINE, 1, Wish::DEADLINE_US_MAX);
-    let wish = Wish {
+    let weight = number(WEIGHT, 1, u64::from(AttrSettings::WEIGHT_MAX));
+    let deadline = number(DEADLINE, 1, AttrSettings::DEADLINE_US_MAX);
+    let settings = AttrSettings {
         priority: level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new),
         weight: weight.and_then(|weight| u32::try_from(weight).ok()),
         deadline: deadline.map(Duration::from_micros),
     };
-    (wish, notes)
+    (settings, notes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> (Wish, Vec<String>) {
-        wish(&variables.iter().copied().collect())
+    fn read(variables: &[(&str, &str)]) -> (AttrSettings, Vec<String>) {
+        settings(&variables.iter().copied().collect())
     }
 
     #[test]
-    fn good_values_are_taken() {
+    fn valid_values_are_used() {
         let variables = [(PRIORITY, " 15 "), (WEIGHT, "1000"), (DEADLINE, "3600000000")];
-        let (wish, notes) = read(&variables);
-        assert_eq!(wish.priority, Some(Priority::MAX));
-        assert_eq!(wish.weight, Some(1_000));
-        assert_eq!(wish.deadline, Some(Duration::from_millis(3_600_000)));
+        let (settings, notes) = read(&variables);
+        assert_eq!(settings.priority, Some(Priority::MAX));
+        assert_eq!(settings.weight, Some(1_000));
+        assert_eq!(settings.deadline, Some(Duration::from_millis(3_600_000)));
         assert_eq!(notes, [""; 0]);
         assert!(read(&[("PATH", "/bin")]).0.is_empty());
     }
 
     #[test]
-    fn bad_values_are_ignored_with_a_sentence() {
-        let (wish, notes) = read(&[(PRIORITY, "high\n"), (WEIGHT, "0"), (DEADLINE, "1.5")]);
-        assert!(wish.is_empty());
+    fn invalid_values_are_ignored_and_noted() {
+        let (settings, notes) = read(&[(PRIORITY, "high\n"), (WEIGHT, "0"), (DEADLINE, "1.5")]);
+        assert!(settings.is_empty());
         let expected = [
             ("GPREEMPT_PRIORITY is \"high\\n\"", "0 to 15."),
             ("GPREEMPT_WEIGHT is \"0\"", "1 to 1000."),
@@ -81,8 +76,8 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_value_does_not_spoil_the_others() {
-        let (wish, notes) = read(&[(PRIORITY, "16"), (WEIGHT, "2")]);
-        assert_eq!((wish.priority, wish.weight, notes.len()), (None, Some(2), 1));
+    fn an_invalid_value_does_not_affect_the_others() {
+        let (settings, notes) = read(&[(PRIORITY, "16"), (WEIGHT, "2")]);
+        assert_eq!((settings.priority, settings.weight, notes.len()), (None, Some(2), 1));
     }
 }

@@ -1,21 +1,21 @@
-//! The scheduler as a service: what an operator wrote, and what it means for a process.
+//! gpreemptd: the configuration, the rules, and the service that applies them.
 //!
-//! [`config::Config`] is the file, [`facts::ProcessFacts`] is what is known of one process, and
-//! [`verdict::judge`] says what that process gets and why. All of it is pure except for two
-//! readers: [`config::Config::load`] for the file and [`facts::ProcessFacts::read`] for /proc.
-//! [`service::run`] is the daemon itself.
+//! [`config::Config`] is the configuration file, [`process_attributes::ProcessAttributes`] holds
+//! what rules can match, and [`assignment::assign`] decides what a process gets and why. All of it
+//! is pure except for two readers: [`config::Config::load`] for the file and
+//! [`process_attributes::ProcessAttributes::read`] for /proc. [`service::run`] is the daemon.
 #![forbid(unsafe_code)]
 
 pub mod accounts;
+pub mod assignment;
 pub mod cgroup;
 pub mod check;
 pub mod config;
 pub mod environment;
-pub mod facts;
 pub mod glob;
 pub mod metrics;
+pub mod process_attributes;
 pub mod rule;
 pub mod service;
-pub mod verdict;
 
 pub use gpreempt_fields as fields;

@@ -1,7 +1,7 @@
 //! Rules: which processes get which attributes.
 //!
 //! A rule matches a process if all its conditions hold. Of the rules that match, only the first in
-//! the file counts. [`crate::config`] reads rules, [`crate::verdict`] applies them.
+//! the file counts. [`crate::config`] reads rules, [`crate::assignment`] applies them.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
 use crate::accounts::Accounts;
-use crate::facts::{Gpu, PciAddress, ProcessFacts};
 use crate::glob::Glob;
+use crate::process_attributes::{Gpu, PciAddress, ProcessAttributes};
 
 /// The attributes that a rule or an environment sets; the others keep their defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct AttrSettings {
     pub priority: Option<Priority>,
-    /// The share under the fair policy: 1 to [`Wish::WEIGHT_MAX`].
+    /// The share under the fair policy: 1 to [`AttrSettings::WEIGHT_MAX`].
     pub weight: Option<u32>,
-    /// From the arrival of a request to its completion: up to [`Wish::DEADLINE_US_MAX`].
+    /// From the arrival of a request to its completion: up to [`AttrSettings::DEADLINE_US_MAX`].
     pub deadline: Option<Duration>,
 }
 
-impl Wish {
+impl AttrSettings {
     pub const WEIGHT_MAX: u32 = 1_000;
     /// The longest deadline: an hour.
     pub const DEADLINE_US_MAX: u64 = 3_600_000_000;
@@ -39,7 +39,7 @@ pub enum Action {
     /// The process is not scheduled, whatever its environment says.
     Ignore,
     /// The process gets these attributes; the environment and the defaults give the others.
-    Give(Wish),
+    Give(AttrSettings),
 }
 
 /// How messages name a rule.
@@ -75,7 +75,7 @@ pub struct Rule {
 
 impl Rule {
     /// Whether all conditions hold.
-    pub fn matches(&self, facts: &ProcessFacts, accounts: &Accounts) -> bool {
+    pub fn matches(&self, facts: &ProcessAttributes, accounts: &Accounts) -> bool {
         self.conditions.iter().all(|condition| condition.holds(facts, accounts))
     }
 
@@ -124,7 +124,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    pub fn holds(&self, facts: &ProcessFacts, accounts: &Accounts) -> bool {
+    pub fn holds(&self, facts: &ProcessAttributes, accounts: &Accounts) -> bool {
         let known = match self {
             Self::User(User::Uid(uid)) => facts.uid.map(|found| found == *uid),
             Self::User(User::Name(name)) => {
@@ -229,9 +229,9 @@ mod tests {
         ProcessKey { pid: 42, start_ticks: 7 }
     }
 
-    fn facts() -> ProcessFacts {
+    fn facts() -> ProcessAttributes {
         let cgroup = format!("0::/kubepods/burstable/pod{POD}/{ID}\n4:cpu:/other\n");
-        ProcessFacts {
+        ProcessAttributes {
             key: key(),
             name: "python3".to_owned(),
             uid: Some(1000),
@@ -324,14 +324,17 @@ mod tests {
     fn what_is_unknown_matches_nothing() {
         let (holds, fails) = conditions();
         for condition in holds.into_iter().chain(fails) {
-            assert!(!condition.holds(&ProcessFacts::unknown(key()), &accounts()), "{condition}");
+            assert!(
+                !condition.holds(&ProcessAttributes::unknown(key()), &accounts()),
+                "{condition}"
+            );
         }
     }
 
     #[test]
     fn names_of_containers_are_not_cut() {
         let cgroup = Some(Cgroup::parse(b"0::/lxc.payload.webhook\n"));
-        let facts = ProcessFacts { cgroup, ..facts() };
+        let facts = ProcessAttributes { cgroup, ..facts() };
         let named = |pattern: &str| Condition::Container(Glob::new(pattern));
         assert!(!named("web").holds(&facts, &accounts()));
         assert!(named("webhook").holds(&facts, &accounts()));

@@ -1,19 +1,17 @@
-//! The daemon: one loop.
+//! The daemon's loop and the five jobs it runs: clients, processes, devices, undo and telemetry.
 //!
-//! Everything it waits for is in one epoll set: clients, the clock, signals, workers of devices,
-//! processes that end. Whatever it is, it is taken in, then the scheduler makes a step, then the
-//! loop waits again. Nothing in it blocks: devices have threads of their own, and sockets that
-//! cannot take more are told later.
+//! The loop waits on one epoll set (clients, signals, device threads, ends of processes), handles
+//! what is ready, lets the scheduler make a step, and waits again. It must never block: devices
+//! have threads of their own, and data for a socket that is full is sent later.
 
 mod clients;
 mod devices;
-mod failure;
+mod errors;
 mod maintenance;
 mod notify;
 mod poller;
 mod private;
 mod processes;
-mod reload;
 mod setup;
 mod signals;
 mod telemetry;
@@ -29,12 +27,12 @@ use gpreempt_device::registry::Selection;
 use gpreempt_wire::statistics::Snapshot;
 
 use clients::Clients;
-use clients::pending_answers::JUDGE_NS;
+use clients::pending_answers::CHECK_NS;
 use devices::Devices;
-pub use failure::Failure;
-use failure::LoopError;
+pub use errors::Failure;
+use errors::LoopError;
 use notify::Notifier;
-use poller::{Alarm, Poller, Source};
+use poller::{PollSource, Poller, Wakeup};
 pub use private::{PrivateOptions, PrivateService};
 use processes::{Context, Processes};
 use setup::Host;
@@ -42,58 +40,54 @@ pub use setup::SocketPathError;
 use signals::Signals;
 use telemetry::Telemetry;
 use telemetry::loop_latency::cpu_time;
-use undo::guard::Guard;
+use undo::Recovery;
 use undo::hardware_check::HardwareCheck;
 pub use undo::lock::Owner;
-use work_budget::{Allowance, Work};
+use work_budget::{Work, WorkBudget};
 
-/// What a daemon is started with.
+/// The options a daemon is started with. `None` stands for the configured or usual value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The configuration, if not the usual file.
     pub config: Option<PathBuf>,
-    /// Where to listen, if not as configured.
     pub socket: Option<PathBuf>,
-    /// Where the journal is, if not in the usual folder.
+    /// The journal's folder.
     pub state: Option<PathBuf>,
-    /// Which devices to schedule.
     pub devices: Selection,
-    /// The command that the service runs in, if it is no daemon: see [`PrivateService`].
+    /// Set where the service runs inside a command: see [`PrivateService`].
     pub private: Option<PrivateOptions>,
 }
 
-/// How often the scheduler makes a step in one turn because the last one led to something.
+/// Scheduler steps in one iteration at most. A step is repeated when it produced new events.
 const STEPS_MAX: usize = 4;
-/// How long the loop sleeps when nobody has a queue.
+/// Sleep of the loop while no queue exists.
 const SLEEP_IDLE_NS: u64 = 250_000_000;
-/// How long it sleeps while a page is looked at without being woken.
-const SLEEP_RESTLESS_NS: u64 = 1_000_000;
+/// Sleep of the loop while a hint page is polled because its process gives hints too often.
+const SLEEP_POLLING_NS: u64 = 1_000_000;
 
-/// A daemon: the loop, and the five jobs it runs.
 #[derive(Debug)]
 struct Service {
     options: Options,
     clients: Clients,
     processes: Processes,
     devices: Devices,
-    guard: Guard,
+    recovery: Recovery,
     telemetry: Telemetry,
     poller: Poller,
-    alarm: Alarm,
+    wakeup: Wakeup,
     signals: Signals,
     notifier: Notifier,
-    /// What this turn may still take on.
-    allowance: Allowance,
+    /// What remains for this iteration.
+    budget: WorkBudget,
     hardware: HardwareCheck,
-    chores_at_ns: u64,
+    maintenance_at_ns: u64,
     watchdog_at_ns: u64,
     is_stopping: bool,
 }
 
-/// Runs a daemon until it is told to end.
+/// Runs a daemon until a signal ends it.
 ///
 /// # Errors
-/// Why it could not start, or could not go on; one sentence. What it changed is undone.
+/// Why it could not start or continue, in one sentence. Its changes are undone.
 pub fn run(options: Options) -> Result<(), Failure> {
     let mut service = Service::start(options, Host::Program)?;
     let kinds = service.devices.backends.kinds().join(", ");
@@ -101,33 +95,33 @@ pub fn run(options: Options) -> Result<(), Failure> {
     let socket = service.clients.socket().display();
     service.telemetry.log.info(format_args!("ready at {socket}: {kinds}"));
     service.notifier.ready(&format!("schedules {kinds}"));
-    let result = service.turn().and_then(|()| service.serve());
+    let result = service.iterate().and_then(|()| service.serve());
     Ok(service.stop(result)?)
 }
 
 impl Service {
     fn serve(&mut self) -> Result<(), LoopError> {
         while !self.is_stopping {
-            let at_most = self.alarm.left(monotonic_ns());
+            let at_most = self.wakeup.left(monotonic_ns());
             let ready = self.poller.wait(at_most).map_err(LoopError::Wait)?;
             let interval = self.devices.scheduler().config().interval;
             self.telemetry.loop_latency.begin(cpu_time(), interval);
             if ready.is_empty()
-                && let Some(late) = self.alarm.late(monotonic_ns())
+                && let Some(late) = self.wakeup.late(monotonic_ns())
             {
                 self.telemetry.loop_latency.note(late, interval);
             }
             self.dispatch_all(ready)?;
-            self.turn()?;
+            self.iterate()?;
         }
         Ok(())
     }
 
-    /// Serves the sources that are ready, as far as the budget of one turn permits.
-    fn dispatch_all(&mut self, ready: Vec<Source>) -> Result<(), LoopError> {
-        self.allowance = Allowance::default();
+    /// Serves ready sources within the work budget; the others are served in the next iteration.
+    fn dispatch_all(&mut self, ready: Vec<PollSource>) -> Result<(), LoopError> {
+        self.budget = WorkBudget::default();
         for source in ready {
-            if source.can_wait() && self.allowance.is_spent() {
+            if source.can_wait() && self.budget.is_spent() {
                 self.poller.postpone(source);
             } else {
                 self.dispatch(source)?;
@@ -136,80 +130,80 @@ impl Service {
         Ok(())
     }
 
-    fn dispatch(&mut self, source: Source) -> Result<(), LoopError> {
+    fn dispatch(&mut self, source: PollSource) -> Result<(), LoopError> {
         let now_ns = monotonic_ns();
         let now = instant(now_ns);
         match source {
-            Source::Clients => {
+            PollSource::Clients => {
                 self.clients.sessions.accept(now, &self.poller, &mut self.telemetry.log);
             }
-            Source::Signals => self.take_signals(now_ns)?,
-            Source::Devices => self.devices.waker.clear(),
-            Source::Session(id) => self.serve_session(id, now_ns),
-            Source::Process(watch) => {
-                self.allowance.take(Work::Answer);
+            PollSource::Signals => self.take_signals(now_ns)?,
+            PollSource::Devices => self.devices.waker.clear(),
+            PollSource::Session(id) => self.serve_session(id, now_ns),
+            PollSource::Process(watch) => {
+                self.budget.take(Work::Answer);
                 let (processes, mut context) = self.processes_and_context();
                 processes.take_end(watch, &mut context);
             }
-            Source::MetricsClients => {
-                let scrape = self.telemetry.metrics_server.as_mut();
-                let accepted = scrape.map(|scrape| scrape.accept(now, &self.poller));
+            PollSource::MetricsClients => {
+                let server = self.telemetry.metrics_server.as_mut();
+                let accepted = server.map(|server| server.accept(now, &self.poller));
                 if let Some(Err(error)) = accepted {
                     self.telemetry.problem(&error.to_string());
                 }
             }
-            Source::Metrics(id) => {
-                if let Some(mut scrape) = self.telemetry.metrics_server.take() {
+            PollSource::Metrics(id) => {
+                if let Some(mut server) = self.telemetry.metrics_server.take() {
                     let is_asked = Cell::new(false);
                     let text = || {
                         is_asked.set(true);
                         crate::metrics::text(&self.snapshot(now_ns))
                     };
-                    scrape.step(id, now, &self.poller, text);
-                    self.telemetry.metrics_server = Some(scrape);
-                    let work = if is_asked.get() { Work::Overview } else { Work::Answer };
-                    self.allowance.take(work);
+                    server.step(id, now, &self.poller, text);
+                    self.telemetry.metrics_server = Some(server);
+                    let work = if is_asked.get() { Work::Snapshot } else { Work::Answer };
+                    self.budget.take(work);
                 }
             }
         }
         Ok(())
     }
 
-    /// One turn: everything that has come in so far has its consequences.
-    fn turn(&mut self) -> Result<(), LoopError> {
+    /// One iteration: applies everything that arrived since the last one.
+    fn iterate(&mut self) -> Result<(), LoopError> {
         self.telemetry.turns += 1;
-        self.look_after_session()?;
-        self.guard.beat();
+        self.check_keeper_deadline()?;
+        self.recovery.heartbeat();
         let now_ns = monotonic_ns();
         let (processes, mut context) = self.processes_and_context();
         processes.end_leases(now_ns, &mut context);
         self.settle_queue_suspensions(now_ns);
         let Self { clients, processes, devices, telemetry, .. } = self;
-        clients.look_at_pages(instant(now_ns), processes, devices, telemetry);
-        self.allowance.leave_one();
+        clients.read_hint_pages(instant(now_ns), processes, devices, telemetry);
+        self.budget.leave_one();
         let wait = self.step(instant(now_ns));
-        if self.processes.end_looks(&mut self.telemetry.log) {
+        if self.processes.finish_inspections(&mut self.telemetry.log) {
             self.end_reload();
         }
-        self.settle_pending();
-        self.settle_resumes();
+        self.answer_suspensions();
+        self.answer_resumes();
         let Self { clients, processes, devices, telemetry, poller, .. } = self;
-        telemetry.publish(now_ns, devices, &processes.roster, &mut clients.sessions, poller);
-        self.do_chores(now_ns)?;
-        self.set_alarm(now_ns, wait);
+        telemetry.publish(now_ns, devices, &processes.table, &mut clients.sessions, poller);
+        self.maintain(now_ns)?;
+        self.set_wakeup(now_ns, wait);
         Ok(())
     }
 
-    /// Steps of the scheduler, until one leads to nothing more. Returns how long it needs no other.
+    /// Repeats scheduler steps until one produces no event. Returns the time to the next step.
     fn step(&mut self, now: Instant) -> Duration {
         let mut wait = Duration::ZERO;
         for _ in 0..STEPS_MAX {
             wait = self.devices.step(now);
-            let mut allowance = self.allowance;
+            let mut budget = self.budget;
             let (processes, mut context) = self.processes_and_context();
             processes.take_notes(&mut context);
-            processes.look_into_some(&mut allowance, &mut context);
-            self.allowance = allowance;
+            processes.inspect_some(&mut budget, &mut context);
+            self.budget = budget;
             if !self.devices.is_changed {
                 break;
             }
@@ -217,60 +211,59 @@ impl Service {
         wait
     }
 
-    /// Ends the queue suspensions of sessions that are closed, and settles the others.
+    /// Ends the queue suspensions of closed sessions and applies the others.
     fn settle_queue_suspensions(&mut self, now_ns: u64) {
-        for session in self.clients.sessions.take_left() {
+        for session in self.clients.sessions.take_closed() {
             self.devices.queue_suspensions.end_session(session);
         }
         self.devices.settle_queue_suspensions(now_ns);
     }
 
-    fn set_alarm(&mut self, now_ns: u64, wait: Duration) {
+    fn set_wakeup(&mut self, now_ns: u64, wait: Duration) {
         let has_queues = self.devices.scheduler().queues().next().is_some();
         let wait_ns = if has_queues { wait.as_nanos() } else { SLEEP_IDLE_NS };
-        let mut at_ns = now_ns.saturating_add(wait_ns).min(self.chores_at_ns);
-        at_ns = at_ns.min(self.processes.roster.next_lease_ns().unwrap_or(u64::MAX));
+        let mut at_ns = now_ns.saturating_add(wait_ns).min(self.maintenance_at_ns);
+        at_ns = at_ns.min(self.processes.table.next_lease_ns().unwrap_or(u64::MAX));
         at_ns = at_ns.min(self.devices.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
         if !self.clients.pending.is_empty() {
-            at_ns = at_ns.min(now_ns.saturating_add(JUDGE_NS));
+            at_ns = at_ns.min(now_ns.saturating_add(CHECK_NS));
         }
-        if self.devices.is_changed || !self.processes.backlog.is_empty() {
+        if self.devices.is_changed || !self.processes.inspections.is_empty() {
             at_ns = now_ns;
-        } else if self.clients.sessions.has_restless_page() {
-            at_ns = at_ns.min(now_ns.saturating_add(SLEEP_RESTLESS_NS));
+        } else if self.clients.sessions.has_polled_page() {
+            at_ns = at_ns.min(now_ns.saturating_add(SLEEP_POLLING_NS));
         }
-        self.alarm.set(at_ns);
+        self.wakeup.set(at_ns);
     }
 
     /// The processes, and the other jobs as far as a change of a process concerns them.
     fn processes_and_context(&mut self) -> (&mut Processes, Context<'_>) {
-        let Self { processes, devices, telemetry, guard, poller, .. } = self;
-        (processes, Context { devices, telemetry, guard, poller })
+        let Self { processes, devices, telemetry, recovery, poller, .. } = self;
+        (processes, Context { devices, telemetry, recovery, poller })
     }
 
-    /// Everything at this moment.
     fn snapshot(&self, now_ns: u64) -> Snapshot {
         let sessions = self.clients.sessions.len();
-        let known = (&self.processes.roster, &self.hardware.strays());
+        let known = (&self.processes.table, &self.hardware.unexplained_stops());
         self.telemetry.snapshot(now_ns, &self.devices, known, sessions)
     }
 
-    /// Ends in good order: everything is put back as it was.
+    /// Closes all sessions and reverts every change.
     fn stop(mut self, result: Result<(), LoopError>) -> Result<(), LoopError> {
         self.notifier.stopping();
         self.clients.sessions.close_all();
-        // What could not be put back is in the journal, and the keeper tries again.
+        // A change that could not be reverted stays in the journal, and the keeper tries again.
         let released = self.devices.backends.release_all();
         let released = released.map_err(|error| LoopError::NotReleased(error.to_string()));
         match &released {
-            Ok(()) => self.telemetry.log.info("everything is as it was; ends"),
+            Ok(()) => self.telemetry.log.info("all GPU settings restored; exiting"),
             Err(problem) => self.telemetry.log.error(problem),
         }
         result.and(released)
     }
 }
 
-/// A moment of the machine's clock as the scheduler counts.
+/// A time of the machine's clock as the scheduler's type.
 const fn instant(now_ns: u64) -> Instant {
     Instant::from_nanos(now_ns)
 }

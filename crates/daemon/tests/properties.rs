@@ -4,8 +4,8 @@ use gpreempt_daemon::accounts::Accounts;
 use gpreempt_daemon::cgroup::Cgroup;
 use gpreempt_daemon::check::Report;
 use gpreempt_daemon::config::Config;
-use gpreempt_daemon::facts::{Environment, Gpu, ProcessFacts};
 use gpreempt_daemon::fields::{ReadError, decode_utf8};
+use gpreempt_daemon::process_attributes::{Environment, Gpu, ProcessAttributes};
 use gpreempt_device::process::ProcessKey;
 use proptest::prelude::*;
 
@@ -97,8 +97,8 @@ fn check_error(text: &[u8], error: &ReadError) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What was accepted must hold together, and must be able to judge anybody.
-fn check_config(config: &Config, facts: &ProcessFacts) -> Result<(), TestCaseError> {
+/// What was accepted must hold together, and must be able to assign anybody.
+fn check_config(config: &Config, attributes: &ProcessAttributes) -> Result<(), TestCaseError> {
     prop_assert_eq!(config.scheduler.core.check(), Ok(()));
     for (index, rule) in config.rules.iter().enumerate() {
         prop_assert_eq!(rule.label.number, index + 1);
@@ -107,16 +107,20 @@ fn check_config(config: &Config, facts: &ProcessFacts) -> Result<(), TestCaseErr
     let is_local = config.metrics.listen.is_none_or(|address| address.ip().is_loopback());
     prop_assert!(is_local || config.metrics.allow_remote);
     let accounts = Accounts::parse(b"alice:x:1000:1000:::\n", b"");
-    let verdict = config.judge(facts, &accounts);
-    prop_assert!(verdict.attr().is_none_or(|attr| attr.weight > 0));
+    let assignment = config.assign(attributes, &accounts);
+    prop_assert!(assignment.attr().is_none_or(|traits| traits.weight > 0));
     // The default and rules are the operator's; nobody but root raises itself.
-    let matched = config.rules.iter().any(|rule| rule.matches(facts, &accounts));
-    if facts.uid != Some(0) && !matched && config.scheduler.default_priority.is_none() {
-        prop_assert!(verdict.attr().is_none_or(|attr| attr.priority.level() <= 7));
+    let matched = config.rules.iter().any(|rule| rule.matches(attributes, &accounts));
+    if attributes.uid != Some(0) && !matched && config.scheduler.default_priority.is_none() {
+        prop_assert!(assignment.attr().is_none_or(|traits| traits.priority.level() <= 7));
     }
-    let text =
-        Report::new("f", config, &config.service.socket, (&accounts, std::slice::from_ref(facts)))
-            .text();
+    let text = Report::new(
+        "f",
+        config,
+        &config.service.socket,
+        (&accounts, std::slice::from_ref(attributes)),
+    )
+    .text();
     prop_assert!(!text.contains(['\r', '\u{1b}', '\u{2028}']), "{text:?}");
     Ok(())
 }
@@ -130,34 +134,34 @@ prop_compose! {
         value in prop::option::of("[0-9]{0,3}|\\PC{0,10}"),
         cgroup in prop::option::of("0::/kubepods[a-z0-9/-]{0,60}\n|\\PC{0,80}"),
         index in prop::option::of(0..3_u32),
-    ) -> ProcessFacts {
+    ) -> ProcessAttributes {
         let environment = value.map(|value| -> Environment {
             let names = ["GPREEMPT_PRIORITY", "GPREEMPT_WEIGHT", "ROLE"];
             names.iter().map(|name| (*name, value.as_str())).collect()
         });
         let cgroup = cgroup.map(|text| Cgroup::parse(text.as_bytes()));
         let gpus = vec![Gpu { index, uuid: Some("GPU-7f1c".to_owned()), pci: None }];
-        let unknown = ProcessFacts::unknown(ProcessKey { pid: 1, start_ticks: 1 });
-        ProcessFacts { uid, name, executable, command, environment, cgroup, gpus, ..unknown }
+        let unknown = ProcessAttributes::unknown(ProcessKey { pid: 1, start_ticks: 1 });
+        ProcessAttributes { uid, name, executable, command, environment, cgroup, gpus, ..unknown }
     }
 }
 
-fn check_text(text: &str, facts: &ProcessFacts) -> Result<(), TestCaseError> {
+fn check_text(text: &str, attributes: &ProcessAttributes) -> Result<(), TestCaseError> {
     match Config::parse("file.toml", text) {
-        Ok(config) => check_config(&config, facts),
+        Ok(config) => check_config(&config, attributes),
         Err(error) => check_error(text.as_bytes(), &error),
     }
 }
 
 proptest! {
     #[test]
-    fn any_text_is_read(text in any::<String>(), facts in processes()) {
-        check_text(&text, &facts)?;
+    fn any_text_is_read(text in any::<String>(), attributes in processes()) {
+        check_text(&text, &attributes)?;
     }
 
     #[test]
-    fn a_damaged_file_is_read(edits in edits(), rules: bool, facts in processes()) {
-        check_text(&edited(if rules { RULES } else { DEFAULT }, &edits), &facts)?;
+    fn a_damaged_file_is_read(edits in edits(), rules: bool, attributes in processes()) {
+        check_text(&edited(if rules { RULES } else { DEFAULT }, &edits), &attributes)?;
     }
 
     #[test]
@@ -168,8 +172,8 @@ proptest! {
     }
 
     #[test]
-    fn matching_is_total(facts in processes()) {
-        check_text(RULES, &facts)?;
-        check_text(DEFAULT, &facts)?;
+    fn matching_is_total(attributes in processes()) {
+        check_text(RULES, &attributes)?;
+        check_text(DEFAULT, &attributes)?;
     }
 }

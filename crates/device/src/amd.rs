@@ -1,36 +1,32 @@
-//! AMD devices, on an unpatched kernel or a patched one: queues of other processes, listed,
-//! suspended and resumed.
+//! AMD GPUs, on a stock or a patched kernel: lists, suspends and resumes the queues of other
+//! processes.
 //!
-//! From the bottom up: [`abi`] is what the kernel's header says; a [`door`] carries calls to the
-//! kernel or to something with the same rules (in tests); a [`session`] is what a debugger has with
-//! one process, and the only way to stop single queues; [`pause`] stops a whole process where there
-//! is none. [`AmdBackend`] is all of that for the scheduler's loop. [`queue`], [`topology`] and
-//! [`activity`] look without touching anything, and [`probe`] says what a machine can do and what
-//! is in the way.
+//! From the bottom up: [`abi`] is the kernel's header; [`kfd_file`] opens KFD, the kernel's or an
+//! emulated one; a [`session`] is a debugger's attachment to one process, the only way to suspend
+//! single queues on a stock kernel; [`pause`] stops a whole process where no session is possible.
+//! [`AmdBackend`] offers all of that to the scheduler loop. [`queue`], [`mqd`], [`topology`] and
+//! [`ring_memory`] only read. [`probe`] reports what a machine supports and what prevents the rest.
 
-pub mod act;
-pub mod activity;
 mod backend;
-mod destroyer;
-pub mod door;
-#[cfg(test)]
-pub(crate) mod fake;
-mod kernel_scheduler;
-mod lookout;
-pub mod node;
-pub mod own_calls;
+mod background_reader;
+mod blocked_destroy;
+pub mod change;
+pub mod kfd_file;
+pub mod kfd_instance;
+pub mod mqd;
 pub mod pause;
 pub mod probe;
-mod ptrace;
 pub mod queue;
+pub mod ring_memory;
 pub mod session;
-pub mod site;
-mod stopped;
+pub mod stop_method;
 pub mod topology;
 mod tracer;
-pub mod way;
 
 pub use backend::AmdBackend;
-pub use gpreempt_kfd::abi;
-pub use site::{Site, SiteName};
-pub(crate) use stopped::{stopped, uses};
+#[cfg(test)]
+pub(crate) use gpreempt_emu::kfd::{FakeClient, FakeKfd, KfdProfile};
+pub use gpreempt_kfd::{DebuggerIoctl, KfdClientCalls, KfdDebugCalls, QueueSelector, abi};
+pub use kfd_file::{EmulatedKfd, KernelKfd};
+pub use kfd_instance::{KfdInstance, KfdLocation};
+pub(crate) use pause::{stopped, uses};

@@ -1,8 +1,8 @@
-//! A backend that takes processes in and puts them back as they were.
+//! What the daemon's loop needs of every kind of device.
 //!
-//! The daemon's loop talks to every kind of device through [`Controller`]. Its required part is
-//! what all of them do; what only some can do is a trait of its own, reached through an accessor
-//! that says `None` by default. Nothing here names a vendor.
+//! The loop uses [`Controller`]. Its required methods are common to all devices; features that only
+//! some devices have are traits of their own, returned by methods whose default is `None`. Nothing
+//! here names a vendor.
 //!
 //! Several controllers run side by side under one scheduler, so each counts its devices and queues
 //! from a number of its own.
@@ -19,279 +19,241 @@ use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::act::{ActError, UndoError};
+use crate::change::{ChangeError, UndoError};
 use crate::process::{ProcessError, ProcessKey};
 
 /// Devices of one kind, and the processes on them that were adopted.
 ///
 /// The daemon announces tasks to the scheduler; the controller announces their queues.
 pub trait Controller: Backend + Debug {
-    /// What kind of devices these are, in a word.
+    /// The kind of devices, in a word.
     fn kind(&self) -> &'static str;
 
-    /// Takes a process in. What it has on these devices now and later becomes queues of `task`.
-    ///
-    /// # Errors
-    /// If it cannot be looked into or has ended.
+    /// Adopts a process. Its current and future queues on these devices become queues of `task`.
     fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError>;
 
-    /// Puts a process back as it was and forgets it. Its task has to be gone for the scheduler.
+    /// Reverts the changes of a process and forgets it. Its task must have vanished for the
+    /// scheduler.
     fn release(&mut self, task: TaskId);
 
-    /// Processes that use these devices now. Later ones come as notes.
+    /// Processes that use these devices now. Later ones come as reports.
     fn users(&mut self) -> Vec<ProcessKey>;
 
-    /// The devices it knows.
     fn devices(&self) -> Vec<DeviceName>;
 
-    /// The names of the devices that a process uses which was not adopted, as far as it was seen.
+    /// The UUIDs of the devices that a process uses which was not adopted, as far as is known.
     fn uuids_of(&self, process: ProcessKey) -> Vec<String>;
 
-    /// The queues of a task.
     fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
 
-    /// Something that is not for the scheduler.
-    fn poll_note(&mut self) -> Option<Note>;
+    /// The next report that is not for the scheduler.
+    fn poll_report(&mut self) -> Option<ControllerReport>;
 
-    /// Ends what runs in the background and puts everything back as it was.
-    ///
-    /// # Errors
-    /// The first thing that could not be put back.
+    /// Ends all threads and reverts all changes. Returns the first error.
     fn release_all(&mut self) -> Result<(), UndoError>;
 
-    /// Where queues have numbers that their processes know too.
     fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
         None
     }
 
-    /// Where a device can be told to fetch nothing more from a ring.
     fn parking(&self) -> Option<&dyn QueueParking> {
         None
     }
 
-    /// The same, to tell it so.
     fn parking_mut(&mut self) -> Option<&mut dyn QueueParking> {
         None
     }
 
-    /// Where a thread of the controller places holds from the page on which a process gives hints.
     fn hint_watching(&mut self) -> Option<&mut dyn HintWatching> {
         None
     }
 
-    /// Where the kernel may schedule the devices itself and has to know priorities.
     fn priority_forwarding(&mut self) -> Option<&mut dyn PriorityForwarding> {
         None
     }
 
-    /// Where devices can be held for a queue across its gaps.
     fn hold_reporting(&self) -> Option<&dyn HoldReporting> {
         None
     }
 
-    /// Where there are several ways to stop queues.
     fn stop_method_reporting(&self) -> Option<&dyn StopMethodReporting> {
         None
     }
 
-    /// Where processes that were not adopted matter to the order of the adopted ones.
     fn unadopted(&mut self) -> Option<&mut dyn UnadoptedProcesses> {
         None
     }
 
-    /// Where new processes are found by looking again and again.
     fn rescanning(&mut self) -> Option<&mut dyn Rescanning> {
         None
     }
 }
 
-/// Queues with numbers that their processes know too.
+/// Queues have numbers that their processes know too.
 pub trait NumberedQueues {
     /// The number of a queue on its device, if it has one.
     fn native(&self, queue: QueueId) -> Option<u64>;
 }
 
-/// Queues from whose rings a device can be told to fetch nothing more.
+/// A device can be ordered to fetch nothing more from a ring.
 pub trait QueueParking {
-    /// Whether the device of a queue can be told so.
     fn can_park(&self, queue: QueueId) -> bool;
 
-    /// Tells it so, or to fetch again. What was fetched continues to run.
+    /// Stops or restarts fetching. Fetched work continues to run.
     fn park(&mut self, queue: QueueId, parked: bool);
 
-    /// Whether nothing is fetched for a parked queue any more, and what was fetched has ended.
+    /// Whether the device no longer fetches for a parked queue, and the fetched work has ended.
     fn is_at_rest(&self, queue: QueueId) -> bool;
 }
 
-/// A thread of the controller reads the hints of a process and places holds from them. The
-/// scheduler is told of every hint as well, by the daemon's loop.
+/// A thread of the controller reads the hints of a process and places holds from them. The daemon's
+/// loop passes every hint to the scheduler as well.
 pub trait HintWatching {
-    /// Where a task gives its hints. They are not in force any more once the page is dropped.
-    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>);
+    /// Sets where a task gives its hints. They end when the page is dropped.
+    fn watch_hints(&mut self, task: TaskId, source: Weak<dyn HintSource>);
 
-    /// Has the thread read the pages now instead of at its next look. The daemon's loop calls it
-    /// when a process has woken it for a hint.
+    /// Makes the thread read the pages now. The daemon's loop calls it when a process has woken it
+    /// for a hint.
     fn read_hints_now(&mut self);
 }
 
-/// Priorities for devices that the kernel schedules.
+/// The kernel may schedule the devices itself and needs the priorities.
 pub trait PriorityForwarding {
-    /// A task has this priority now.
     fn set_priority(&mut self, task: TaskId, priority: Priority);
 
-    /// A queue has this priority now, or its task's again.
+    /// Sets the priority of a queue, or with `None` its task's.
     fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>);
 }
 
-/// Devices that can be held for a queue across its gaps.
+/// Devices can be held for a queue between its kernels.
 pub trait HoldReporting {
-    /// The state of the hold of a queue, if it is known.
     fn hold_of(&self, queue: QueueId) -> Option<HoldStatus>;
 }
 
-/// Devices with several ways to stop queues.
+/// There are several methods to stop queues.
 pub trait StopMethodReporting {
-    /// In which way queues are stopped here.
-    fn way(&self) -> WayInUse;
+    fn way(&self) -> StopMethodInUse;
 
-    /// The same for a task, which may have less than others.
-    fn way_of(&self, task: TaskId) -> Option<WayInUse>;
+    /// The method for a task, which may be a weaker one.
+    fn way_of(&self, task: TaskId) -> Option<StopMethodInUse>;
 
-    /// What a task's process cannot have of what others can, if so.
-    fn limit_of(&self, task: TaskId) -> Option<Limit>;
+    /// What cannot be controlled of a task's process, if anything.
+    fn limit_of(&self, task: TaskId) -> Option<ControlLimit>;
 }
 
-/// Processes on these devices that were not adopted.
+/// Processes that were not adopted matter to the order of the adopted ones.
 pub trait UnadoptedProcesses {
-    /// Stands for all of them with one priority, or no longer does: the adopted ones are compared
-    /// with it where all of them are of one class. No process is touched for it.
-    fn set_others(&mut self, priority: Option<Priority>);
+    /// Adds or removes a placeholder task for the unmanaged processes, so that managed ones have
+    /// something to be ranked against. No process is changed.
+    fn set_unmanaged(&mut self, priority: Option<Priority>);
 }
 
-/// New processes are found by looking again and again.
+/// New processes are found by polling.
 pub trait Rescanning {
-    /// How often to look, at the least, for processes of which no event tells.
+    /// Sets the longest time between two scans.
     fn set_rescan(&mut self, every: std::time::Duration);
 }
 
-/// Why a process was not taken in.
+/// Why a process was not adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// It was before.
     #[error("process {0} is adopted already")]
     Twice(ProcessKey),
     /// Its pidfd cannot be opened.
     #[error("process {0}: {1}")]
     Unreachable(ProcessKey, io::Error),
-    /// What it has on its devices could not be seen, in a sentence.
+    /// Its objects on the devices cannot be inspected.
     #[error("{0}")]
     Unseen(String),
-    /// It has ended, or that it is ours could not be written down.
+    /// It has ended, or the claim could not be recorded.
     #[error(transparent)]
-    Act(#[from] ActError),
+    Change(#[from] ChangeError),
 }
 
 impl From<ProcessError> for AdoptError {
     fn from(error: ProcessError) -> Self {
-        Self::Act(error.into())
+        Self::Change(error.into())
     }
 }
 
-/// A place where a process says that requests are coming, to be read at any time by any thread.
-pub trait HintSight: Debug + Send + Sync {
-    /// What it says now.
-    fn look(&self) -> HintView;
+/// Where a process gives hints, to be read at any time by any thread.
+pub trait HintSource: Debug + Send + Sync {
+    fn look(&self) -> HintState;
 }
 
-/// What a process says of its requests.
+/// The hints of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HintView {
-    /// How many it announced so far, whatever number that began with.
+pub struct HintState {
+    /// The number of hints so far, counted from any number.
     pub begun: u64,
-    /// Whether one is on its way.
+    /// Whether a request is announced or running.
     pub is_active: bool,
 }
 
-/// The state of the hold of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldStatus {
-    /// The device is held for it when it needs that, and was so often.
+    /// Holds are possible; what they did so far.
     Ready(HoldFigures),
-    /// That cannot be done, in a sentence.
+    /// Why there are none.
     Impossible(String),
 }
 
-/// What became of the holds of a queue so far.
+/// The holds of a queue so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldFigures {
-    /// How many holds were placed.
     pub placed: u64,
-    /// How many of them were ended by the maximum.
+    /// How many reached the maximum.
     pub expired: u64,
-    /// How long the longest was.
     pub longest_us: u64,
     /// Whether the device is held now.
     pub is_held: bool,
-    /// How long the program has to be quiet until its hold is released.
+    /// The time without work after which a hold is released.
     pub quiet_us: u64,
-    /// How many looks came late while the program was at work.
+    /// How many ring samples were late while the program was active.
     pub late_looks: u64,
-    /// The longest time between two looks then.
+    /// The longest time between two samples then.
     pub blind_us: u64,
 }
 
-/// In which way queues are stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WayInUse {
-    /// A short name.
+pub struct StopMethodInUse {
     pub name: &'static str,
-    /// What it is, in a sentence without an end.
+    /// A sentence without a full stop.
     pub what: String,
-    /// Why it is not a better one.
     pub why_not_better: Option<String>,
 }
 
-/// What a process cannot have of what others can.
+/// What cannot be controlled of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// What and why, in a sentence.
+pub struct ControlLimit {
     pub sentence: String,
     /// Whether it cannot be stopped at all.
-    pub is_beyond: bool,
+    pub is_uncontrollable: bool,
 }
 
-/// What a device is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceName {
-    /// By the scheduler.
     pub id: DeviceId,
-    /// By its vendor's tools.
+    /// The name in the vendor's tools.
     pub uuid: String,
 }
 
-/// To whoever runs the loop.
+/// A report to the daemon's loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// Something did not work, in a sentence. The loop goes on.
+pub enum ControllerReport {
+    /// A failure, in a sentence. The controller continues.
     Problem(String),
-    /// Problems that begin with these words are no more.
+    /// Problems that begin with these words are over.
     Solved(String),
-    /// A process that nobody adopted began to use a device, the first or another one.
+    /// A process that was not adopted began to use a device, the first or another one.
     Appeared(ProcessKey),
     /// An adopted process ended, or left all of these devices for good.
     Ended(TaskId),
     /// An adopted process has other queues than before.
-    Regrouped {
-        /// Which task.
-        task: TaskId,
-        /// How many appeared.
-        appeared: usize,
-        /// How many vanished.
-        vanished: usize,
-    },
+    QueuesChanged { task: TaskId, appeared: usize, vanished: usize },
 }
 
-/// Names of devices and queues, counted from a number that nobody else counts from.
+/// Ids of devices and queues, counted from a number that no other controller counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
     devices_from: u32,
@@ -299,32 +261,30 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// The numbering of the controller with that index.
     pub const fn of(controller: u16) -> Self {
         // CAST: widens.
         let index = controller as u32;
         Self { devices_from: index << 8, next_queue: ((index as u64) << 40) + 1 }
     }
 
-    /// The same, with queues that are not called like those of an earlier start: whoever remembers
-    /// one of those must not mean another by it.
+    /// The same, with other queue ids than an earlier start: a client that remembers one of those
+    /// must not name another queue with it.
     #[must_use]
     pub const fn since(mut self, start: u64) -> Self {
         self.next_queue += (start & 0xff_ffff) << 16;
         self
     }
 
-    /// The name of this controller's device with that index.
     pub fn device(&self, index: usize) -> DeviceId {
         DeviceId(self.devices_from + u32::try_from(index).unwrap_or(u32::MAX >> 8))
     }
 
-    /// Whether a queue can be one of those counted here, now or before.
+    /// Whether a queue id was counted here, now or in an earlier start.
     pub const fn may_name(&self, queue: QueueId) -> bool {
         queue.0 >> 40 == self.next_queue >> 40
     }
 
-    /// A name that no queue had before.
+    /// An id that no queue had before.
     pub const fn queue(&mut self) -> QueueId {
         let queue = QueueId(self.next_queue);
         self.next_queue += 1;
@@ -332,29 +292,23 @@ impl Numbering {
     }
 }
 
-/// Wakes whoever runs the loop. A clone wakes the same one.
+/// Wakes a thread that polls its descriptor. A clone wakes the same thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
     event: Arc<OwnedFd>,
 }
 
 impl Waker {
-    /// A waker of a loop that waits for its descriptor to be readable.
-    ///
-    /// # Errors
-    /// If there are no more descriptors.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { event: Arc::new(eventfd(0, flags)?) })
     }
 
-    /// Makes the descriptor readable.
     pub fn wake(&self) {
-        // It fails only when it was woken 2^64 - 2 times already, which is awake enough.
+        // It fails only after 2^64 - 2 wakes without a clear.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Takes note that it was woken.
     pub fn clear(&self) {
         let _ = rustix::io::read(&*self.event, &mut [0_u8; 8]);
     }
@@ -366,17 +320,14 @@ impl AsFd for Waker {
     }
 }
 
-/// A completion the scheduler waits for.
+/// A completion that the scheduler waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Awaited {
-    /// That a queue is off.
+pub(crate) enum PendingCompletion {
     Preempt(QueueId),
-    /// That a queue is on.
     Resume(QueueId),
 }
 
-impl Awaited {
-    /// What the scheduler is told.
+impl PendingCompletion {
     pub(crate) fn event(self, result: Result<(), Fault>) -> Event {
         match (self, result) {
             (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },
@@ -387,28 +338,26 @@ impl Awaited {
     }
 }
 
-/// Where the threads of a controller report to it. A report wakes the loop. A clone reports to the
-/// same controller.
+/// Through this the threads of a controller report to it. A report wakes the loop. A clone reports
+/// to the same controller.
 #[derive(Debug)]
 pub(crate) struct Reporter<R> {
     reports: Sender<R>,
     waker: Waker,
 }
 
-/// The controller is gone.
+/// The controller, which receives reports, no longer exists.
 #[derive(Debug)]
-pub(crate) struct Alone;
+pub(crate) struct Disconnected;
 
 impl<R> Reporter<R> {
-    /// A reporter, and where its reports arrive.
     pub(crate) fn new(waker: Waker) -> (Self, Receiver<R>) {
         let (reports, incoming) = channel();
         (Self { reports, waker }, incoming)
     }
 
-    /// Reports something.
-    pub(crate) fn send(&self, report: R) -> Result<(), Alone> {
-        self.reports.send(report).map_err(|_| Alone)?;
+    pub(crate) fn send(&self, report: R) -> Result<(), Disconnected> {
+        self.reports.send(report).map_err(|_| Disconnected)?;
         self.waker.wake();
         Ok(())
     }
@@ -426,7 +375,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     #[test]
-    fn controllers_do_not_share_names() {
+    fn controllers_do_not_share_ids() {
         let (mut first, mut second) = (Numbering::of(0), Numbering::of(1));
         assert_ne!(first.queue(), first.queue());
         assert_ne!(first.queue(), second.queue());

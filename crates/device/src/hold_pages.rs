@@ -1,50 +1,49 @@
-//! Memory that a holder, its keeper and a device share.
+//! Memory that an owner of holds, its keeper and a device share.
 //!
-//! A device that is held waits for a word in memory to reach a number. Whoever can write that word
-//! can end the hold, without any call: so it is in memory that the keeper has too, which ends every
-//! hold when the holder dies or stands still. Each hold has a slot of its own.
-#![expect(unsafe_code, reason = "shared memory is reached by address")]
+//! A device that is held waits until a word in memory reaches a number. Every process that can
+//! write that word can end the hold without a call to the driver. So the word is in memory that the
+//! keeper maps too; the keeper ends every hold when the owner dies or stalls. Each hold has a slot
+//! of its own.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// How many holds there can be at once.
+use crate::mapping::SharedMap;
+
+/// The most holds at once.
 pub const SLOTS: usize = 64;
-/// How many bytes a slot has.
 pub const SLOT_SIZE: usize = 0x1_0000;
 
-/// Where in a slot the device looks for the number.
+/// The offset in a slot of the word that the device waits for.
 pub const WORD: usize = 0x4000;
-/// Where in a slot the device says that it has got there.
+/// The offset of the word that the device writes when it has reached the wait.
 pub const LOADED: usize = 0x4040;
-/// What nobody but the holder and the keeper read: the number that ends the hold.
+/// The offset of the number that ends the hold, for owner and keeper.
 const NUMBER: usize = 0x5000;
-/// Whether it is held.
+/// The offset of the word that is not zero while the device is held.
 const HELD: usize = 0x5004;
-/// When the holder was last seen at it, in nanoseconds of the monotonic clock.
-const BEAT: usize = 0x5008;
+/// The offset of the owner's last heartbeat, in nanoseconds of the monotonic clock.
+const HEARTBEAT: usize = 0x5008;
 
-/// How long a holder may hold without being seen.
+/// How long an owner may hold a device without a heartbeat.
 pub const SILENCE_MAX: Duration = Duration::from_millis(100);
 
 /// All slots.
 #[derive(Debug)]
 pub struct HoldPages {
     file: OwnedFd,
-    base: NonNull<u8>,
+    map: SharedMap,
     taken: Mutex<[bool; SLOTS]>,
 }
 
-/// One slot, which goes back when this is dropped.
+/// One slot, which is free again when this is dropped.
 #[derive(Debug)]
 pub struct HoldSlot {
     pages: Arc<HoldPages>,
@@ -53,47 +52,37 @@ pub struct HoldSlot {
 }
 
 impl HoldPages {
-    /// Fresh memory in which nothing is held.
-    ///
-    /// # Errors
-    /// If the kernel has none.
+    /// New memory without a hold.
     pub fn new() -> io::Result<Arc<Self>> {
         let file = memfd_create("gpreempt-holds", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, (SLOTS * SLOT_SIZE) as u64)?;
         Ok(Arc::new(Self::map(file)?))
     }
 
-    /// Where a keeper finds the memory that its owner passed as the descriptor of errors. It is the
-    /// keeper's own descriptor, so it is there after the owner's death.
+    /// The path at which a keeper finds the memory that its owner passed as standard error. It is
+    /// the keeper's own descriptor, so it outlives the owner.
     pub const INHERITED: &str = "/proc/self/fd/2";
 
-    /// The memory of a holder, for its keeper: [`Self::INHERITED`], or the holder's [`Self::path`].
-    ///
-    /// # Errors
-    /// If it is not such memory, or the holder is gone.
+    /// The memory of an owner, for its keeper: [`Self::INHERITED`], or the owner's [`Self::path`].
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         if file.metadata()?.len() != (SLOTS * SLOT_SIZE) as u64 {
-            return Err(io::Error::other("this is not the memory of a holder"));
+            return Err(io::Error::other("this file is not the hold pages of a gpreempt process"));
         }
         Self::map(file.into())
     }
 
-    /// Where a keeper finds this memory for as long as this process lives.
+    /// The path of this memory, for as long as this process lives.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
     fn map(file: OwnedFd) -> io::Result<Self> {
-        let (length, access) = (SLOTS * SLOT_SIZE, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping at an address the kernel chooses; nothing of ours is there.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, &file, 0) }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, base, taken: Mutex::new([false; SLOTS]) })
+        let map = SharedMap::new(file.as_fd(), SLOTS * SLOT_SIZE)?;
+        Ok(Self { file, map, taken: Mutex::new([false; SLOTS]) })
     }
 
-    /// A slot that nobody has, with nothing in it.
+    /// A free slot, emptied.
     pub fn take(self: &Arc<Self>) -> Option<HoldSlot> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let index = taken.iter().position(|taken| !taken)?;
@@ -103,12 +92,12 @@ impl HoldPages {
         Some(slot)
     }
 
-    /// Gives a slot fresh memory. A device that was not made to forget the old one, because its
-    /// program was not to be reached any more, keeps that, and finds every hold in it ended.
+    /// Gives a slot new memory. A device that still uses the old memory, because its program could
+    /// not be reached any more, keeps that, and finds every hold in it ended.
     fn renew(&self, slot: &HoldSlot) {
         let (from, length) = ((slot.index * SLOT_SIZE) as u64, SLOT_SIZE as u64);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Where that is not possible, it is at least emptied.
+        // If the kernel cannot do that, the loop below at least empties the slot.
         let _ = fallocate(&self.file, flags, from, length);
         for offset in (0..SLOT_SIZE).step_by(4) {
             slot.store(offset, 0);
@@ -122,11 +111,11 @@ impl HoldPages {
         }
     }
 
-    /// Ends the holds of a holder that was not seen for [`SILENCE_MAX`].
+    /// Ends the holds whose last heartbeat is older than [`SILENCE_MAX`].
     pub fn release_silent(&self, now_ns: u64) {
         for index in 0..SLOTS {
             let is_held = self.word(index, HELD).load(Ordering::Acquire) != 0;
-            let beat_ns = self.wide(index, BEAT).load(Ordering::Acquire);
+            let beat_ns = self.double_word(index, HEARTBEAT).load(Ordering::Acquire);
             let silence = Duration::from_nanos(now_ns.saturating_sub(beat_ns));
             if is_held && silence > SILENCE_MAX {
                 self.release(index);
@@ -135,8 +124,8 @@ impl HoldPages {
     }
 
     fn release(&self, index: usize) {
-        // Holder and keeper may both be here. Whoever is late must not undo what the other has
-        // begun since: then the number is another, and that one is ended as well.
+        // Owner and keeper may both be here. The later one must not leave a hold that the other has
+        // begun since: then the number has changed, and that hold is ended as well.
         loop {
             let number = self.word(index, NUMBER).load(Ordering::SeqCst);
             self.word(index, WORD).store(number, Ordering::SeqCst);
@@ -148,32 +137,24 @@ impl HoldPages {
     }
 
     fn word(&self, slot: usize, offset: usize) -> &AtomicU32 {
-        assert!(slot < SLOTS && offset <= SLOT_SIZE - 4 && offset.is_multiple_of(4));
-        // SAFETY: the offset is inside the mapping, which lives as long as `self`.
-        let address = unsafe { self.base.byte_add(slot * SLOT_SIZE + offset) };
-        // SAFETY: the address is aligned and mapped for as long as `self` is borrowed; everybody
-        // who shares the memory uses whole words.
-        unsafe { address.cast::<AtomicU32>().as_ref() }
+        assert!(slot < SLOTS && offset <= SLOT_SIZE - 4);
+        self.map.word(slot * SLOT_SIZE + offset)
     }
 
-    fn wide(&self, slot: usize, offset: usize) -> &AtomicU64 {
-        assert!(slot < SLOTS && offset <= SLOT_SIZE - 8 && offset.is_multiple_of(8));
-        // SAFETY: the offset is inside the mapping, which lives as long as `self`.
-        let address = unsafe { self.base.byte_add(slot * SLOT_SIZE + offset) };
-        // SAFETY: as in `word`.
-        unsafe { address.cast::<AtomicU64>().as_ref() }
+    fn double_word(&self, slot: usize, offset: usize) -> &AtomicU64 {
+        assert!(slot < SLOTS && offset <= SLOT_SIZE - 8);
+        self.map.double_word(slot * SLOT_SIZE + offset)
     }
 }
 
 impl HoldSlot {
-    /// Its number.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Where it is in this process.
+    /// Its address in this process.
     pub fn address(&self) -> u64 {
-        (self.pages.base.as_ptr().addr() + self.index * SLOT_SIZE) as u64
+        (self.pages.map.address() + self.index * SLOT_SIZE) as u64
     }
 
     /// Writes a word for the device.
@@ -182,8 +163,8 @@ impl HoldSlot {
     }
 
     /// Writes a double word for the device.
-    pub fn store_wide(&self, offset: usize, value: u64) {
-        self.pages.wide(self.index, offset).store(value, Ordering::Release);
+    pub fn store_double(&self, offset: usize, value: u64) {
+        self.pages.double_word(self.index, offset).store(value, Ordering::Release);
     }
 
     /// Reads a word that the device may write.
@@ -191,17 +172,17 @@ impl HoldSlot {
         self.pages.word(self.index, offset).load(Ordering::Acquire)
     }
 
-    /// Says that the device is about to be held until its word reaches a number. From here on the
-    /// keeper can end it, whatever becomes of us.
+    /// Records that the device is about to be held until its word reaches a number. From here on
+    /// the keeper can end the hold, even if this process dies.
     pub fn begin(&self, number: u32, now_ns: u64) {
         self.pages.word(self.index, NUMBER).store(number, Ordering::SeqCst);
         self.beat(now_ns);
         self.pages.word(self.index, HELD).swap(1, Ordering::SeqCst);
     }
 
-    /// Says that the holder is there.
+    /// Records that the owner still watches the hold.
     pub fn beat(&self, now_ns: u64) {
-        self.store_wide(BEAT, now_ns);
+        self.store_double(HEARTBEAT, now_ns);
     }
 
     /// Ends the hold.
@@ -209,12 +190,12 @@ impl HoldSlot {
         self.pages.release(self.index);
     }
 
-    /// Ends the hold and leaves the slot alone for good: a device may still look at it.
+    /// Ends the hold and never frees the slot: a device may still use its memory.
     pub fn abandon(mut self) {
         self.is_abandoned = true;
     }
 
-    /// Whether the hold was not ended yet, by us or by the keeper.
+    /// Whether neither the owner nor the keeper has ended the hold.
     pub fn is_held(&self) -> bool {
         self.load(HELD) != 0
     }
@@ -237,18 +218,6 @@ impl AsFd for HoldPages {
     }
 }
 
-impl Drop for HoldPages {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `map` made, and nothing refers to it any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), SLOTS * SLOT_SIZE) };
-    }
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread, and is used by atomic words alone.
-unsafe impl Send for HoldPages {}
-// SAFETY: as above.
-unsafe impl Sync for HoldPages {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +231,7 @@ mod tests {
         assert!(slots[1].is_held() && !slots[0].is_held());
         assert_eq!(slots[1].load(WORD), 0);
         keeper.release_silent(1_000 + 100_000_000);
-        assert!(slots[1].is_held(), "it was seen not long ago");
+        assert!(slots[1].is_held(), "its heartbeat is recent enough");
         keeper.release_silent(1_001 + 100_000_000);
         assert_eq!((slots[1].load(WORD), slots[1].is_held()), (7, false));
         slots[0].begin(3, 0);
@@ -271,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_go_round_and_are_empty() {
+    fn a_dropped_slot_is_taken_again_and_is_empty() {
         let pages = HoldPages::new().unwrap();
         let mut slots: Vec<HoldSlot> = std::iter::from_fn(|| pages.take()).collect();
         assert_eq!(slots.len(), SLOTS);
@@ -283,7 +252,7 @@ mod tests {
         assert_eq!((again.index(), again.load(0)), (5, 0));
         assert!(pages.take().is_none());
         again.abandon();
-        assert!(pages.take().is_none(), "a device may still look at it");
+        assert!(pages.take().is_none(), "a device may still use it");
     }
 
     #[test]

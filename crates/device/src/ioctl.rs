@@ -1,4 +1,4 @@
-//! The one door to the drivers.
+//! The ioctls of all drivers: the only place that passes memory to one.
 #![expect(unsafe_code, reason = "an ioctl reads and writes memory as its number says")]
 
 use std::ffi::c_void;
@@ -34,14 +34,12 @@ unsafe impl<T: ?Sized> Ioctl for Exchange<'_, T> {
     }
 }
 
-/// Hands a block to a driver and takes it back.
+/// Passes a block to a driver, which reads and writes it. Whether the driver did what it was asked
+/// is in the block.
 ///
 /// # Safety
 /// `T` is the block the driver reads and writes for `opcode`, and every address in it is that of
 /// memory which the driver may read and write as far as the block says.
-///
-/// # Errors
-/// If the kernel refuses. Whether the driver did what it was asked is in the block.
 pub(crate) unsafe fn exchange<T: FromBytes + IntoBytes>(
     fd: impl AsFd,
     opcode: Opcode,
@@ -51,13 +49,10 @@ pub(crate) unsafe fn exchange<T: FromBytes + IntoBytes>(
     unsafe { ioctl(fd, Exchange { opcode, block }) }
 }
 
-/// The same for a block whose length is known only when the program runs.
+/// The same for a block whose length is known only at run time.
 ///
 /// # Safety
 /// `block` is as long as `opcode` says, and its addresses are as above.
-///
-/// # Errors
-/// If the kernel refuses.
 pub(crate) unsafe fn exchange_bytes(
     fd: impl AsFd,
     opcode: Opcode,
@@ -73,7 +68,7 @@ mod tests {
     use rustix::ioctl::opcode;
 
     #[test]
-    fn a_file_that_knows_no_ioctls_says_so() {
+    fn a_file_without_ioctls_refuses_them() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let mut block = [0u64; 4];
         // SAFETY: /dev/null has no ioctls and touches nothing.

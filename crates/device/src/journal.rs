@@ -1,11 +1,9 @@
-//! What we changed in other processes, written down before we change it.
+//! The journal: which changes gpreempt has made in other processes, recorded before it makes them.
 //!
-//! Everything one program changes is in one folder, its *session*: a lock that its keeper holds,
-//! and one file for each process that was touched. A session whose lock nobody holds belongs to
-//! nobody any more; whoever finds it undoes it. Files are replaced as a whole, so a reader sees the
-//! old list or the new one, never half of one.
-
-mod entry;
+//! All changes of one gpreempt process (the owner) are in one folder, its *owner journal*: a lock
+//! that its keeper holds, and one file for each process that was changed. An owner journal whose
+//! lock is free has no keeper; the next gpreempt program reverts its changes. Files are replaced as
+//! a whole, so a reader sees the old record or the new one, never a part of one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,38 +12,49 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
+pub use crate::change::GpuChange;
 use crate::process::{ProcessInfo, ProcessKey};
-pub use entry::{Act, Entry};
 
-/// Where sessions are, for this user.
+/// All changes in one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    pub process: ProcessKey,
+    /// In the order in which they were made.
+    #[serde(rename = "acts")]
+    pub changes: Vec<GpuChange>,
+    /// When they are reverted in any case, on the monotonic clock.
+    pub until_ns: Option<u64>,
+}
+
+/// The folder of all owner journals of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journal {
     root: PathBuf,
 }
 
-/// One program's changes.
+/// The changes of one owner.
 #[derive(Debug)]
-pub struct Session {
+pub struct OwnerJournal {
     folder: PathBuf,
 }
 
-/// A session whose lock is held.
+/// An owner journal whose lock this process holds.
 #[derive(Debug)]
-pub struct HeldSession {
-    session: Session,
+pub struct LockedJournal {
+    journal: OwnerJournal,
     lock: File,
 }
 
-/// Which of the texts that were written about a process one is.
+/// Identifies one of the records that were written about a process, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revision {
     inode: u64,
-    /// Inodes are given again.
+    /// Seconds and nanoseconds: inodes are reused.
     written: (i64, i64),
 }
 
-/// Why something could not be written down.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}{}", path.display(), advice(source))]
 pub struct WriteError {
@@ -59,7 +68,7 @@ impl From<WriteError> for io::Error {
     }
 }
 
-/// What to do about it, where that is known.
+/// What the user can do about it, where that is known.
 fn advice(error: &io::Error) -> &'static str {
     let is_any = |kinds: &[io::ErrorKind]| kinds.contains(&error.kind());
     if is_any(&[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
@@ -71,21 +80,17 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// How much is written to see whether something can be: more than most entries have.
+/// How much is written to test whether a record could be: more than most records have.
 const PROBE_BYTES: usize = 1024;
 
-/// How a text is called while somebody looks whether it may go.
+/// The extension of a record while a process checks whether it may remove it.
 const TAKEN: &str = "undone";
 
-/// Where root's journal is.
 const SYSTEM_ROOT: &str = "/run/gpreempt";
 
 impl Journal {
     /// `/run/gpreempt` for root, `$XDG_RUNTIME_DIR/gpreempt` for others, unless `$GPREEMPT_STATE`
     /// names another place.
-    ///
-    /// # Errors
-    /// If there is no such place.
     pub fn open() -> io::Result<Self> {
         let root = if let Some(place) = std::env::var_os("GPREEMPT_STATE") {
             PathBuf::from(place)
@@ -93,35 +98,30 @@ impl Journal {
             PathBuf::from(SYSTEM_ROOT)
         } else {
             let place = std::env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| {
-                io::Error::other("XDG_RUNTIME_DIR is not set; log in properly or become root")
+                io::Error::other("XDG_RUNTIME_DIR is not set; log in with a session or become root")
             })?;
             PathBuf::from(place).join("gpreempt")
         };
         Self::at(root)
     }
 
-    /// A journal anywhere, for tests.
-    ///
-    /// # Errors
-    /// If the folder cannot be made, or others could write into it: what is in it is believed.
+    /// A journal in that folder, which no other user may write: its contents are trusted.
     pub fn at(root: PathBuf) -> io::Result<Self> {
-        // Others may pass, because the daemon's socket is beside the sessions; those are closed.
+        // Others may enter, because the daemon's socket is beside the owner journals, which they
+        // may not read.
         DirBuilder::new().recursive(true).mode(0o755).create(&root)?;
         let metadata = fs::metadata(&root)?;
         if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
             return Err(io::Error::other(format!(
-                "{} belongs to somebody else or can be written by others; remove it",
+                "{} belongs to another user or can be written by others; remove it",
                 root.display()
             )));
         }
         Ok(Self { root })
     }
 
-    /// Held by whoever looks whether anybody has changed a process and then changes it: two who
-    /// do that at once would each find nothing.
-    ///
-    /// # Errors
-    /// If the lock cannot be made.
+    /// The lock of a process that checks whether another one has changed a process, and then
+    /// changes it: two that do so at once would each find nothing.
     pub fn lock(&self) -> io::Result<File> {
         let path = self.root.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
@@ -129,13 +129,12 @@ impl Journal {
         Ok(lock)
     }
 
-    /// Where it is.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// This journal and, for root, those of other users: what they did counts too.
-    pub fn with_others(&self) -> Vec<Self> {
+    /// This journal and, for root, those of other users, whose changes count too.
+    pub fn with_other_users(&self) -> Vec<Self> {
         let mut journals = vec![self.clone()];
         if self.root == Path::new(SYSTEM_ROOT) {
             let users = fs::read_dir("/run/user").into_iter().flatten().filter_map(Result::ok);
@@ -145,42 +144,29 @@ impl Journal {
         journals
     }
 
-    /// Begins a session. Its keeper has to lock it before anything is changed.
-    ///
-    /// # Errors
-    /// If its folder cannot be made.
-    pub fn begin(&self) -> io::Result<Session> {
+    /// Begins the journal of this process. Its keeper has to lock it before the first change.
+    pub fn begin(&self) -> io::Result<OwnerJournal> {
         let own = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
         for number in 0..1000 {
             let ProcessKey { pid, start_ticks } = own;
             let folder = self.root.join(format!("session-{pid}-{number}-{start_ticks}"));
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => {
-                    // Made now: a keeper must be able to take it when the disk is full.
+                    // Made now: a keeper must be able to lock it when the disk is full.
                     lock_file(&folder).inspect_err(|_| {
                         let _ = fs::remove_dir(&folder);
                     })?;
-                    return Ok(Session { folder });
+                    return Ok(OwnerJournal { folder });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other("too many sessions of one process"))
+        Err(io::Error::other("this process has begun too many journals"))
     }
 
-    /// Whether any session has changed something in that process.
-    pub fn touches(&self, process: ProcessKey) -> bool {
-        let sessions = self.sessions().unwrap_or_default();
-        let mut entries = sessions.iter().flat_map(|s| s.entries().unwrap_or_default());
-        entries.any(|entry| entry.process == process)
-    }
-
-    /// Every session there is, whoever it belongs to. What else is in the folder is none.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn sessions(&self) -> io::Result<Vec<Session>> {
+    /// Every owner journal, also those of living owners. Other folders are ignored.
+    pub fn sessions(&self) -> io::Result<Vec<OwnerJournal>> {
         let is_session = |entry: &fs::DirEntry| {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             is_folder && entry.file_name().to_str().is_some_and(is_session_name)
@@ -191,69 +177,58 @@ impl Journal {
             .map(|entry| entry.path())
             .collect();
         folders.sort();
-        Ok(folders.into_iter().map(|folder| Session { folder }).collect())
+        Ok(folders.into_iter().map(|folder| OwnerJournal { folder }).collect())
     }
 }
 
-impl Session {
-    /// The session in that folder.
+impl OwnerJournal {
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether the process that began it lives. Its pid and its start time are part of the name,
-    /// because the pid may be another process's by now. Earlier builds left the start time out.
-    /// None if the name has no pid.
+    /// Whether the owner lives. Its pid and its start time are part of the folder's name, because
+    /// the pid may have been reused. Earlier builds left the start time out. None if the name has
+    /// no pid.
     pub fn has_living_owner(&self) -> Option<bool> {
         let name = self.folder.file_name()?.to_str()?;
         let mut numbers = name.strip_prefix("session-")?.split('-');
         let pid = numbers.next()?.parse().ok()?;
         let start_ticks: Option<u64> = numbers.nth(1).and_then(|text| text.parse().ok());
-        let is_it = |info: ProcessInfo| {
+        let is_owner = |info: ProcessInfo| {
             !info.zombie && start_ticks.is_none_or(|ticks| info.key.start_ticks == ticks)
         };
-        Some(ProcessInfo::read(pid).is_ok_and(is_it))
+        Some(ProcessInfo::read(pid).is_ok_and(is_owner))
     }
 
-    /// The keeper that signed the lock last, if one did.
+    /// The keeper that wrote itself into the lock last.
     pub fn keeper(&self) -> Option<ProcessKey> {
         let text = fs::read_to_string(self.folder.join("lock")).ok()?;
         let (pid, start_ticks) = text.trim().split_once(' ')?;
         Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
     }
 
-    /// Takes the lock, unless somebody has it.
-    ///
-    /// # Errors
-    /// If the lock cannot be made.
-    pub fn hold(self) -> io::Result<Option<HeldSession>> {
+    /// Takes the lock, unless another process holds it.
+    pub fn hold(self) -> io::Result<Option<LockedJournal>> {
         let lock = lock_file(&self.folder)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(HeldSession { session: self, lock })),
+            Ok(()) => Ok(Some(LockedJournal { journal: self, lock })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes down what is about to be true of a process, instead of what was written before.
-    ///
-    /// # Errors
-    /// If it cannot be written; then the old text stands.
-    pub fn write(&self, entry: &Entry) -> Result<(), WriteError> {
-        let path = self.path_of(entry.process);
-        self.replace(&path, entry).map_err(|source| WriteError { path, source })
+    /// Replaces the record of a process. On an error the old record stays.
+    pub fn write(&self, record: &ProcessRecord) -> Result<(), WriteError> {
+        let path = self.path_of(record.process);
+        self.replace(&path, record).map_err(|source| WriteError { path, source })
     }
 
-    /// Whether something could be written down now: for a request that is refused rather than
-    /// carried out in part.
-    ///
-    /// # Errors
-    /// If it could not.
+    /// Fails if a record could not be written now: such a request is refused rather than carried
+    /// out in part.
     pub fn probe(&self) -> Result<(), WriteError> {
         let path = self.folder.join("probe.new");
         let written = fs::write(&path, [b' '; PROBE_BYTES]);
@@ -261,29 +236,26 @@ impl Session {
         written.map_err(|source| WriteError { path, source })
     }
 
-    fn replace(&self, path: &Path, entry: &Entry) -> io::Result<()> {
+    fn replace(&self, path: &Path, record: &ProcessRecord) -> io::Result<()> {
         let fresh = path.with_extension("new");
         let create = || OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh);
         let mut file = match create() {
-            // Left by somebody who died while writing; it never counted.
+            // Left by a process that died while it wrote; it was never a record.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(&fresh)?;
                 create()?
             }
             created => created?,
         };
-        // In one piece: a device waits to be told until this is written.
-        let written = file.write_all(&serde_json::to_vec(entry)?);
+        // In one write: the change waits for this.
+        let written = file.write_all(&serde_json::to_vec(record)?);
         written.and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
-            // Half a text takes room, of which there may be none.
+            // An incomplete file would occupy space, of which there may be none.
             let _ = fs::remove_file(&fresh);
         })
     }
 
-    /// Forgets a process: nothing of ours is left in it.
-    ///
-    /// # Errors
-    /// If the file cannot be removed.
+    /// Removes the record of a process, in which no change is left.
     pub fn forget(&self, process: ProcessKey) -> io::Result<()> {
         let path = self.path_of(process);
         for file in [path.with_extension(TAKEN), path] {
@@ -295,23 +267,20 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets a process if that text about it still stands: whoever was thought dead may have
-    /// written another.
-    ///
-    /// # Errors
-    /// If the file cannot be removed.
+    /// Removes the record of a process if it is still that revision: an owner that was taken for
+    /// dead may have written another.
     pub fn forget_revision(&self, process: ProcessKey, revision: Revision) -> io::Result<()> {
         let path = self.path_of(process);
-        // Taken first, so that nobody replaces it between looking at it and removing it.
+        // Renamed first, so that no process replaces it between the check and the removal.
         let taken = path.with_extension(TAKEN);
         match fs::rename(&path, &taken) {
-            // Somebody may have died who had taken it.
+            // Another process may have died after it renamed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound && taken.exists() => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed?,
         }
         if fs::metadata(&taken).map(|taken| Revision::of(&taken)).ok() != Some(revision) {
-            // A newer text still would be the one that counts, and then this one is outdated.
+            // It was a newer revision. If there is an even newer record, this one is outdated.
             let put_back = renameat_with(CWD, &taken, CWD, &path, RenameFlags::NOREPLACE);
             if put_back != Err(Errno::EXIST) {
                 return Ok(put_back?);
@@ -320,38 +289,24 @@ impl Session {
         fs::remove_file(taken)
     }
 
-    /// Everything written down that can be read. What cannot is not gone: a session in which
-    /// something is left does not end.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        Ok(self.revisions()?.into_iter().map(|(entry, _)| entry).collect())
+    /// All records that can be read. Others stay: a journal with a file left is not removed.
+    pub fn entries(&self) -> io::Result<Vec<ProcessRecord>> {
+        Ok(self.revisions()?.into_iter().map(|(record, _)| record).collect())
     }
 
-    /// The same, and which text each is.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
-    pub fn revisions(&self) -> io::Result<Vec<(Entry, Revision)>> {
-        let mut entries: Vec<(Entry, Revision)> =
-            self.files()?.iter().filter_map(|path| read_entry(path).ok()).collect();
-        entries.sort_by_key(|(entry, _)| entry.process);
-        Ok(entries)
+    /// The same, with their revisions.
+    pub fn revisions(&self) -> io::Result<Vec<(ProcessRecord, Revision)>> {
+        let mut records: Vec<(ProcessRecord, Revision)> =
+            self.files()?.iter().filter_map(|path| read_record(path).ok()).collect();
+        records.sort_by_key(|(record, _)| record.process);
+        Ok(records)
     }
 
-    /// How many processes something is written down of, whether it can be read or not.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
+    /// The number of records, readable or not.
     pub fn len(&self) -> io::Result<usize> {
         Ok(self.files()?.len())
     }
 
-    /// Whether nothing is written down.
-    ///
-    /// # Errors
-    /// If the folder cannot be read.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -361,7 +316,7 @@ impl Session {
         for file in fs::read_dir(&self.folder)? {
             let path = file?.path();
             let is = |wanted: &str| path.extension().is_some_and(|extension| extension == wanted);
-            // Whoever took a text may have died before it was gone or put back.
+            // The process that renamed a record may have died before it removed or restored it.
             if is("json") || is(TAKEN) && !path.with_extension("json").exists() {
                 files.push(path);
             }
@@ -374,16 +329,12 @@ impl Session {
     }
 }
 
-impl HeldSession {
-    /// The session.
-    pub fn session(&self) -> &Session {
-        &self.session
+impl LockedJournal {
+    pub fn journal(&self) -> &OwnerJournal {
+        &self.journal
     }
 
-    /// Writes into the lock which process holds it.
-    ///
-    /// # Errors
-    /// If it cannot be written. Then only [`Session::keeper`] does not know.
+    /// Writes the pid and start time of this process into the lock, for [`OwnerJournal::keeper`].
     pub fn sign(&self) -> io::Result<()> {
         let key = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
         let mut lock = &self.lock;
@@ -391,39 +342,37 @@ impl HeldSession {
         lock.write_all(format!("{} {}\n", key.pid, key.start_ticks).as_bytes())
     }
 
-    /// Ends a session in which nothing is left to undo.
-    ///
-    /// # Errors
-    /// If its folder cannot be removed, for example because something is left.
+    /// Removes a journal without records.
     pub fn end(self) -> io::Result<()> {
-        if !self.session.is_empty()? {
-            return Err(io::Error::other("something of this session is not undone"));
+        if !self.journal.is_empty()? {
+            return Err(io::Error::other(
+                "the journal still has records of changes that were not reverted",
+            ));
         }
-        for file in fs::read_dir(&self.session.folder)?.filter_map(Result::ok) {
+        for file in fs::read_dir(&self.journal.folder)?.filter_map(Result::ok) {
             let name = file.file_name();
-            let is_ours = name == "lock" || name == "control" || file.path().extension().is_some();
-            if is_ours {
+            let is_known = name == "lock" || name == "control" || file.path().extension().is_some();
+            if is_known {
                 let _ = fs::remove_file(file.path());
             }
         }
-        // Whatever else is in it was not made by us, and then it stays.
-        fs::remove_dir(&self.session.folder)
+        // Other files were not made by gpreempt, and then the folder stays.
+        fs::remove_dir(&self.journal.folder)
     }
 }
 
-/// The lock of the session in a folder.
 fn lock_file(folder: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))
 }
 
-/// No entry is longer.
-const ENTRY_MAX: u64 = 1 << 20;
+/// Longer than any record.
+const RECORD_MAX: u64 = 1 << 20;
 
-fn read_entry(path: &Path) -> io::Result<(Entry, Revision)> {
+fn read_record(path: &Path) -> io::Result<(ProcessRecord, Revision)> {
     let mut text = Vec::new();
     let file = File::open(path)?;
     let revision = Revision::of(&file.metadata()?);
-    file.take(ENTRY_MAX).read_to_end(&mut text)?;
+    file.take(RECORD_MAX).read_to_end(&mut text)?;
     Ok((serde_json::from_slice(&text)?, revision))
 }
 
@@ -434,7 +383,7 @@ impl Revision {
     }
 }
 
-/// Whether a folder is called like a session: `session-PID-NUMBER`.
+/// Whether a folder is named like an owner journal: `session-PID-NUMBER[-START]`.
 fn is_session_name(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let numbers = name.strip_prefix("session-").map(|numbers| numbers.split('-'));
@@ -444,4 +393,115 @@ fn is_session_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::nvidia::change::NvidiaChange;
+    use gpreempt_stage::WorkFolder;
+
+    /// A journal in a folder that is removed with the second value.
+    fn journal(name: &str) -> (Journal, WorkFolder) {
+        let folder = WorkFolder::new(name).unwrap();
+        (Journal::at(folder.path("journal")).unwrap(), folder)
+    }
+
+    fn record(pid: u32) -> ProcessRecord {
+        let (client, group) = (0xc1d0_0001, 0x5c00_0010);
+        let change = NvidiaChange::Slice { client, group, original_us: 2048, set_us: 1 };
+        ProcessRecord {
+            process: ProcessKey { pid, start_ticks: 7 },
+            changes: vec![change.into()],
+            until_ns: None,
+        }
+    }
+
+    #[test]
+    fn a_record_can_be_read_until_it_is_removed() {
+        let (journal, _folder) = journal("write");
+        let session = journal.begin().unwrap();
+        for pid in [12, 11] {
+            session.write(&record(pid)).unwrap();
+        }
+        assert_eq!(session.entries().unwrap(), [record(11), record(12)]);
+        fs::write(session.folder().join("9-9.json"), "{ half").unwrap();
+        assert_eq!((session.entries().unwrap().len(), session.len().unwrap()), (2, 3));
+        session.forget(record(11).process).unwrap();
+        session.forget(record(11).process).unwrap();
+        assert_eq!(session.entries().unwrap(), [record(12)]);
+    }
+
+    #[test]
+    fn an_unreadable_record_is_not_removed() {
+        let (journal, _folder) = journal("unreadable");
+        let session = journal.begin().unwrap();
+        let odd = session.folder().join("9-9.json");
+        fs::write(&odd, r#"{"process":{"pid":9,"start_ticks":9},"changes":[{"kind":"new"}]}"#)
+            .unwrap();
+        assert_eq!(session.entries().unwrap(), []);
+        let folder = session.folder().to_owned();
+        assert!(session.hold().unwrap().unwrap().end().is_err());
+        assert!(odd.exists() && folder.exists());
+    }
+
+    #[test]
+    fn other_folders_are_no_owner_journals() {
+        let (journal, _folder) = journal("strangers");
+        for folder in ["photos", "session-1", "session-x-0", "session-1-0/deep"] {
+            fs::create_dir_all(journal.root.join(folder)).unwrap();
+        }
+        std::os::unix::fs::symlink("/tmp", journal.root.join("session-2-0")).unwrap();
+        let names: Vec<PathBuf> =
+            journal.sessions().unwrap().into_iter().map(|session| session.folder).collect();
+        assert_eq!(names, [journal.root.join("session-1-0")]);
+        let locked = OwnerJournal::at(names[0].clone()).hold().unwrap().unwrap();
+        assert!(locked.end().is_err(), "another folder is in it");
+        assert!(names[0].join("deep").exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let (journal, _folder) = journal("open");
+        fs::set_permissions(&journal.root, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Journal::at(journal.root.clone()).is_err());
+    }
+
+    #[test]
+    fn an_owner_journal_has_one_lock_holder_and_is_removed_without_records() {
+        let (journal, _folder) = journal("hold");
+        let folder = journal.begin().unwrap().folder;
+        let session = || OwnerJournal::at(folder.clone());
+        let locked = session().hold().unwrap().unwrap();
+        assert!(session().hold().unwrap().is_none());
+        locked.journal().write(&record(5)).unwrap();
+        assert!(locked.end().is_err());
+        let locked = session().hold().unwrap().unwrap();
+        locked.journal().forget(record(5).process).unwrap();
+        locked.end().unwrap();
+        assert!(journal.sessions().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_newer_revision_is_not_removed_for_an_older_one() {
+        let (journal, _folder) = journal("revisions");
+        let session = journal.begin().unwrap();
+        session.write(&record(11)).unwrap();
+        let [(_, first)] = session.revisions().unwrap()[..] else { panic!("there is one") };
+        // The same contents, but another revision.
+        session.write(&record(11)).unwrap();
+        session.forget_revision(record(11).process, first).unwrap();
+        assert_eq!(session.entries().unwrap(), [record(11)]);
+        let [(_, second)] = session.revisions().unwrap()[..] else { panic!("there is one") };
+        assert_ne!(first, second);
+        // A process was killed after it renamed the record.
+        let path = session.path_of(record(11).process);
+        fs::rename(&path, path.with_extension(TAKEN)).unwrap();
+        assert_eq!((session.entries().unwrap(), session.len().unwrap()), (vec![record(11)], 1));
+        session.forget_revision(record(11).process, first).unwrap();
+        assert!(path.exists(), "restored");
+        fs::rename(&path, path.with_extension(TAKEN)).unwrap();
+        session.forget_revision(record(11).process, second).unwrap();
+        session.forget_revision(record(11).process, second).unwrap();
+        assert!(session.is_empty().unwrap());
+        session.hold().unwrap().unwrap().end().unwrap();
+    }
+}

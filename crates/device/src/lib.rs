@@ -1,12 +1,12 @@
-//! Real devices, and the emulated one where there are none.
+//! Controls the GPUs: NVIDIA, AMD, and the emulated one.
 //!
-//! The only crate that opens `/dev/nvidia*` and `/dev/kfd`. It finds processes that use a
-//! GPU, reads what they do, and carries out what the scheduler decides. It does not decide anything
-//! itself, except to undo: whatever is changed in somebody else's process is written down before
-//! ([`journal`]) and undone when its time is up or whoever asked for it is gone ([`keeper`]).
+//! The only crate that opens `/dev/nvidia*` and `/dev/kfd`. It finds processes that use a GPU,
+//! reads their queues, and carries out what the scheduler decides. It decides nothing itself,
+//! except to undo: it records every change in another process before it makes it ([`journal`]), and
+//! reverts it when its lease expires or its owner dies ([`keeper`]).
 
-pub mod act;
 pub mod amd;
+pub mod change;
 pub mod controller;
 pub mod emulated;
 pub mod hardware;
@@ -14,8 +14,9 @@ pub mod hold_pages;
 mod ioctl;
 pub mod journal;
 pub mod keeper;
-pub mod ledger;
+pub mod mapping;
 pub mod nvidia;
 pub mod process;
 pub mod registry;
-pub mod urgency;
+pub mod undo_log;
+mod worker_thread;

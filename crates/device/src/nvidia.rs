@@ -1,19 +1,17 @@
-//! NVIDIA, on an unpatched driver.
+//! NVIDIA GPUs, on an unpatched driver.
 
 pub mod abi;
-pub mod act;
 pub mod backend;
-pub mod discover;
+pub mod change;
 pub mod driver;
-pub mod gate;
 pub mod gpu;
 pub mod hold;
-mod map;
+pub mod import_client;
 pub mod node;
-pub mod own;
+pub mod process_discovery;
+pub mod process_watcher;
 pub mod ring;
 pub mod rm;
-pub mod scout;
-pub mod surroundings;
-pub mod survey;
+pub mod rm_objects;
+pub mod sharing_constraints;
 pub mod uvm;

@@ -1,80 +1,65 @@
-//! Processes as /proc shows them.
+//! Processes as /proc shows them, and pidfds of them.
 //!
-//! A pid alone names nobody: it is given to somebody else as soon as its owner is gone. A pid with
-//! its start time does.
+//! A pid alone does not identify a process: the kernel reuses it after the process has ended. A pid
+//! with its start time does.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, getpriority_process, pidfd_getfd, pidfd_open,
+    setpriority_process,
+};
 use serde::{Deserialize, Serialize};
 
-/// One process, now and for ever.
+/// One process: no other process ever has the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessKey {
-    /// Its number, while it lives.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Clock ticks since boot.
     pub start_ticks: u64,
 }
 
-/// What is worth knowing of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Who it is.
     pub key: ProcessKey,
     /// Its name, as the kernel keeps it.
     pub name: String,
-    /// Whether it has ended and only waits for its parent to notice.
     pub zombie: bool,
-    /// Whose it is.
     pub uid: u32,
-    /// The process it was made by.
     pub parent: u32,
     /// The container it runs in, if its control group names one.
     pub container: Option<String>,
 }
 
-/// Why a process cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// There is none.
     #[error("there is no process {0}; it may have ended")]
     Gone(u32),
-    /// There was one, and its number belongs to another now.
-    #[error("process {0} is not the one it was; its number was given to another")]
+    #[error("pid {0} was reused by another process; the original process has ended")]
     Replaced(u32),
-    /// The kernel does not show it.
-    #[error("process {0} cannot be looked at: {1}")]
+    #[error("process {0} cannot be inspected: {1}")]
     Hidden(u32, io::Error),
 }
 
 impl ProcessInfo {
-    /// Looks at a process.
-    ///
-    /// # Errors
-    /// If there is none, or it is hidden.
     pub fn read(pid: u32) -> Result<Self, ProcessError> {
         let folder = folder(pid);
         let read = |name: &str| {
-            fs::read(folder.join(name)).map_err(|error| {
-                let gone = Errno::SRCH.raw_os_error();
-                if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(gone) {
-                    ProcessError::Gone(pid)
-                } else {
-                    ProcessError::Hidden(pid, error)
-                }
+            fs::read(folder.join(name)).map_err(|error| match is_gone(&error) {
+                true => ProcessError::Gone(pid),
+                false => ProcessError::Hidden(pid, error),
             })
         };
         let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
         let (name, state, start_ticks) = parse_stat(&stat).ok_or_else(|| {
-            ProcessError::Hidden(pid, io::Error::other("its stat file makes no sense"))
+            ProcessError::Hidden(pid, io::Error::other("its stat file is malformed"))
         })?;
         let status = String::from_utf8_lossy(&read("status")?).into_owned();
         let cgroup = read("cgroup").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -90,10 +75,7 @@ impl ProcessInfo {
 }
 
 impl ProcessKey {
-    /// Looks whether this very process still lives.
-    ///
-    /// # Errors
-    /// If it does not.
+    /// Fails unless this very process still lives.
     pub fn check(self) -> Result<(), ProcessError> {
         let info = ProcessInfo::read(self.pid)?;
         if info.key != self {
@@ -112,34 +94,65 @@ impl ProcessKey {
     }
 }
 
-/// A process whose number something is done to. If it lives afterwards, the number was its own all
-/// the time; if not, it may have been another's.
+/// A pidfd. It does not keep the process from ending, but while it is open its pid cannot be taken
+/// for another process: if the process lives after an operation on its pid, the operation was on
+/// it.
 #[derive(Debug)]
-pub struct Held(OwnedFd);
+pub struct ProcessHandle(OwnedFd);
 
-impl Held {
-    /// Takes hold of a process. That does not keep it from ending.
-    ///
-    /// # Errors
-    /// If it does not live any more, or the kernel does not show it.
+impl ProcessHandle {
+    /// The process that has this pid now. Check its key afterwards.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// The process of that key, if it lives.
     pub fn of(key: ProcessKey) -> Result<Self, ProcessError> {
-        let pid = i32::try_from(key.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(ProcessError::Gone(key.pid))?;
-        let held = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
-            Errno::SRCH => ProcessError::Gone(key.pid),
-            errno => ProcessError::Hidden(key.pid, errno.into()),
+        let handle = Self::open(key.pid).map_err(|error| match is_gone(&error) {
+            true => ProcessError::Gone(key.pid),
+            false => ProcessError::Hidden(key.pid, error),
         })?;
-        // Looked at after that: what was opened is the one that is looked at, or it has ended.
+        // Checked after the pidfd is open: the pidfd is of the checked process, or that has ended.
         key.check()?;
-        Ok(Self(held))
+        Ok(handle)
     }
 
-    /// Whether it has not ended.
     pub fn lives(&self) -> bool {
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
+        self.poll() == Some(0)
     }
+
+    pub fn has_ended(&self) -> bool {
+        self.poll().is_some_and(|ready| ready > 0)
+    }
+
+    fn poll(&self) -> Option<usize> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).ok()
+    }
+
+    /// A second descriptor of one of its open files; ptrace's rules apply. While it is open, the
+    /// objects of the process on the device stay even if the process ends: close it soon.
+    pub fn borrow_fd(&self, fd: i32) -> io::Result<OwnedFd> {
+        if fd < 0 {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        Ok(pidfd_getfd(&self.0, fd, PidfdGetfdFlags::empty())?)
+    }
+}
+
+/// Readable when the process has ended.
+impl AsFd for ProcessHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether an error says that there is no such process.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
 impl fmt::Display for ProcessKey {
@@ -148,7 +161,7 @@ impl fmt::Display for ProcessKey {
     }
 }
 
-/// Whether a process whose first thread has ended goes on in others.
+/// Whether a process whose first thread has ended has other threads.
 fn has_living_thread(pid: u32) -> bool {
     let threads = fs::read_dir(folder(pid).join("task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| fs::read(thread.path().join("stat")).ok()).any(|stat| {
@@ -157,20 +170,41 @@ fn has_living_thread(pid: u32) -> bool {
     })
 }
 
-/// The number of a character device; none if the file is something else, or gone.
+/// The number of a character device; none if the file is something else, or was closed.
 ///
 /// Files of other processes may be on a network, or served by a process that does not answer. So
-/// no file system is asked: what the kernel knows is enough.
+/// this asks the kernel alone, without synchronising with any file system.
 pub(crate) fn device_number(path: &Path) -> Option<u64> {
     let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
     let kind = FileType::from_raw_mode(found.stx_mode.into());
     (kind == FileType::CharacterDevice).then(|| makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Every process there is, as far as it is shown.
-///
-/// # Errors
-/// If there is no /proc.
+/// Numbers and device numbers of the character devices that a process has open, by number.
+pub(crate) fn open_devices(pid: u32) -> io::Result<Vec<(i32, u64)>> {
+    let mut open: Vec<(i32, u64)> = fs::read_dir(folder(pid).join("fd"))?
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let fd = entry.file_name().to_str()?.parse().ok()?;
+            Some((fd, device_number(&entry.path())?))
+        })
+        .collect();
+    open.sort_unstable();
+    Ok(open)
+}
+
+/// As nice as the system's own urgent threads.
+pub const NICENESS: i32 = -10;
+
+/// Raises the CPU priority of the calling thread, and of what it starts from now on, to nice -10
+/// where that is permitted.
+pub fn raise_thread_priority() {
+    if getpriority_process(None).is_ok_and(|niceness| niceness > NICENESS) {
+        let _ = setpriority_process(None, NICENESS);
+    }
+}
+
+/// Every process that /proc shows.
 pub fn all_pids() -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> = fs::read_dir("/proc")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -183,7 +217,7 @@ fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Name, state and start time. The name stands in parentheses and may contain anything, other
+/// Name, state and start time. The name is in parentheses and may contain anything, other
 /// parentheses included, so the last one ends it.
 fn parse_stat(stat: &str) -> Option<(String, char, u64)> {
     let open = stat.find('(')?;
@@ -234,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_itself_and_nobody_else() {
+    fn a_key_with_another_start_time_is_another_process() {
         let pid = std::process::id();
         let info = ProcessInfo::read(pid).unwrap();
         assert!(!info.zombie);
@@ -245,17 +279,35 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_held_lives_until_it_has_ended() {
+    fn a_handle_knows_whether_its_process_has_ended_before_its_parent_waits_for_it() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let key = ProcessInfo::read(child.id()).unwrap().key;
-        let held = Held::of(key).unwrap();
-        assert!(held.lives());
+        let handle = ProcessHandle::of(key).unwrap();
+        assert!(handle.lives() && !handle.has_ended());
         let other = ProcessKey { start_ticks: key.start_ticks + 1, ..key };
-        assert!(matches!(Held::of(other), Err(ProcessError::Replaced(_))));
+        assert!(matches!(ProcessHandle::of(other), Err(ProcessError::Replaced(_))));
         child.kill().unwrap();
+        gpreempt_stage::until("the process has ended", || handle.has_ended());
         child.wait().unwrap();
-        assert!(!held.lives());
-        assert!(matches!(Held::of(key), Err(ProcessError::Gone(_))));
+        assert!(!handle.lives());
+        assert!(matches!(ProcessHandle::of(key), Err(ProcessError::Gone(_))));
+    }
+
+    #[test]
+    fn a_file_of_a_process_can_be_borrowed() {
+        use std::io::{Read, Write};
+        use std::os::fd::AsRawFd;
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let process = ProcessHandle::open(std::process::id()).unwrap();
+        let borrowed = process.borrow_fd(reader.as_raw_fd()).unwrap();
+        assert_ne!(borrowed.as_raw_fd(), reader.as_raw_fd());
+        writer.write_all(b"x").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        fs::File::from(borrowed).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x");
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        assert!(process.borrow_fd(-1).is_err());
     }
 
     #[test]
@@ -265,8 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_goes_on_without_its_first_thread() {
-        // A thread of this process stands for one that outlives the first.
+    fn a_process_lives_as_long_as_one_of_its_threads() {
         assert!(has_living_thread(std::process::id()));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();

@@ -1,30 +1,27 @@
-//! Which devices are scheduled, and how the controller of each kind is made.
+//! Makes the controllers of the selected devices.
 //!
-//! This is the place that names every backend. To add one: a folder with its `Controller` and its
-//! acts, a variant of [`crate::act::Act`], and here a field of [`Selection`] and a few lines in
-//! [`controllers`].
+//! This is the only place that names every backend. To add one: a folder with its `Controller` and
+//! its changes, a variant of [`crate::change::GpuChange`], and here a field of [`Selection`] and a
+//! few lines in [`controllers`].
 
 use std::io;
 use std::path::PathBuf;
 
 use gpreempt_core::time::Duration;
 
-use crate::amd::probe::explain_site;
-use crate::amd::{AmdBackend, SiteName};
+use crate::amd::probe::explain_location;
+use crate::amd::{AmdBackend, KfdLocation};
 use crate::controller::{Controller, Numbering, Waker};
 use crate::emulated::EmulatedBackend;
 use crate::keeper::monotonic_ns;
-use crate::ledger::Ledger;
-use crate::nvidia::backend::{NvidiaBackend, Wishes};
-use crate::nvidia::gate::{self, GateError, Passed};
-use crate::nvidia::hold::GripSettings;
+use crate::nvidia::backend::{ContextOptions, NvidiaBackend};
+use crate::nvidia::driver::{GateError, UsableDriver, driver_for_changes, for_private_session};
+use crate::nvidia::hold::HoldLimits;
+use crate::undo_log::UndoLog;
 
-/// Which devices to schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Whether to schedule NVIDIA GPUs.
     pub nvidia: bool,
-    /// Whether to schedule AMD GPUs.
     pub amd: bool,
     /// Emulated AMD GPUs, by the folders of their KFD.
     pub emulated_kfd: Vec<PathBuf>,
@@ -32,170 +29,166 @@ pub struct Selection {
     pub emulated: Vec<PathBuf>,
 }
 
-/// How to schedule them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether a driver is used that gpreempt was never run with.
+    /// Whether to use a driver that gpreempt was never run with.
     pub allow_untested_driver: bool,
-    /// For how long a device may be held without new work, if at all.
+    /// The longest hold without new work; none disables holds.
     pub hold_max: Option<Duration>,
-    /// Whether this is a private session, which a user starts by hand: then MIG and sandboxes are
-    /// reasons to leave NVIDIA GPUs alone.
+    /// Whether this is a private session, which a user starts by hand: it does not use NVIDIA GPUs
+    /// with MIG or in a sandbox.
     pub is_private: bool,
-    /// What adopted processes get on NVIDIA GPUs beside their priority.
-    pub wishes: Wishes,
+    pub context_options: ContextOptions,
 }
 
-/// What is worth a line in a log.
+/// A line for the log, with its level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// Devices that are not there, as on most machines.
+pub enum DeviceFinding {
+    /// Devices that most machines do not have.
     Debug(String),
-    /// Devices that are scheduled, or not there although their driver is.
+    /// Devices that are scheduled, or that are missing although their driver is loaded.
     Info(String),
-    /// Devices that are there and not scheduled, and why.
+    /// Devices that are not scheduled, and why.
     Warning(String),
 }
 
-/// Why there are no controllers.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// There are more than there are numbers for.
     #[error("too many devices")]
     TooMany,
-    /// There are no more descriptors or threads.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
 
-/// Makes a controller for each selected kind of device that this machine has.
-///
-/// # Errors
-/// If the system lacks descriptors or threads. Devices that are not there are findings.
+/// Makes a controller for each selected kind of device that this machine has. Missing devices are
+/// findings, not errors.
 pub fn controllers(
     selection: &Selection,
     settings: Settings,
-    (ledger, waker): (&Ledger, &Waker),
-    mut tell: impl FnMut(Finding),
+    (undo_log, waker): (&UndoLog, &Waker),
+    mut report: impl FnMut(DeviceFinding),
 ) -> Result<Vec<Box<dyn Controller>>, RegistryError> {
     let mut found: Vec<Box<dyn Controller>> = Vec::new();
-    let means = |found: &Vec<Box<dyn Controller>>| {
+    let parts = |found: &Vec<Box<dyn Controller>>| {
         let index = u16::try_from(found.len()).map_err(|_| RegistryError::TooMany)?;
-        // Starts are more than a millisecond apart.
+        // Two starts are more than a millisecond apart, so their numbers differ.
         let numbering = Numbering::of(index).since(monotonic_ns() >> 20);
-        Ok::<_, RegistryError>((ledger.clone(), numbering, waker.clone()))
+        Ok::<_, RegistryError>((undo_log.clone(), numbering, waker.clone()))
     };
     if selection.nvidia
-        && let Some(nvidia) = nvidia(settings, means(&found)?, &mut tell)?
+        && let Some(nvidia) = nvidia(settings, parts(&found)?, &mut report)?
     {
         found.push(Box::new(nvidia));
     }
     for site in sites(selection) {
-        if let Some(amd) = amd(&site, means(&found)?, &mut tell) {
+        if let Some(amd) = amd(&site, parts(&found)?, &mut report) {
             found.push(Box::new(amd));
         }
     }
     for socket in &selection.emulated {
-        let (ledger, numbering, waker) = means(&found)?;
-        found.push(Box::new(EmulatedBackend::new(socket.clone(), ledger, numbering, waker)?));
-        tell(Finding::Info(format!("emulated GPUs at {}", socket.display())));
+        let (undo_log, numbering, waker) = parts(&found)?;
+        found.push(Box::new(EmulatedBackend::new(socket.clone(), undo_log, numbering, waker)?));
+        report(DeviceFinding::Info(format!("emulated GPUs at {}", socket.display())));
     }
     Ok(found)
 }
 
-/// What every controller is made with.
-type Means = (Ledger, Numbering, Waker);
+type ControllerParts = (UndoLog, Numbering, Waker);
 
 fn nvidia(
     settings: Settings,
-    (ledger, numbering, waker): Means,
-    tell: &mut impl FnMut(Finding),
+    (undo_log, numbering, waker): ControllerParts,
+    report: &mut impl FnMut(DeviceFinding),
 ) -> io::Result<Option<NvidiaBackend>> {
     let allowed = match settings.is_private {
-        true => gate::for_private_session(settings.allow_untested_driver),
-        false => gate::driver_for_changes(settings.allow_untested_driver)
-            .map(|version| Passed { version, notes: Vec::new() }),
+        true => for_private_session(settings.allow_untested_driver),
+        false => driver_for_changes(settings.allow_untested_driver)
+            .map(|version| UsableDriver { version, notes: Vec::new() }),
     };
-    let Passed { version, notes } = match allowed {
-        Ok(passed) => passed,
+    let UsableDriver { version, notes } = match allowed {
+        Ok(driver) => driver,
         Err(error) => {
-            tell(finding_of(&error, settings.is_private));
+            report(gate_finding(&error, settings.is_private));
             return Ok(None);
         }
     };
-    let mut backend = NvidiaBackend::new(ledger, numbering, waker)?;
-    tell(Finding::Info(format!("NVIDIA driver {version}")));
-    notes.into_iter().for_each(|note| tell(Finding::Warning(note)));
-    backend.set_wishes(settings.wishes);
+    let mut backend = NvidiaBackend::new(undo_log, numbering, waker)?;
+    report(DeviceFinding::Info(format!("NVIDIA driver {version}")));
+    notes.into_iter().for_each(|note| report(DeviceFinding::Warning(note)));
+    backend.set_wishes(settings.context_options);
     if let Some(hold_max) = settings.hold_max {
-        let settings = GripSettings { hold_max, ..GripSettings::default() };
-        if let Some(problem) = backend.enable_holds(settings)? {
-            tell(Finding::Warning(problem));
+        let limits = HoldLimits { hold_max, ..HoldLimits::default() };
+        if let Some(problem) = backend.enable_holds(limits)? {
+            report(DeviceFinding::Warning(problem));
         }
     }
     Ok(Some(backend))
 }
 
-/// Why NVIDIA GPUs are left alone. A private session has other GPUs then, or it would not start.
-fn finding_of(error: &GateError, is_private: bool) -> Finding {
+/// Why NVIDIA GPUs are not scheduled. A private session has other GPUs then, or would not start.
+fn gate_finding(error: &GateError, is_private: bool) -> DeviceFinding {
     match error {
-        GateError::Untested(version) if !is_private => Finding::Warning(format!(
-            "NVIDIA driver {version} was never tried with gpreempt, so it is left alone; if you \
-             want to be the first, set allow_untested_driver"
+        GateError::Untested(version) if !is_private => DeviceFinding::Warning(format!(
+            "NVIDIA driver {version} was never tested with gpreempt, so its GPUs are not \
+             scheduled; to use it anyway, set allow_untested_driver"
         )),
-        GateError::Unknown(_) | GateError::Surrounding(_) if !is_private => {
-            Finding::Warning(error.to_string())
+        GateError::Unknown(_) | GateError::Constraint(_) if !is_private => {
+            DeviceFinding::Warning(error.to_string())
         }
         GateError::Absent(_)
         | GateError::Unknown(_)
         | GateError::Untested(_)
-        | GateError::Surrounding(_) => Finding::Info(error.to_string()),
+        | GateError::Constraint(_) => DeviceFinding::Info(error.to_string()),
     }
 }
 
 /// The KFDs to use.
-pub fn sites(selection: &Selection) -> Vec<SiteName> {
-    let kernel = selection.amd.then_some(SiteName::Kernel);
-    let emulated = selection.emulated_kfd.iter().map(|folder| SiteName::emulated(folder));
+pub fn sites(selection: &Selection) -> Vec<KfdLocation> {
+    let kernel = selection.amd.then_some(KfdLocation::Kernel);
+    let emulated = selection.emulated_kfd.iter().map(|folder| KfdLocation::emulated(folder));
     kernel.into_iter().chain(emulated).collect()
 }
 
 fn amd(
-    name: &SiteName,
-    (ledger, numbering, waker): Means,
-    tell: &mut impl FnMut(Finding),
+    name: &KfdLocation,
+    (undo_log, numbering, waker): ControllerParts,
+    report: &mut impl FnMut(DeviceFinding),
 ) -> Option<AmdBackend> {
     let site = match name.open() {
         Ok(site) => site,
         Err(error) => {
-            let problem = explain_site(name, &error);
-            let is_absent = *name == SiteName::Kernel && error.kind() == io::ErrorKind::NotFound;
-            tell(if is_absent { Finding::Debug(problem) } else { Finding::Warning(problem) });
+            let problem = explain_location(name, &error);
+            let is_absent = *name == KfdLocation::Kernel && error.kind() == io::ErrorKind::NotFound;
+            report(if is_absent {
+                DeviceFinding::Debug(problem)
+            } else {
+                DeviceFinding::Warning(problem)
+            });
             return None;
         }
     };
-    let version = match site.door.version() {
+    let version = match site.kfd.version() {
         Ok(version) => version,
         Err(errno) => {
-            tell(Finding::Warning(format!(
-                "AMD GPUs are left alone: KFD does not say which version it is ({errno})"
+            report(DeviceFinding::Warning(format!(
+                "AMD GPUs are not scheduled: KFD does not report its version ({errno})"
             )));
             return None;
         }
     };
-    match AmdBackend::new(site, ledger, numbering, waker) {
+    match AmdBackend::new(site, undo_log, numbering, waker) {
         Ok(backend) if backend.devices().is_empty() => {
-            let nothing = "KFD runs but has no GPU, so there is nothing to schedule on AMD";
-            tell(Finding::Info(nothing.to_owned()));
+            let nothing = "KFD is loaded but has no GPU, so there are no AMD GPUs to schedule";
+            report(DeviceFinding::Info(nothing.to_owned()));
             None
         }
         Ok(backend) => {
-            tell(Finding::Info(version.abilities().sentence()));
+            report(DeviceFinding::Info(version.abilities().sentence()));
             Some(backend)
         }
         Err(error) => {
-            let problem = format!("AMD GPUs are left alone: {error}; is sysfs mounted?");
-            tell(Finding::Warning(problem));
+            let problem = format!("AMD GPUs are not scheduled: {error}; is sysfs mounted?");
+            report(DeviceFinding::Warning(problem));
             None
         }
     }
@@ -207,30 +200,30 @@ mod tests {
     use crate::journal::Journal;
 
     #[test]
-    fn a_driver_that_is_not_used_is_a_warning_for_a_daemon() {
+    fn an_untested_driver_is_a_warning_of_the_daemon() {
         let untested = GateError::Untested("570.1.1".to_owned());
-        assert!(matches!(finding_of(&untested, false), Finding::Warning(text)
+        assert!(matches!(gate_finding(&untested, false), DeviceFinding::Warning(text)
             if text.contains("set allow_untested_driver")));
-        assert!(matches!(finding_of(&untested, true), Finding::Info(_)));
+        assert!(matches!(gate_finding(&untested, true), DeviceFinding::Info(_)));
         let absent = GateError::Absent("none".to_owned());
-        assert!(matches!(finding_of(&absent, false), Finding::Info(_)));
+        assert!(matches!(gate_finding(&absent, false), DeviceFinding::Info(_)));
     }
 
     #[test]
-    fn the_kernels_kfd_comes_first_unless_it_is_not_wanted() {
+    fn the_kernels_kfd_is_first_unless_it_is_not_selected() {
         let folder = PathBuf::from("/emulated");
         let emulated_kfd = vec![folder.clone()];
         let all = Selection { amd: true, emulated_kfd, ..Selection::default() };
-        assert_eq!(sites(&all), [SiteName::Kernel, SiteName::Emulated(folder.clone())]);
+        assert_eq!(sites(&all), [KfdLocation::Kernel, KfdLocation::Emulated(folder.clone())]);
         let none = Selection { amd: false, ..all };
-        assert_eq!(sites(&none), [SiteName::Emulated(folder)]);
+        assert_eq!(sites(&none), [KfdLocation::Emulated(folder)]);
     }
 
     #[test]
-    fn every_emulator_has_a_controller_and_a_kfd_that_is_not_there_is_a_finding() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-registry", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        let ledger = Ledger::new(Journal::at(root.clone()).unwrap().begin().unwrap());
+    fn every_emulator_has_a_controller_and_a_missing_kfd_is_a_finding() {
+        let folder = gpreempt_stage::WorkFolder::new("registry").unwrap();
+        let root = folder.root().to_owned();
+        let undo_log = UndoLog::new(Journal::at(root.clone()).unwrap().begin().unwrap());
         let waker = Waker::new().unwrap();
         let selection = Selection {
             emulated: vec![root.join("one"), root.join("two")],
@@ -238,15 +231,17 @@ mod tests {
             ..Selection::default()
         };
         let mut findings = Vec::new();
-        let found = controllers(&selection, Settings::default(), (&ledger, &waker), |finding| {
+        let found = controllers(&selection, Settings::default(), (&undo_log, &waker), |finding| {
             findings.push(finding);
         });
         let kinds: Vec<&str> = found.unwrap().iter().map(|controller| controller.kind()).collect();
         assert_eq!(kinds, ["emulated", "emulated"]);
         assert!(
-            matches!(findings[..], [Finding::Warning(_), Finding::Info(_), Finding::Info(_)]),
+            matches!(
+                findings[..],
+                [DeviceFinding::Warning(_), DeviceFinding::Info(_), DeviceFinding::Info(_)]
+            ),
             "{findings:?}"
         );
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Whether NVIDIA's headers say what the code says, according to a C compiler.
+//! Compares the numbers and layouts in the code with NVIDIA's headers, by a C compiler.
 //!
 //! Set `GPREEMPT_NVIDIA_HEADERS` to a checkout of open-gpu-kernel-modules, at any version of a
 //! branch in `Branch`; without it the test says SKIPPED. For example:
@@ -14,8 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpreempt_device::nvidia::abi::Branch;
-use gpreempt_device::nvidia::abi::table::{BLOCKS, COMMANDS, Layout, NUMBERS};
+use gpreempt_device::nvidia::abi::{BLOCKS, Branch, COMMANDS, Layout, NUMBERS};
 
 const VARIABLE: &str = "GPREEMPT_NVIDIA_HEADERS";
 
@@ -27,7 +26,7 @@ const FOLDERS: [&str; 4] = [
     "kernel-open/common/inc",
 ];
 
-/// The headers with everything we use.
+/// The headers of all numbers and blocks that gpreempt uses.
 const HEADERS: [&str; 26] = [
     "nvtypes.h",
     "nvmisc.h",

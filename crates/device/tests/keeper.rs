@@ -2,76 +2,96 @@
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gpreempt_device::act::UndoError;
+use gpreempt_device::change::UndoError;
 use gpreempt_device::hold_pages::{HoldPages, HoldSlot, WORD};
-use gpreempt_device::journal::{Act, Entry, Journal, Session};
+use gpreempt_device::journal::{GpuChange, Journal, OwnerJournal, ProcessRecord};
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::nvidia::act::NvidiaAct;
+use gpreempt_device::nvidia::change::NvidiaChange;
 use gpreempt_device::process::ProcessKey;
+use gpreempt_stage::WorkFolder;
 
-struct Place {
-    root: PathBuf,
+/// A journal, in a folder that is removed with it.
+struct TestJournal {
+    folder: WorkFolder,
     journal: Journal,
 }
 
-impl Place {
+impl TestJournal {
     fn new(name: &str) -> Self {
-        let name = format!("gpreempt-keeper-{}-{name}", std::process::id());
-        let root = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&root);
-        Self { journal: Journal::at(root.clone()).unwrap(), root }
+        let folder = WorkFolder::new(name).unwrap();
+        Self { journal: Journal::at(folder.path("journal")).unwrap(), folder }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.root);
-    }
+/// A keeper process whose standard input the test holds.
+fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-fn keeper(session: &Session) -> Child {
+fn keeper_command(session: &OwnerJournal) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"));
+    command.arg(session.folder());
+    command
+}
+
+/// The first line that a keeper prints.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line
+}
+
+fn keeper(session: &OwnerJournal) -> Child {
     keeper_with(session, None)
 }
 
-fn keeper_with(session: &Session, holds: Option<&HoldPages>) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
-        .arg(session.folder())
-        .args(holds.map(HoldPages::path))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
+fn keeper_with(session: &OwnerJournal, holds: Option<&HoldPages>) -> Child {
+    let mut child = spawn(keeper_command(session).args(holds.map(HoldPages::path)));
+    assert_eq!(first_line(&mut child), "ready\n");
     child
 }
 
-/// A change in a process that is gone: nothing is left to undo in it.
-fn entry() -> Entry {
+/// A change in a process that has ended: there is nothing to revert in it.
+fn record() -> ProcessRecord {
     let process = ProcessKey { pid: u32::MAX, start_ticks: 1 };
-    let act = Act::Nvidia(NvidiaAct::Slice { client: 1, group: 2, original_us: 2048, set_us: 1 });
-    Entry { process, acts: vec![act], until_ns: None }
+    let change = GpuChange::Nvidia(NvidiaChange::Slice {
+        client: 1,
+        group: 2,
+        original_us: 2048,
+        set_us: 1,
+    });
+    ProcessRecord { process, changes: vec![change], until_ns: None }
 }
 
-fn ends(child: &mut Child) -> bool {
+/// Waits for at most 10 s for a condition.
+fn within_10_s(mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status.success();
+        if condition() {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let _ = child.kill();
     false
 }
 
-/// A keeper in whose start something goes wrong, as the shell does it.
-fn keeper_by_shell(session: &Session, script: &str) -> Child {
+/// Whether a keeper exits with success.
+fn ends(child: &mut Child) -> bool {
+    let mut status = None;
+    within_10_s(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    let _ = child.kill();
+    status.is_some_and(|status| status.success())
+}
+
+/// A keeper in whose start a shell script makes something fail.
+fn keeper_by_shell(session: &OwnerJournal, script: &str) -> Child {
     Command::new("bash")
         .args(["-c", script, env!("CARGO_BIN_EXE_gpreempt-keeper")])
         .arg(session.folder())
@@ -81,17 +101,17 @@ fn keeper_by_shell(session: &Session, script: &str) -> Child {
 }
 
 #[test]
-fn nothing_that_fails_at_its_start_keeps_it_from_undoing() {
-    let place = Place::new("start");
+fn no_failure_at_its_start_keeps_the_keeper_from_reverting() {
+    let test = TestJournal::new("start");
     let failures = [
-        // The owner whose hold pages these were is dead; a file that is something else.
+        // Hold pages of a dead owner; a file that is something else.
         "exec \"$0\" \"$1\" /proc/4294967295/fd/3",
         "exec \"$0\" \"$1\" /proc/self/fd/2 2>/dev/null",
         // Closed descriptors, and an answer that cannot be written.
         "exec \"$0\" \"$1\" <&- >&- 2>&-",
         "exec \"$0\" \"$1\" >/dev/full",
         "\"$0\" \"$1\" | true; test ${PIPESTATUS[0]} = 0",
-        // No thread for the holds nor for the undo.
+        // No threads.
         "ulimit -u 1; exec \"$0\" \"$1\" /proc/4294967295/fd/3",
         // No more descriptors than it needs for the lock and one file.
         "ulimit -n 6; exec \"$0\" \"$1\"",
@@ -99,8 +119,8 @@ fn nothing_that_fails_at_its_start_keeps_it_from_undoing() {
         "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$1\"",
     ];
     for script in failures {
-        let session = place.journal.begin().unwrap();
-        session.write(&entry()).unwrap();
+        let session = test.journal.begin().unwrap();
+        session.write(&record()).unwrap();
         let mut keeper = keeper_by_shell(&session, script);
         assert!(ends(&mut keeper), "{script}");
         assert!(!session.folder().exists(), "{script}");
@@ -108,19 +128,12 @@ fn nothing_that_fails_at_its_start_keeps_it_from_undoing() {
 }
 
 #[test]
-fn a_keeper_without_hold_pages_says_so_and_undoes_when_its_owner_is_gone() {
-    let place = Place::new("unfit");
-    let session = place.journal.begin().unwrap();
-    session.write(&entry()).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
-        .arg(session.folder())
-        .arg("/proc/4294967295/fd/3")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+fn a_keeper_without_hold_pages_reports_it_and_reverts_when_its_owner_is_dead() {
+    let test = TestJournal::new("unfit");
+    let session = test.journal.begin().unwrap();
+    session.write(&record()).unwrap();
+    let mut child = spawn(keeper_command(&session).arg("/proc/4294967295/fd/3"));
+    let line = first_line(&mut child);
     assert!(line.starts_with("it has no hold pages"), "{line}");
     assert!(child.try_wait().unwrap().is_none(), "its owner lives");
     drop(child.stdin.take());
@@ -130,22 +143,14 @@ fn a_keeper_without_hold_pages_says_so_and_undoes_when_its_owner_is_gone() {
 
 #[test]
 fn hold_pages_are_inherited_and_outlive_the_owner() {
-    let place = Place::new("inherited");
-    let session = place.journal.begin().unwrap();
+    let test = TestJournal::new("inherited");
+    let session = test.journal.begin().unwrap();
     let pages = HoldPages::new().unwrap();
     let slot = pages.take().unwrap();
     slot.begin(5, monotonic_ns() + 60_000_000_000);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
-        .arg(session.folder())
-        .arg(HoldPages::INHERITED)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(std::os::fd::AsFd::as_fd(&*pages).try_clone_to_owned().unwrap())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
+    let pages_fd = std::os::fd::AsFd::as_fd(&*pages).try_clone_to_owned().unwrap();
+    let mut child = spawn(keeper_command(&session).arg(HoldPages::INHERITED).stderr(pages_fd));
+    assert_eq!(first_line(&mut child), "ready\n");
     let stderr = std::fs::read_link(format!("/proc/{}/fd/2", child.id())).unwrap();
     assert_eq!(stderr, Path::new("/dev/null"), "a message would be written into the pages");
     drop(child.stdin.take());
@@ -154,15 +159,10 @@ fn hold_pages_are_inherited_and_outlive_the_owner() {
 }
 
 #[test]
-fn it_answers_every_beat() {
-    let place = Place::new("answers");
-    let session = place.journal.begin().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gpreempt-keeper"))
-        .arg(session.folder())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn the_keeper_answers_every_heartbeat() {
+    let test = TestJournal::new("answers");
+    let session = test.journal.begin().unwrap();
+    let mut child = spawn(&mut keeper_command(&session));
     let mut answers = child.stdout.take().unwrap();
     let mut ready = [0; 6];
     answers.read_exact(&mut ready).unwrap();
@@ -172,7 +172,7 @@ fn it_answers_every_beat() {
         beats.write_all(&[1]).unwrap();
         answers.read_exact(&mut [0]).unwrap();
     }
-    // An owner that reads nothing does not block it: it still notices that the owner is gone.
+    // An owner that reads nothing does not block it: it still notices the owner's end.
     for _ in 0..2_000 {
         beats.write_all(&[1; 60]).unwrap();
     }
@@ -182,33 +182,30 @@ fn it_answers_every_beat() {
 
 #[test]
 fn a_stopped_keeper_without_an_owner_is_replaced() {
-    let place = Place::new("stopped");
+    let test = TestJournal::new("stopped");
     // Begun by a process that is dead.
-    let folder = place.root.join("session-4294967295-0");
+    let folder = test.folder.path("journal").join("session-4294967295-0");
     std::fs::create_dir(&folder).unwrap();
-    let session = Session::at(folder);
-    session.write(&entry()).unwrap();
+    let session = OwnerJournal::at(folder);
+    session.write(&record()).unwrap();
     let mut child = keeper(&session);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let key = session.keeper().unwrap();
     assert_eq!(key.pid, child.id());
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !key.is_stopped() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, |_: &Entry| Ok(()));
+    assert!(within_10_s(|| key.is_stopped()));
+    let cleaned = gpreempt_device::keeper::clean_up(&test.journal, |_: &ProcessRecord| Ok(()));
     assert_eq!(cleaned.unwrap(), 1);
     assert!(!session.folder().exists());
     assert!(!ends(&mut child), "it was killed");
 }
 
 #[test]
-fn it_undoes_everything_when_its_owner_is_gone() {
-    let place = Place::new("gone");
-    let session = place.journal.begin().unwrap();
+fn the_keeper_reverts_all_changes_when_its_owner_is_dead() {
+    let test = TestJournal::new("gone");
+    let session = test.journal.begin().unwrap();
     let mut keeper = keeper(&session);
-    session.write(&entry()).unwrap();
+    session.write(&record()).unwrap();
     assert!(keeper.try_wait().unwrap().is_none(), "it waits for its owner");
     drop(keeper.stdin.take());
     assert!(ends(&mut keeper));
@@ -216,10 +213,10 @@ fn it_undoes_everything_when_its_owner_is_gone() {
 }
 
 #[test]
-fn kill_9_of_the_owner_is_noticed() {
-    let place = Place::new("killed");
-    let session = place.journal.begin().unwrap();
-    session.write(&entry()).unwrap();
+fn the_keeper_notices_kill_9_of_its_owner() {
+    let test = TestJournal::new("killed");
+    let session = test.journal.begin().unwrap();
+    session.write(&record()).unwrap();
     // The owner is a shell that holds the keeper's pipe and is killed.
     let script = format!(
         "exec 3> >(exec '{}' '{}' >/dev/null); read -t 30",
@@ -228,89 +225,72 @@ fn kill_9_of_the_owner_is_noticed() {
     );
     let mut owner =
         Command::new("bash").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
-    let held = || Session::at(session.folder().to_owned()).hold().unwrap().is_none();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !held() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(held(), "the keeper holds the session");
+    let held = || OwnerJournal::at(session.folder().to_owned()).hold().unwrap().is_none();
+    assert!(within_10_s(held), "the keeper locks the journal");
     owner.kill().unwrap();
     owner.wait().unwrap();
-    while session.folder().exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(!session.folder().exists(), "the session is undone and gone");
+    assert!(within_10_s(|| !session.folder().exists()), "the journal is reverted and removed");
 }
 
 #[test]
-fn a_lease_that_runs_out_is_undone_while_the_owner_lives() {
-    let place = Place::new("lease");
-    let session = place.journal.begin().unwrap();
+fn a_change_whose_lease_expires_is_reverted_while_the_owner_lives() {
+    let test = TestJournal::new("lease");
+    let session = test.journal.begin().unwrap();
     let mut keeper = keeper(&session);
     let until_ns = Some(monotonic_ns() + 50_000_000);
-    session.write(&Entry { until_ns, ..entry() }).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !session.entries().unwrap().is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(session.entries().unwrap().is_empty());
-    assert!(keeper.try_wait().unwrap().is_none(), "it goes on waiting for its owner");
+    session.write(&ProcessRecord { until_ns, ..record() }).unwrap();
+    assert!(within_10_s(|| session.entries().unwrap().is_empty()));
+    assert!(keeper.try_wait().unwrap().is_none(), "it still waits for its owner");
     drop(keeper.stdin.take());
     assert!(ends(&mut keeper));
 }
 
 #[test]
-fn what_both_left_behind_is_undone_by_the_next() {
-    let place = Place::new("both");
-    let session = place.journal.begin().unwrap();
+fn the_next_program_reverts_what_a_dead_owner_and_keeper_left() {
+    let test = TestJournal::new("both");
+    let session = test.journal.begin().unwrap();
     let mut first = keeper(&session);
-    session.write(&entry()).unwrap();
+    session.write(&record()).unwrap();
     first.kill().unwrap();
     first.wait().unwrap();
     let (says, undone) = std::sync::mpsc::channel();
-    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, move |entry: &Entry| {
-        says.send(entry.clone()).map_err(|_| UndoError::Silent(entry.process))
-    });
+    let cleaned =
+        gpreempt_device::keeper::clean_up(&test.journal, move |record: &ProcessRecord| {
+            says.send(record.clone()).map_err(|_| UndoError::Silent(record.process))
+        });
     assert_eq!(cleaned.unwrap(), 1);
-    assert_eq!(undone.iter().collect::<Vec<_>>(), [entry()]);
+    assert_eq!(undone.iter().collect::<Vec<_>>(), [record()]);
     assert!(!session.folder().exists());
 }
 
 fn is_ended(slot: &HoldSlot, number: u32) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        if slot.load(WORD) == number && !slot.is_held() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    false
+    within_10_s(|| slot.load(WORD) == number && !slot.is_held())
 }
 
 #[test]
-fn it_ends_the_holds_of_an_owner_that_stands_still_or_is_gone() {
-    let place = Place::new("holds");
-    let session = place.journal.begin().unwrap();
+fn the_keeper_ends_the_holds_of_an_owner_that_is_stalled_or_dead() {
+    let test = TestJournal::new("holds");
+    let session = test.journal.begin().unwrap();
     let pages = HoldPages::new().unwrap();
     let mut child = keeper_with(&session, Some(&pages));
     let slot = pages.take().unwrap();
     slot.begin(7, monotonic_ns());
-    assert!(is_ended(&slot, 7), "nobody says that it is looked after");
-    // As if somebody looked after it for a long time to come.
+    assert!(is_ended(&slot, 7), "it gets no heartbeat");
+    // A heartbeat from the future.
     slot.begin(8, monotonic_ns() + 60_000_000_000);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(slot.is_held(), "somebody looks after it");
+    assert!(slot.is_held(), "its heartbeat is recent");
     drop(child.stdin.take());
-    assert!(is_ended(&slot, 8), "its owner is gone");
+    assert!(is_ended(&slot, 8), "its owner is dead");
     assert!(ends(&mut child));
 }
 
 #[test]
-fn signals_that_end_others_do_not_end_it() {
-    let place = Place::new("signals");
-    let session = place.journal.begin().unwrap();
+fn signals_do_not_end_the_keeper() {
+    let test = TestJournal::new("signals");
+    let session = test.journal.begin().unwrap();
     let mut keeper = keeper(&session);
-    session.write(&entry()).unwrap();
+    session.write(&record()).unwrap();
     let pid = rustix::process::Pid::from_child(&keeper);
     for signal in
         [rustix::process::Signal::TERM, rustix::process::Signal::HUP, rustix::process::Signal::INT]
@@ -325,11 +305,11 @@ fn signals_that_end_others_do_not_end_it() {
 }
 
 #[test]
-fn an_owner_that_falls_silent_is_not_waited_for() {
-    let place = Place::new("silent");
-    let session = place.journal.begin().unwrap();
+fn the_keeper_reverts_all_changes_of_an_owner_without_heartbeats() {
+    let test = TestJournal::new("silent");
+    let session = test.journal.begin().unwrap();
     let mut keeper = keeper(&session);
-    session.write(&entry()).unwrap();
+    session.write(&record()).unwrap();
     // The pipe stays open: the owner is stopped, not dead.
     let mut pipe = keeper.stdin.take().unwrap();
     pipe.write_all(&[1]).unwrap();
@@ -338,18 +318,22 @@ fn an_owner_that_falls_silent_is_not_waited_for() {
 }
 
 #[test]
-fn one_session_that_cannot_be_undone_does_not_keep_the_others() {
-    let place = Place::new("stubborn");
-    let stubborn = place.journal.begin().unwrap();
-    stubborn.write(&entry()).unwrap();
-    let odd = place.journal.begin().unwrap();
+fn one_journal_that_cannot_be_reverted_does_not_delay_the_others() {
+    let test = TestJournal::new("stubborn");
+    let stubborn = test.journal.begin().unwrap();
+    stubborn.write(&record()).unwrap();
+    let odd = test.journal.begin().unwrap();
     std::fs::write(odd.folder().join("1-1.json"), "{\"of\":\"the future\"}").unwrap();
-    let easy = place.journal.begin().unwrap();
-    let other = Entry { process: ProcessKey { pid: u32::MAX, start_ticks: 2 }, ..entry() };
+    let easy = test.journal.begin().unwrap();
+    let other = ProcessRecord { process: ProcessKey { pid: u32::MAX, start_ticks: 2 }, ..record() };
     easy.write(&other).unwrap();
-    let cleaned = gpreempt_device::keeper::clean_up(&place.journal, |entry: &Entry| {
-        if entry.process.start_ticks == 1 { Err(UndoError::Silent(entry.process)) } else { Ok(()) }
+    let cleaned = gpreempt_device::keeper::clean_up(&test.journal, |record: &ProcessRecord| {
+        if record.process.start_ticks == 1 {
+            Err(UndoError::Silent(record.process))
+        } else {
+            Ok(())
+        }
     });
-    assert!(cleaned.is_err(), "somebody hears about it");
+    assert!(cleaned.is_err(), "the failure is reported");
     assert!(stubborn.folder().exists() && odd.folder().exists() && !easy.folder().exists());
 }

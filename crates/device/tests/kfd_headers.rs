@@ -1,25 +1,30 @@
-//! Whether the kernel's header says what the code says about KFD, according to a C compiler.
+//! Compares the tables of `gpreempt-kfd` with kernel headers and with the patches in `kernel/`,
+//! through a C compiler.
 //!
-//! Headers are looked for in `GPREEMPT_KFD_HEADERS` (paths of `kfd_ioctl.h`, with colons between
-//! them; `cargo xtask test` fetches one and sets it), in `/usr/src/linux-headers-*-common` and in
-//! `/usr/include`. Each is held to what the code says of its version. If none has the debugger's
-//! interface, the test says SKIPPED.
+//! Headers are taken from `GPREEMPT_KFD_HEADERS` (paths of `kfd_ioctl.h`, separated by colons;
+//! `cargo xtask test` fetches one and sets it), from `/usr/src/linux-headers-*-common` and from
+//! `/usr/include`. Each is compared with the claims for its version. If none has the debugger's
+//! interface, the test prints SKIPPED. No released header has the calls of the patches, so those
+//! are compared with the lines that the series adds to the header.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpreempt_device::amd::abi::table::{BLOCKS, NUMBERS};
+use gpreempt_device::amd::abi::patched;
+use gpreempt_device::amd::abi::table::{BLOCKS, Layout, NUMBERS, Number};
 use gpreempt_device::amd::abi::version::Version;
 
 const VARIABLE: &str = "GPREEMPT_KFD_HEADERS";
+const HEADER: &str = "include/uapi/linux/kfd_ioctl.h";
 
-/// Where it is in a package of kernel headers.
-const INSIDE: &str = "include/uapi/linux/kfd_ioctl.h";
+/// What the header has around the lines that the patches add.
+const AROUND: &str = "#include <linux/ioctl.h>\n#include <linux/types.h>\n\
+                      #define AMDKFD_IOWR(nr, type) _IOWR('K', nr, type)\n";
 
 #[test]
-fn the_headers_agree() {
+fn kernel_headers_agree_with_the_tables() {
     let mut newest = None;
     for header in headers() {
         match check(&header) {
@@ -39,25 +44,37 @@ fn the_headers_agree() {
 }
 
 #[test]
-fn a_header_that_says_something_else_is_found_out() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let header = folder.join("wrong_kfd_ioctl.h");
+fn the_patches_agree_with_the_tables() {
+    let added = lines_added_to_the_header();
+    assert!(added.contains("struct kfd_ioctl_preempt_queue_args {"), "{added}");
+    match compile_patched("right", &added) {
+        Err(message) if message.starts_with("cc:") => println!("SKIPPED: {message}"),
+        result => result.unwrap(),
+    }
+}
+
+#[test]
+fn a_header_that_differs_is_reported() {
+    let header = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong_kfd_ioctl.h");
     let text = "#include <linux/types.h>\n#define KFD_IOCTL_MINOR_VERSION 1\n\
                 struct kfd_ioctl_get_version_args { __u32 minor_version; __u32 major_version; };\n";
     fs::write(&header, text).unwrap();
-    match check(&header) {
-        Err(message) if message.starts_with("cc:") => println!("SKIPPED: {message}"),
-        Err(message) => {
-            let claim = "offsetof(struct kfd_ioctl_get_version_args, major_version) == 0";
-            assert!(message.contains(claim), "{message}");
+    let patched = lines_added_to_the_header().replace("__u32 timeout_ms;", "__u64 timeout_ms;");
+    let claim = "offsetof(struct kfd_ioctl_get_version_args, major_version) == 0";
+    for (result, words) in
+        [(check(&header).map(drop), claim), (compile_patched("wrong", &patched), "timeout_ms")]
+    {
+        match result {
+            Err(message) if message.starts_with("cc:") => println!("SKIPPED: {message}"),
+            Err(message) => assert!(message.contains(words), "{message}"),
+            Ok(()) => panic!("the compiler accepted a wrong header"),
         }
-        Ok(_) => panic!("it was believed"),
     }
 }
 
 #[test]
 fn old_and_new_versions_have_different_claims() {
-    let text = |minor| claims(minor).join("\n");
+    let text = |minor| claims_of(minor).join("\n");
     assert!(!text(11).contains("dbg_trap"));
     assert!(text(11).contains("sizeof(struct kfd_ioctl_create_queue_args) == 88\n"));
     assert!(text(14).contains("(AMDKFD_IOC_DBG_TRAP) == 3223341862ULL\n"));
@@ -66,7 +83,6 @@ fn old_and_new_versions_have_different_claims() {
     assert!(text(17).contains("sizeof(struct kfd_ioctl_dbg_trap_args) == 32\n"));
 }
 
-/// Every header there is.
 fn headers() -> Vec<PathBuf> {
     let named = env::var_os(VARIABLE).unwrap_or_default();
     let mut headers: Vec<PathBuf> =
@@ -74,7 +90,7 @@ fn headers() -> Vec<PathBuf> {
     for entry in fs::read_dir("/usr/src").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with("linux-headers-") && name.ends_with("-common") {
-            headers.push(entry.path().join(INSIDE));
+            headers.push(entry.path().join(HEADER));
         }
     }
     headers.push(PathBuf::from("/usr/include/linux/kfd_ioctl.h"));
@@ -82,7 +98,7 @@ fn headers() -> Vec<PathBuf> {
     headers
 }
 
-/// The minor version and how many claims hold, or why not all do.
+/// The header's minor version and the number of claims that hold, or the compiler's message.
 fn check(header: &Path) -> Result<(u32, usize), String> {
     let text = fs::read_to_string(header).map_err(|error| error.to_string())?;
     let minor = text
@@ -90,15 +106,28 @@ fn check(header: &Path) -> Result<(u32, usize), String> {
         .find_map(|line| line.strip_prefix("#define KFD_IOCTL_MINOR_VERSION"))
         .and_then(|rest| rest.trim().parse().ok())
         .ok_or("it has no KFD_IOCTL_MINOR_VERSION")?;
-    let claims = claims(minor);
-    compile(header, &claims)?;
+    let digest = header
+        .to_string_lossy()
+        .bytes()
+        .fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    let include = format!("#include \"{}\"\n", header.display());
+    let claims = claims_of(minor);
+    compile(&format!("{digest:08x}"), &include, &claims)?;
     Ok((minor, claims.len()))
 }
 
-/// Everything the code says about the header of a version, as conditions in C.
-fn claims(minor: u32) -> Vec<String> {
+fn claims_of(minor: u32) -> Vec<String> {
+    let layouts = BLOCKS.iter().copied().flatten().filter(|it| it.minors.contain(minor));
+    claims(layouts, NUMBERS.iter().copied().flatten().filter(|it| it.minors.contain(minor)))
+}
+
+/// Conditions in C, one per size, offset and number.
+fn claims<'a>(
+    layouts: impl IntoIterator<Item = &'a Layout>,
+    numbers: impl IntoIterator<Item = &'a Number>,
+) -> Vec<String> {
     let mut claims = Vec::new();
-    for layout in BLOCKS.iter().copied().flatten().filter(|it| it.minors.contain(minor)) {
+    for layout in layouts {
         let c_type = layout.c_type;
         claims.push(format!("sizeof({c_type}) == {}", layout.size));
         for field in layout.fields {
@@ -107,24 +136,23 @@ fn claims(minor: u32) -> Vec<String> {
             claims.push(format!("sizeof((({c_type} *)0)->{name}) == {}", field.size));
         }
     }
-    for number in NUMBERS.iter().copied().flatten().filter(|it| it.minors.contain(minor)) {
-        claims.push(format!("({}) == {}ULL", number.c_expression, number.value));
-    }
+    let number = |number: &Number| format!("({}) == {}ULL", number.c_expression, number.value);
+    claims.extend(numbers.into_iter().map(number));
     claims
 }
 
-/// Compiles a file that compiles if every claim holds, or says why it does not.
-fn compile(header: &Path, claims: &[String]) -> Result<(), String> {
-    let digest = header
-        .to_string_lossy()
-        .bytes()
-        .fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kfd_headers-{digest:08x}"));
+fn compile_patched(name: &str, header: &str) -> Result<(), String> {
+    compile(name, &format!("{AROUND}{header}"), &claims(patched::LAYOUTS, patched::NUMBERS))
+}
+
+/// Compiles a file that asserts every claim.
+fn compile(name: &str, header: &str, claims: &[String]) -> Result<(), String> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kfd_headers-{name}"));
     fs::create_dir_all(folder.join("drm")).map_err(|error| error.to_string())?;
-    // The header wants nothing of this but the types, and the package does not have it.
+    // The header needs only types from drm.h, which the package does not contain.
     let stub = folder.join("drm/drm.h");
     fs::write(&stub, "#include <linux/types.h>\n").map_err(|error| error.to_string())?;
-    let mut text = format!("#include <stddef.h>\n#include \"{}\"\n", header.display());
+    let mut text = format!("#include <stddef.h>\n{header}");
     for claim in claims {
         text.push_str(&format!("_Static_assert({claim}, \"{claim}\");\n"));
     }
@@ -137,4 +165,32 @@ fn compile(header: &Path, claims: &[String]) -> Result<(), String> {
         return Ok(());
     }
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What the header has after the series that it did not have before.
+fn lines_added_to_the_header() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel/patches");
+    let mut paths: Vec<_> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let patches: Vec<String> =
+        paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
+    let mut lines: Vec<&str> = Vec::new();
+    for patch in &patches {
+        let mut is_inside = false;
+        for line in patch.lines() {
+            if line.starts_with("diff --git ") {
+                is_inside = line.ends_with(HEADER);
+            }
+            if !is_inside || line.starts_with("+++") || line.starts_with("---") {
+                continue;
+            }
+            if let Some(line) = line.strip_prefix('+') {
+                lines.push(line);
+            } else if let Some(gone) = line.strip_prefix('-') {
+                lines.retain(|line| *line != gone);
+            }
+        }
+    }
+    lines.join("\n") + "\n"
 }

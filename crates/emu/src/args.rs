@@ -1,10 +1,10 @@
-//! What can be typed.
+//! The command line of `gpreempt-emu`.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use gpreempt_core::id::DeviceId;
-use gpreempt_emu::kfd::Rules;
+use gpreempt_emu::kfd::KfdProfile;
 use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
 use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
@@ -21,7 +21,6 @@ pub(crate) struct Args {
     pub(crate) serve: ServeArgs,
 }
 
-/// What to do instead.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a load on an emulated GPU
@@ -37,7 +36,6 @@ pub(crate) enum Command {
     },
 }
 
-/// Which load.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoadCommand {
     Be(BeArgs),
@@ -45,7 +43,6 @@ pub(crate) enum LoadCommand {
     Light(LightArgs),
 }
 
-/// What is emulated.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ServeArgs {
     /// Where to listen
@@ -69,14 +66,13 @@ pub(crate) struct ServeArgs {
     compute_units: Option<u32>,
 }
 
-/// Whether it is AMD's kernel driver as well.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct KfdArgs {
     /// Be an AMD KFD: FOLDER/kfd is its device, FOLDER/sys and FOLDER/debug are its files, and
     /// FOLDER/gpu is where to listen
     #[arg(long, value_name = "FOLDER")]
     kfd: Option<PathBuf>,
-    /// With --kfd: the kernel whose rules it has: 6.1, 6.12.95 or 6.12.103
+    /// With --kfd: the kernel whose rules it follows: 6.1, 6.12.95 or 6.12.103
     #[arg(long, value_name = "VERSION", default_value = "6.12.103", value_parser = kernel)]
     kernel: String,
     /// With --kfd: the generation of its devices, as KFD counts: 90402 is gfx942, 110000 is gfx1100
@@ -95,7 +91,6 @@ pub(crate) struct KfdArgs {
     scheduler: bool,
 }
 
-/// What all loads have.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct LoadArgs {
     /// Where the emulator listens
@@ -144,7 +139,7 @@ pub(crate) struct BeArgs {
     load: LoadArgs,
 }
 
-/// Latency critical: requests on a schedule that does not wait for anybody
+/// Latency critical: requests on a fixed schedule
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct LcArgs {
     /// Kernels in a request
@@ -155,7 +150,7 @@ pub(crate) struct LcArgs {
     #[arg(long, value_name = "US", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     kernel_us: u64,
-    /// Time on the processor after each kernel
+    /// Time on the CPU after each kernel
     #[arg(long, value_name = "US", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     gap_us: u64,
@@ -163,7 +158,7 @@ pub(crate) struct LcArgs {
     #[arg(long, value_name = "US", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
     every_us: u64,
-    /// Requests of the first moments run but do not count
+    /// Requests in the first milliseconds run but are not counted
     #[arg(long, value_name = "MS", default_value_t = 200,
           value_parser = clap::value_parser!(u64).range(0..=60_000))]
     warmup_ms: u64,
@@ -191,7 +186,7 @@ pub(crate) struct LightArgs {
 }
 
 impl ServeArgs {
-    /// The emulator they ask for, or what is wrong with them.
+    /// The options of the emulator, or what is wrong with the arguments.
     pub(crate) fn options(&self) -> Result<Options, String> {
         let folder = self.kfd.kfd.as_deref();
         let socket = self.socket.clone().or_else(|| Some(folder?.join(GPU_SOCKET)));
@@ -214,16 +209,15 @@ impl ServeArgs {
 }
 
 impl ServeArgs {
-    /// The KFD they ask for, if any.
     pub(crate) fn kfd(&self) -> Option<KfdOptions> {
         let KfdArgs { kfd, kernel, gfx, xccs, patched, scheduler } = self.kfd.clone();
-        let rules = Rules { own_calls: patched, ..Rules::of(&kernel, gfx)? };
-        Some(KfdOptions { folder: kfd?, rules, gfx, xccs, scheduler })
+        let profile = KfdProfile { patched, ..KfdProfile::of(&kernel, gfx)? };
+        Some(KfdOptions { folder: kfd?, profile, gfx, xccs, scheduler })
     }
 }
 
 fn kernel(name: &str) -> Result<String, String> {
-    let known: Vec<&str> = Rules::kernels().collect();
+    let known: Vec<&str> = KfdProfile::kernels().collect();
     let is_known = known.contains(&name);
     is_known.then(|| name.to_owned()).ok_or_else(|| format!("take one of {}", known.join(", ")))
 }
@@ -242,7 +236,7 @@ fn machine(name: &str) -> Result<MachineKind, String> {
 impl LoadArgs {
     fn load(&self, kernel_us: u64) -> Load {
         Load {
-            // One of the two is there, or the arguments were refused.
+            // clap requires one of the two.
             socket: self.kfd.as_ref().or(self.socket.as_ref()).cloned().unwrap_or_default(),
             device: DeviceId(self.device),
             seconds: self.seconds,
@@ -279,8 +273,9 @@ impl LightArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
 
     #[test]
     fn the_arguments_make_sense() {

@@ -1,18 +1,17 @@
-//! AMD's KFD over the emulated GPU: the same bytes, the same rules, the same files.
+//! AMD's KFD over the emulated GPU, with the kernel's bytes, rules and files.
 //!
-//! [`driver`] has the rules, and needs devices and processes: real ones in the emulator
-//! (`gpreempt-emu --kfd FOLDER`), or numbers and threads of one program ([`local`]). The files of
-//! FOLDER, the messages and the clients are `gpreempt_wire::emulated_kfd`.
+//! [`driver`] implements the rules. It gets devices and processes from its caller: real ones in the
+//! emulator (`gpreempt-emu --kfd FOLDER`), or pids and threads of one test program ([`FakeKfd`]).
+//! The files of FOLDER, the messages and the clients are in `gpreempt_wire::emulated_kfd`.
 
 pub mod driver;
-pub mod local;
+pub mod driver_env;
+mod in_process;
+mod kernel_profile;
 pub mod parameters;
-pub(crate) mod procfs;
-mod rules;
 pub(crate) mod tree;
 mod virtual_devices;
-pub mod world;
 
-pub use local::{FakeClient, FakeDoor, FakeKfd};
-pub use rules::Rules;
+pub use in_process::{FakeClient, FakeDebugger, FakeKfd};
+pub use kernel_profile::KfdProfile;
 pub use virtual_devices::VirtualDevices;

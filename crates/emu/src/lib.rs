@@ -6,7 +6,6 @@
 //! programs that use either. The protocol and its clients are `gpreempt_wire::emulator` and
 //! `gpreempt_wire::emulated_kfd`. Nothing in here decides which queue runs.
 
-mod clock;
 pub mod kfd;
 pub mod load;
 pub mod server;

@@ -1,7 +1,7 @@
 //! `gpreempt-emu`: an emulated GPU in real time, and loads for it.
 //!
-//! Exit codes: 0 all is well, 1 something that was run failed or gave a wrong result, 2 the
-//! arguments were wrong, 3 there is no emulator to run on.
+//! Exit codes: 0 success, 1 a load failed or computed a wrong result, 2 invalid arguments, 3 no
+//! emulator to connect to.
 
 mod args;
 
@@ -10,18 +10,17 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use args::{Args, Command, LoadCommand};
 use clap::{CommandFactory, Parser};
 use gpreempt_emu::load::{LoadError, Stop};
 use gpreempt_emu::server::{KfdOptions, Options, Server};
 use gpreempt_wire::emulator::EmuError;
 
-use args::{Args, Command, LoadCommand};
-
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help and version come this way too; they are no errors.
+            // Help and version come this way too and are not errors.
             let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
             let _ = error.print();
             return code;
@@ -88,7 +87,7 @@ fn serve(options: Options, kfd: Option<KfdOptions>) -> ExitCode {
     }
 }
 
-/// Something that can be read after SIGTERM or SIGINT.
+/// Readable after SIGTERM or SIGINT.
 fn stop_on_signals() -> std::io::Result<UnixStream> {
     let (stop, signal) = UnixStream::pair()?;
     for number in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -97,7 +96,7 @@ fn stop_on_signals() -> std::io::Result<UnixStream> {
     Ok(stop)
 }
 
-/// Every queue needs a file; as many as this process may have.
+/// Every queue needs a descriptor.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,21 +1,18 @@
-//! The emulator: devices whose time follows the clock, and everybody who is connected to them.
+//! The emulator: devices in real time, and the processes that are connected to them.
 //!
-//! One thread, one loop: wait until somebody says something or the devices have something to do,
-//! let the devices' time pass, answer. While nothing happens it sleeps.
+//! One thread with one loop: wait until a connection or a device has work, advance the devices to
+//! the current time, answer. The emulator sleeps while it has nothing to do.
 
-mod accept;
-mod answer;
-mod close;
 mod connection;
 mod kfd;
-mod listen;
 pub(crate) mod queue;
-mod report;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use connection::Connection;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::external_gpu::{CallId, ExternalGpu, Progress};
@@ -23,6 +20,9 @@ use gpreempt_sim::isa::Program;
 use gpreempt_sim::kernels;
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use gpreempt_wire::monotonic;
+pub use kfd::KfdOptions;
+use kfd::ServedKfd;
+use queue::ServedQueue;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{
@@ -30,48 +30,23 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::clock::DeviceClock;
-use connection::Connection;
-pub use kfd::KfdOptions;
-use kfd::KfdSide;
-use queue::ServedQueue;
-
-/// What is emulated.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen.
     pub socket: PathBuf,
-    /// What each device is.
     pub model: DeviceModel,
-    /// How it preempts.
     pub machine: MachineKind,
-    /// How many there are.
     pub devices: u32,
 }
 
-/// Why there is no emulator.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Only machines that can take work off without losing it are emulated.
+    /// Only machines that preempt without losing work are emulated.
     #[error("the machine `{0}` loses work or cannot preempt; take `tsg` or `cwsr`")]
     Machine(&'static str),
-    /// Somebody is there already, or the path cannot be used.
     #[error("cannot listen at {path}: {errno}; is another emulator running there?")]
-    Listen {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        errno: Errno,
-    },
-    /// The files of a KFD cannot be written.
+    Listen { path: PathBuf, errno: Errno },
     #[error("cannot keep the files of a KFD in {path}: {error}; take an empty folder")]
-    Files {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The system said no.
+    Files { path: PathBuf, error: std::io::Error },
     #[error("the emulator cannot go on: {0}")]
     System(#[from] Errno),
 }
@@ -80,7 +55,6 @@ pub enum ServeError {
 pub const KERNELS: [&str; 5] = ["counter", "mix", "reduce", "histogram", "stencil"];
 const _: () = assert!(KERNELS.len() == gpreempt_wire::emulator::client::KERNEL_COUNT as usize);
 
-/// The emulator.
 #[derive(Debug)]
 pub struct Server {
     gpu: ExternalGpu,
@@ -88,31 +62,31 @@ pub struct Server {
     socket: Listening,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     armed: Option<Instant>,
-    /// Kept for the moment at which no other is left.
+    /// A descriptor to close when the process has no other left.
     spare: Option<OwnedFd>,
     connections: BTreeMap<u64, Connection>,
     queues: BTreeMap<QueueId, ServedQueue>,
-    /// Calls under way, and who asked for them: the connection, and its number for the request.
+    /// Running calls: the connection and its request number.
     calls: BTreeMap<CallId, (u64, u64)>,
-    /// Differs from one emulator to the next.
+    /// Distinguishes this emulator from an earlier one.
     instance: u64,
     last_connection: u64,
     last_queue: u64,
     last_call: u64,
-    /// Bytes of all tasks' memory.
+    /// The memory of all tasks.
     memory_bytes: usize,
-    /// If its queues are controlled by a KFD.
-    kfd: Option<KfdSide>,
+    /// Set if a KFD controls the queues.
+    kfd: Option<ServedKfd>,
 }
 
-/// A socket in the file system, as long as it is ours.
+/// A socket in the file system; dropping it removes the file.
 #[derive(Debug)]
 struct Listening {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and number of the file.
+    /// Device and inode of the file.
     file: Option<(u64, u64)>,
 }
 
@@ -122,18 +96,13 @@ const STOP: u64 = 2;
 const KFD: u64 = 3;
 const FIRST_CONNECTION: u64 = 16;
 
-/// Steps of the devices between two looks at the sockets.
+/// Simulation steps between two polls of the sockets.
 const STEPS_MAX: u32 = 2_000;
-/// A wait shorter than this is not worth going to sleep for.
+/// Shorter waits are not worth a sleep.
 const SPIN: Duration = Duration::from_micros(10);
-/// Events taken from the system at once.
 const EVENTS_MAX: usize = 64;
 
 impl Server {
-    /// Listens.
-    ///
-    /// # Errors
-    /// The machine is none that can be emulated, or the system says no.
     pub fn bind(options: Options) -> Result<Self, ServeError> {
         let Options { socket, model, machine, devices } = options;
         let gpu = ExternalGpu::new(model, machine, devices, load_kernels())
@@ -156,7 +125,7 @@ impl Server {
             epoll,
             timer,
             armed: None,
-            spare: accept::spare(),
+            spare: connection::spare(),
             connections: BTreeMap::new(),
             queues: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -171,14 +140,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Listens, as a KFD too: queues exist when it is asked to make them, and only it stops and
-    /// resumes them.
-    ///
-    /// # Errors
-    /// As above, or the files of the KFD cannot be written.
+    /// Listens as a KFD too: queues exist after `CREATE_QUEUE`, and only KFD stops and resumes
+    /// them.
     pub fn bind_kfd(options: Options, kfd: KfdOptions) -> Result<Self, ServeError> {
-        // The folder has to be there for the socket.
-        let side = KfdSide::new(kfd, options.devices as usize, options.model.compute_units)?;
+        // Creates the folder of the socket.
+        let side = ServedKfd::new(kfd, options.devices as usize, options.model.compute_units)?;
         let mut server = Self::bind(options)?;
         let data = epoll::EventData::new_u64(KFD);
         epoll::add(&server.epoll, &side.listening.fd, data, epoll::EventFlags::IN)?;
@@ -186,15 +152,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.socket.path
     }
 
-    /// Serves until something can be read from `stop`.
-    ///
-    /// # Errors
-    /// The system says no to something without which there is no emulator.
+    /// Serves until `stop` is readable.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
         let data = epoll::EventData::new_u64(STOP);
         epoll::add(&self.epoll, stop, data, epoll::EventFlags::IN)?;
@@ -209,14 +171,14 @@ impl Server {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            // Whatever was said was said at this time of the devices.
+            // The messages in `buffer` arrived at this time of the devices.
             progress = self.catch_up();
             for event in &buffer {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     LISTENER => self.accept(),
                     KFD => self.accept_files(),
-                    // It has done its work by waking us.
+                    // It only had to end the sleep.
                     TIMER => {}
                     token if token >= kfd::FIRST_FILE => self.listen_to_file(token),
                     token => self.attend(token, event.flags),
@@ -234,7 +196,7 @@ impl Server {
             return Ok(false);
         }
         let due = self.gpu.next_at().map(|at| self.clock.machine_time(at));
-        let files_due = self.kfd.as_ref().and_then(KfdSide::next_at);
+        let files_due = self.kfd.as_ref().and_then(ServedKfd::next_at);
         let due = due.into_iter().chain(files_due).min();
         if due.is_some_and(|due| due.since(monotonic()) < SPIN) {
             return Ok(false);
@@ -249,7 +211,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Lets the devices' time pass until now.
+    /// Advances the devices to the current time.
     fn catch_up(&mut self) -> Progress {
         let due = self.clock.at(monotonic());
         let progress = self.gpu.advance_to(due, STEPS_MAX);
@@ -259,7 +221,7 @@ impl Server {
         progress
     }
 
-    /// A connection has something to say, or its client rang a doorbell.
+    /// Handles a message or a doorbell of a connection.
     fn attend(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(number) = token.checked_sub(FIRST_CONNECTION).map(|token| token / 2) else {
             return;
@@ -284,7 +246,7 @@ impl Server {
 pub(crate) fn load_kernels() -> Vec<Program> {
     KERNELS
         .into_iter()
-        // PANIC: they are part of the program, and tested.
+        // PANIC: built-in kernels are tested.
         .map(|name| {
             let text = kernels::built_in(name).expect("a built-in kernel");
             Program::assemble(name, text).expect("a built-in kernel assembles")
@@ -294,9 +256,9 @@ pub(crate) fn load_kernels() -> Vec<Program> {
 
 fn timespec(at: Instant) -> Timespec {
     let ns = at.as_nanos();
-    // PANIC: a u64 of nanoseconds is 584 years of seconds, and a remainder is below a second.
+    // PANIC: a u64 of nanoseconds has less than 2^34 seconds.
     let part = |part: u64| i64::try_from(part).expect("a part of a u64 of nanoseconds");
-    // Zero would switch the timer off.
+    // Zero would disarm the timer.
     Timespec { tv_sec: part(ns / 1_000_000_000), tv_nsec: part(ns % 1_000_000_000).max(1) }
 }
 
@@ -306,7 +268,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl Listening {
     fn new(path: PathBuf) -> Result<Self, ServeError> {
-        let fd = listen::listen(&path)
+        let fd = connection::listen(&path)
             .map_err(|errno| ServeError::Listen { path: path.clone(), errno })?;
         Ok(Self { fd, file: identity(&path), path })
     }
@@ -314,9 +276,53 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Somebody may have put another one in its place.
+        // Another emulator may have replaced the file.
         if self.file.is_some() && identity(&self.path) == self.file {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// The time of the devices: that of the machine minus what the devices could not keep up with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeviceClock {
+    lost: Duration,
+}
+
+/// A device that is further behind gives up that time: it becomes a slower device instead of one
+/// that only catches up.
+const BEHIND_MAX: Duration = Duration::from_millis(20);
+
+impl DeviceClock {
+    pub(crate) fn at(self, machine: Instant) -> Instant {
+        Instant::from_nanos(machine.as_nanos().saturating_sub(self.lost.as_nanos()))
+    }
+
+    pub(crate) fn machine_time(self, device: Instant) -> Instant {
+        device + self.lost
+    }
+
+    /// The device should be at `due` and is at `now`.
+    pub(crate) fn fall_behind(&mut self, due: Instant, now: Instant) {
+        let behind = due.since(now);
+        if behind > BEHIND_MAX {
+            self.lost += behind;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_far_behind_gives_up_the_lost_time() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut clock = DeviceClock::default();
+        clock.fall_behind(at(100), at(90));
+        assert_eq!(clock.at(at(100)), at(100));
+        clock.fall_behind(at(100), at(40));
+        assert_eq!(clock.at(at(100)), at(40));
+        assert_eq!(clock.machine_time(at(41)), at(101));
     }
 }

@@ -1,5 +1,5 @@
-//! Calls that no kernel has.
-#![expect(unsafe_code, reason = "an ioctl with a number of our own making")]
+//! ioctls that no kernel has.
+#![expect(unsafe_code, reason = "an ioctl with an unknown number")]
 
 use std::ffi::c_void;
 use std::os::fd::AsFd;
@@ -7,17 +7,16 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
-/// More than any call of KFD takes.
+/// Larger than the block of any KFD call.
 type Block = [u64; 32];
 
-/// A call with that number and a block of zeros.
 struct Unknown {
     opcode: Opcode,
     block: Block,
 }
 
-// SAFETY: the pointer is to a block that is as long as the number says, and lives as long as the
-// call. It holds zeros, so there is no address in it that could be followed.
+// SAFETY: the pointer is to a block of the size in the opcode that lives as long as the call. It
+// holds zeros, so it contains no address.
 unsafe impl Ioctl for Unknown {
     type Output = ();
 
@@ -36,9 +35,9 @@ unsafe impl Ioctl for Unknown {
     }
 }
 
-/// What KFD says to a number, for numbers that it does not know.
+/// KFD's reply to an unknown number.
 pub(crate) fn call(file: impl AsFd, number: u8) -> Result<(), Errno> {
     let unknown = Unknown { opcode: opcode::read_write::<Block>(b'K', number), block: [0; 32] };
-    // SAFETY: see `Unknown`; whatever the number means, the block is long enough and empty.
+    // SAFETY: see `Unknown`; whatever the number means, the block is large enough and empty.
     unsafe { ioctl(file, unknown) }
 }

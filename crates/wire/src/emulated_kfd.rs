@@ -14,7 +14,7 @@ use std::path::Path;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_kfd::abi::block::{self, CreateQueue, QueueType};
-use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
+use gpreempt_kfd::{Call, Ioctl, KfdClientCalls, Passed};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerocopy::{FromZeros, IntoBytes};

@@ -32,7 +32,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever reads has read enough.
+        # The reader closed the pipe.
         sys.stderr.close()
         return 1
 

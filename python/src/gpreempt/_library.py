@@ -57,7 +57,7 @@ def candidates() -> list[str]:
     """Where the library may be, in the order in which it is looked for."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        # Whoever names a library wants that one: another would be a surprise.
+        # A library that was named is the only candidate.
         return [chosen]
     beside = Path(__file__).with_name(NAME)
     # Without a folder the dynamic linker looks where it always does, LD_LIBRARY_PATH included.

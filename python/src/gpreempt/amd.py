@@ -19,7 +19,7 @@ class PipePriority(enum.IntEnum):
 def pipe_priority(priority: int) -> PipePriority:
     """What the hardware makes of a priority from 0 to 15.
 
-    It prefers the higher one for new work and takes nobody off for it; since gfx11 it compares
+    It prefers the higher one for new work and preempts nothing; since gfx11 it compares
     queues of one process only.
     """
     wanted = _call.priority(priority)

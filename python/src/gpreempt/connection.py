@@ -16,13 +16,13 @@ _lease_ms = 600_000
 def connect(socket: Optional[Union[str, os.PathLike[str]]] = None) -> None:
     """Connects to gpreemptd, for those who want to know now, or another socket than the usual one.
 
-    What an earlier connection to another socket had suspended goes on.
+    Queues that were suspended over another socket are resumed.
     """
     call("gpreempt_connect", None if socket is None else os.fsencode(socket))
 
 
 def disconnect() -> None:
-    """Ends the connection. What this process had suspended goes on, and its hints are over."""
+    """Closes the connection. Queues that this process suspended are resumed, its hints end."""
     call("gpreempt_disconnect")
 
 

@@ -54,13 +54,13 @@ class NotPermitted(GPreemptError, PermissionError):
 
 
 class NoSuchProcess(GPreemptError, ProcessLookupError):
-    """There is no such process, or it is not the one it was."""
+    """There is no such process, or its pid was reused."""
 
     code = -5
 
 
 class NoSuchQueue(GPreemptError, LookupError):
-    """There is no such queue, or it is gone."""
+    """There is no such queue, or it was destroyed."""
 
     code = -6
 
@@ -72,13 +72,13 @@ class NotControlled(GPreemptError):
 
 
 class Unsupported(GPreemptError):
-    """The device cannot do that."""
+    """The device does not support the operation."""
 
     code = -8
 
 
 class Busy(GPreemptError):
-    """That is going on already, or the ring is full."""
+    """The operation is already in progress, or the ring is full."""
 
     code = -9
 
@@ -96,7 +96,7 @@ class TimedOut(GPreemptError, TimeoutError):
 
 
 class Disconnected(GPreemptError, ConnectionError):
-    """gpreemptd or the device went away in the middle. The next call connects again."""
+    """The connection to gpreemptd or the device was lost. The next call connects again."""
 
     code = -12
 
@@ -138,7 +138,7 @@ class InternalError(GPreemptError):
 
 
 TOO_SMALL = -14
-"""An array was too small. No exception: whoever passes one makes it larger and asks again."""
+"""An array was too small. Not an exception: the caller enlarges it and calls again."""
 
 _BY_CODE: dict[int, type[GPreemptError]] = {
     kind.code: kind for kind in GPreemptError.__subclasses__() if kind.code

@@ -52,7 +52,7 @@ def detach(pid: Optional[int] = None) -> None:
 def attach(pid: int, priority: int) -> Iterator[None]:
     """A process has this priority inside of the block, and afterwards that of before.
 
-    One that was not under gpreemptd's control is let go of again.
+    One that gpreemptd did not control before is detached again.
     """
     try:
         before: Optional[int] = priority_of(pid)

@@ -68,7 +68,7 @@ class QueueInfo:
     is_active: bool
     """It has work."""
     is_suspended: bool
-    """Somebody suspended it or its process."""
+    """A client suspended it or its process."""
     is_suspended_by_us: bool
     """This process suspended it."""
     has_own_priority: bool
@@ -92,7 +92,7 @@ def find_queues(priority_min: int = 0, priority_max: int = 15) -> list[QueueInfo
 
 
 def queue(id: int) -> QueueInfo:
-    """One queue. Raises NoSuchQueue if it never was or is gone."""
+    """One queue. Raises NoSuchQueue if it does not exist."""
     struct = QueueInfoStruct()
     call("gpreempt_get_queue", queue_id(id), ctypes.byref(struct))
     return _info(struct)

@@ -93,7 +93,7 @@ class GPreemptScheduler:
         self._registrations.add("offline", pid, queue)
 
     def remove(self, *, pid: Optional[int] = None, queue: Optional[int] = None) -> None:
-        """It is neither any more; if it was suspended it goes on at the next look."""
+        """Removes it; if it was suspended, the next iteration resumes it."""
         self._registrations.remove(pid, queue)
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class GPreemptScheduler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stops the thread; everything that was suspended goes on. Stopping twice is fine."""
+        """Stops the thread and resumes all queues. A second call has no effect."""
         if self._pid != os.getpid():
             return  # The thread and what it suspended are the parent's.
         self._stopping.set()
@@ -173,7 +173,7 @@ class GPreemptScheduler:
                 except Exception as error:
                     failures += 1
                     self._report(error)
-                # Whoever is not there is not asked five hundred times a second.
+                # A daemon that is not running is not asked five hundred times a second.
                 delay = min(self._interval_s * 2 ** min(failures, 10), _RETRY_S_MAX)
                 stopping.wait(max(delay, self._interval_s))
         finally:
@@ -190,7 +190,7 @@ class GPreemptScheduler:
             # With the session its suspensions have ended.
             self._forget(list(self._suspended))
             raise
-        # Queues that have ended, and those that somebody else or the end of a lease has resumed.
+        # Queues that have ended, and those that another client or the end of a lease has resumed.
         off = {id for id, queue in present.items() if queue.is_suspended_by_us}
         self._forget([id for id in self._suspended if id not in off])
         busy_devices = self._busy_devices(list(present.values()))
@@ -276,7 +276,7 @@ class GPreemptScheduler:
         try:
             self._on_error(error)
         except Exception:
-            # There is nobody left to tell; the count says that something happened.
+            # The error cannot be reported; the count shows that it happened.
             self._errors += 1
 
 

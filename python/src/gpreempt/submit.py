@@ -216,7 +216,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[ctypes.c_void_p]:
-        """The pointer, which stays good as long as somebody uses it."""
+        """The pointer, which stays valid while a call uses it."""
         if os.getpid() != self._pid:
             raise WrongState("the queue belongs to the parent process; make one in this one")
         with self._changed:

@@ -1,6 +1,6 @@
 """Taking queues off their devices and letting them on again.
 
-What a process suspends goes on when it ends, however it ends: gpreemptd sees to that.
+gpreemptd resumes the queues that a process suspended when it ends, in any way.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def interrupt(which: QueueLike) -> None:
 
 
 def restore(which: QueueLike) -> None:
-    """Ends interrupt(): the kernel goes on at its next instruction."""
+    """Ends interrupt(): the kernel continues at its next instruction."""
     call("gpreempt_restore", _id(which))
 
 
@@ -103,7 +103,7 @@ def suspended(
 ) -> Iterator[list[int]]:
     """Queues, or all queues that a process has now, are off inside of the block.
 
-    Gives the ids. Blocks may be nested and may overlap in several threads: a queue goes on when
+    Gives the ids. Blocks may be nested and may overlap in several threads: a queue is resumed when
     the last block that wants it off has ended.
     """
     if (which is None) == (pid is None):
@@ -139,7 +139,7 @@ class Holds:
             _suspend_ids(ids, 0)
 
     def give_back(self, ids: list[int]) -> None:
-        """Resumes those that nobody wants off any more. Afterwards they are not suspended."""
+        """Resumes the queues that no block suspends any more."""
         with self._lock:
             over = self._take_off(ids)
             if over:
@@ -156,7 +156,7 @@ class Holds:
         self._counts = Counter()
 
     def _take_off(self, ids: list[int]) -> list[int]:
-        """Counts down; the answer is what nobody wants off any more."""
+        """Counts down; returns the queues that no block suspends any more."""
         self._counts.subtract(ids)
         over = [id for id in ids if self._counts[id] <= 0]
         for id in over:

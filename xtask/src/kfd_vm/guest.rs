@@ -1,54 +1,43 @@
-//! What runs inside of a virtual machine: a file system in memory, and a machine around it.
+//! A virtual machine: its initramfs (`cpio`, "newc"), its first process and qemu.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context, bail};
 
-use super::cpio::Cpio;
-use super::kernel::Kernel;
-use super::unpack::Unpacked;
+use super::kernel_package::{Kernel, Unpacked};
 
-/// How long a machine may run. It takes half a minute where nothing else runs.
+/// How long a machine may run. It takes half a minute on an idle host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
-/// How often to look.
 const LOOK: Duration = Duration::from_millis(100);
-/// How much of the console is shown when something went wrong.
+/// Lines of the console in an error message.
 const TAIL_LINES: usize = 40;
 
-/// What the kernel is told. The timer is not tested, because a busy host fails that test;
-/// addresses are not random, because nobody attacks it; a panic ends the machine.
+/// The timer test fails on a busy host; address randomisation is pointless here; a panic ends the
+/// machine.
 const KERNEL_LINE: &str = "console=ttyS0 panic=-1 loglevel=4 no_timer_check nokaslr";
 
-/// What it is started with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Programs<'a> {
-    /// busybox, for everything that a script needs.
     pub(super) busybox: &'a Path,
-    /// The one that checks.
     pub(super) check: &'a Path,
 }
 
-/// A virtual machine before it is started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guest<'a> {
-    /// The kernel and its modules, each after those it needs.
     pub(crate) unpacked: &'a Unpacked,
-    /// What the first process does once the modules are loaded. What it writes to `/dev/ttyS1` is
-    /// the result; the last line has to begin with `exit `.
+    /// The script of the first process after the modules are loaded. What it writes to `/dev/ttyS1`
+    /// is the result; the last line must begin with `exit `.
     pub(crate) script: &'a str,
-    /// Programs and what they are called in `/bin`.
+    /// Programs and their names in `/bin`.
     pub(crate) programs: &'a [(&'a str, &'a Path)],
-    /// Where its console is kept.
+    /// The folder for the console's log.
     pub(crate) folder: &'a Path,
-    /// How long it may run.
     pub(crate) patience: Duration,
 }
 
-/// What every first process begins with.
 const BEGIN: &str = "\
 #!/bin/busybox sh
 for folder in proc sys dev; do /bin/busybox mkdir -p /$folder; done
@@ -60,10 +49,9 @@ for module in /modules/*; do /bin/busybox insmod $module; done
 /bin/busybox chmod 666 /dev/kfd
 ";
 
-/// What every first process ends with.
 const END: &str = "/bin/busybox dmesg\n/bin/busybox poweroff -f\n";
 
-/// Checks, and says how that went on the second wire.
+/// Runs the checks and writes their output to the second serial port.
 fn script(kernel: &Kernel) -> String {
     let expected = kernel.kind.name();
     format!(
@@ -72,14 +60,14 @@ fn script(kernel: &Kernel) -> String {
     )
 }
 
-/// Starts a kernel, lets it check, and returns what it wrote on the second wire.
+/// Starts a kernel, runs the checks and returns their output.
 pub(super) fn run(
     kernel: &Kernel,
     unpacked: &Unpacked,
     programs: Programs<'_>,
     root: &Path,
 ) -> anyhow::Result<String> {
-    // By this name it is told from other debuggers.
+    // The name by which error messages recognise it as a debugger.
     let programs = [("busybox", programs.busybox), ("gpreempt-kfd-check", programs.check)];
     let (script, folder) = (script(kernel), kernel.folder(root));
     let patience = PATIENCE;
@@ -87,7 +75,7 @@ pub(super) fn run(
 }
 
 impl Guest<'_> {
-    /// Starts it, waits for its end, and returns what it wrote on the second wire.
+    /// Starts the machine, waits for its end and returns the output of the second serial port.
     pub(crate) fn run(&self) -> anyhow::Result<String> {
         let files = self.folder.join("initramfs.cpio");
         fs::write(&files, self.file_system()?)?;
@@ -114,11 +102,8 @@ impl Guest<'_> {
     }
 }
 
-/// Starts a kernel with a file system in memory, waits for its end, and returns what it wrote on
-/// the second wire. Its console is kept in a folder.
-///
-/// # Errors
-/// If it does not end by itself, or before a line that begins with `exit `.
+/// Starts a kernel with an initramfs, waits for its end and returns the output of the second serial
+/// port. The console's log stays in `folder`.
 pub(crate) fn boot(
     image: &Path,
     files: &Path,
@@ -142,7 +127,7 @@ pub(crate) fn boot(
 fn start(image: &Path, files: &Path, console: &Path, results: &Path) -> anyhow::Result<Child> {
     let wire = |file: &Path| format!("file:{}", file.display());
     let mut command = Command::new("qemu-system-x86_64");
-    // Emulated: whether the processor helps depends on the host, and it is fast enough.
+    // Hardware virtualisation depends on the host, and emulation is fast enough.
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-smp", "2"]);
     command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
     command.args(["-serial", &wire(console), "-serial", &wire(results)]);
@@ -151,7 +136,7 @@ fn start(image: &Path, files: &Path, console: &Path, results: &Path) -> anyhow::
     command.stdin(Stdio::null()).spawn().context("cannot run qemu-system-x86_64")
 }
 
-/// Waits for its end, and ends it when that takes too long.
+/// Waits for the end of qemu, and kills it after the time limit.
 fn wait(machine: &mut Child, patience: Duration) -> anyhow::Result<()> {
     let since = Instant::now();
     loop {
@@ -175,13 +160,59 @@ fn tail_of(text: &str) -> String {
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
+/// An archive under construction.
+#[derive(Debug, Default)]
+pub(super) struct Cpio {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+/// File modes.
+const FOLDER: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+
+impl Cpio {
+    pub(super) fn folder(&mut self, name: &str) {
+        self.entry(name, FOLDER, &[]);
+    }
+
+    pub(super) fn program(&mut self, name: &str, contents: &[u8]) {
+        self.entry(name, PROGRAM, contents);
+    }
+
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, contents: &[u8]) {
+        self.count += 1;
+        let size = contents.len();
+        let (inode, name_size) = (self.count, name.len() + 1);
+        // Owner, group, links, time, devices and checksum do not matter.
+        let header = format!(
+            "070701{inode:08x}{mode:08x}{:08x}{:08x}{:08x}{:08x}{size:08x}{:08x}{:08x}{:08x}{:08x}\
+             {name_size:08x}{:08x}{name}\0",
+            0, 0, 1, 0, 0, 0, 0, 0, 0
+        );
+        self.bytes.extend_from_slice(header.as_bytes());
+        self.pad();
+        self.bytes.extend_from_slice(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kfd_vm::kernel::Kind;
+    use crate::kfd_vm::kernel_package::Kind;
 
     #[test]
-    fn the_script_expects_what_the_kernel_is_for() {
+    fn the_script_expects_the_kernels_kind() {
         let kernel = Kernel { release: "6.12.1".to_owned(), kind: Kind::Tracer };
         let script = script(&kernel);
         assert!(script.contains("--expect tracer >/dev/ttyS1"), "{script}");
@@ -192,5 +223,20 @@ mod tests {
         let text: String = (0..100).map(|number| format!("{number}\n")).collect();
         assert!(tail_of(&text).starts_with("60\n") && tail_of(&text).ends_with("99"));
         assert_eq!(tail_of(""), "");
+    }
+
+    #[test]
+    fn an_archive_has_headers_of_110_bytes_and_is_padded() {
+        let mut cpio = Cpio::default();
+        cpio.folder("bin");
+        cpio.program("bin/x", b"12345");
+        let bytes = cpio.finish();
+        assert_eq!(bytes.len() % 4, 0);
+        assert_eq!(&bytes[..6], b"070701");
+        assert_eq!(&bytes[110..114], b"bin\0");
+        // The second header follows at the next multiple of four: 110 + 4, padded.
+        assert_eq!(&bytes[116..122], b"070701");
+        assert_eq!(&bytes[116 + 54..116 + 62], b"00000005");
+        assert!(bytes.windows(10).any(|window| window == b"TRAILER!!!"));
     }
 }

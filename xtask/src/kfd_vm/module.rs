@@ -1,4 +1,4 @@
-//! Modules of a kernel: what they need, and their form that an emulated processor loads quickly.
+//! Kernel modules: their dependencies, and a form that an emulated machine loads quickly.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,17 +7,17 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// What stands at the end of a signed module.
+/// The end of a signed module.
 const SIGNED: &[u8] = b"~Module signature appended~\n";
-/// Between the signature and that: a few bytes, of which the last four say how long it is.
+/// The bytes between the signature and that, of which the last four are its length.
 const TRAILER: usize = 12;
-/// The list of places where functions can be traced. The kernel looks each of them up by walking
-/// through all names, which for amdgpu takes an emulated processor half a minute.
+/// The list of traceable functions. The kernel resolves each by walking through all symbols, which
+/// takes an emulated machine half a minute for amdgpu.
 const TRACE_LIST: &[u8] = b"__mcount_loc\0";
-/// A name that means nothing to the kernel.
+/// A section name that the kernel ignores.
 const NO_LIST: &[u8] = b"__mcount_off\0";
 
-/// A module and everything it needs, each after what it needs itself: names and contents.
+/// A module and its dependencies in load order: names and contents.
 pub(super) fn with_needed(tree: &Path, name: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     collect(tree, &mut files)?;
@@ -43,7 +43,7 @@ fn visit(
     Ok(())
 }
 
-/// All modules in a folder by their names, in which the kernel sees no dashes.
+/// All modules in a folder by name, with dashes replaced as in the kernel.
 fn collect(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
@@ -73,7 +73,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The modules that a module says it needs.
+/// The dependencies in a module's `depends` field.
 fn needs(bytes: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(start) = bytes.windows(KEY.len()).position(|window| window == KEY) else {
@@ -85,7 +85,7 @@ fn needs(bytes: &[u8]) -> Vec<String> {
     list.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
-/// A changed module has no valid signature; one without any is loaded all the same.
+/// A changed module has no valid signature; one without a signature is loaded.
 fn without_signature(mut bytes: Vec<u8>) -> Vec<u8> {
     let Some(signed) = bytes.strip_suffix(SIGNED) else { return bytes };
     let Some(length) = signed.last_chunk::<4>() else { return bytes };
@@ -96,8 +96,7 @@ fn without_signature(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Renames the list, so that the kernel finds none. The code is as it was: where functions could
-/// be traced they call one that does nothing.
+/// Renames the list so that the kernel ignores it. The code still calls the empty trace functions.
 fn without_trace_list(mut bytes: Vec<u8>) -> Vec<u8> {
     let starts = bytes.windows(TRACE_LIST.len()).enumerate();
     let starts: Vec<usize> =
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_comes_after_what_it_needs() {
+    fn a_module_comes_after_its_dependencies() {
         let root = std::env::temp_dir().join(format!("gpreempt-{}-modules", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("gpu")).unwrap();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_and_lists_go_and_the_rest_stays() {
+    fn signatures_and_trace_lists_are_removed() {
         let mut signed = b"code.rela__mcount_loc\0more".to_vec();
         signed.extend([b"SIG".as_slice(), &[0; 8], &[0, 0, 0, 3], SIGNED].concat());
         let plain = without_trace_list(without_signature(signed));

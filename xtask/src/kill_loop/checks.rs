@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use gpreempt_device::emulated::act::EmulatedAct;
-use gpreempt_device::journal::{Act, Journal, Session};
+use gpreempt_device::emulated::change::EmulatedChange;
+use gpreempt_device::journal::{GpuChange, Journal, OwnerJournal};
 use gpreempt_device::process::{ProcessInfo, all_pids};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal,
@@ -141,27 +141,27 @@ impl OrphanCheck {
         let own =
             sessions.iter().filter(|session| owners.iter().any(|owner| is_of(session, *owner)));
         let entries = own.flat_map(|session| session.entries().unwrap_or_default());
-        entries.flat_map(|entry| entry.acts).filter_map(|act| mark_of(&act)).collect()
+        entries.flat_map(|entry| entry.changes).filter_map(|act| mark_of(&act)).collect()
     }
 }
 
 /// Whether a process began a session: its pid is part of the name.
-fn is_of(session: &Session, pid: u32) -> bool {
+fn is_of(session: &OwnerJournal, pid: u32) -> bool {
     let name = session.folder().file_name().map(|name| name.to_string_lossy().into_owned());
     name.is_some_and(|name| name.starts_with(&format!("session-{pid}-")))
 }
 
 /// What an act does to an emulated queue; acts on other devices do not matter here.
-fn mark_of(act: &Act) -> Option<ObservedChange> {
-    let Act::Emulated(act) = act else { return None };
+fn mark_of(act: &GpuChange) -> Option<ObservedChange> {
+    let GpuChange::Emulated(act) = act else { return None };
     match *act {
-        EmulatedAct::Stop { instance, queue, .. } => {
+        EmulatedChange::Stop { instance, queue, .. } => {
             Some(ObservedChange { instance, queue, change: Change::Stop })
         }
-        EmulatedAct::Slice { instance, queue, .. } => {
+        EmulatedChange::Slice { instance, queue, .. } => {
             Some(ObservedChange { instance, queue, change: Change::Slice })
         }
-        EmulatedAct::Park { .. } => None,
+        EmulatedChange::Park { .. } => None,
     }
 }
 

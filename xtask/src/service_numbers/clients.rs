@@ -117,7 +117,7 @@ impl CpuTimeProbe {
     pub(super) fn start() -> Self {
         Self(StoppableThread::start(|stop| {
             // As urgent as the daemon is.
-            gpreempt_device::urgency::come_first();
+            gpreempt_device::process::raise_thread_priority();
             let mut sample = Sample::default();
             let mut used = processor_time_ns();
             while !stop.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ impl WakeProbe {
         let (bell, rings) = channel::<Instant>();
         let thread = std::thread::spawn(move || {
             // As urgent as the daemon is.
-            gpreempt_device::urgency::come_first();
+            gpreempt_device::process::raise_thread_priority();
             let mut sample = Sample::default();
             for rung in rings {
                 sample.push(u64::try_from(rung.elapsed().as_nanos()).unwrap_or(u64::MAX));

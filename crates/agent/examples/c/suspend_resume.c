@@ -1,4 +1,4 @@
-/* Keeps everybody up to a priority off the GPU for a while: suspend_resume PRIORITY MILLISECONDS
+/* Suspends all queues up to a priority for a while: suspend_resume PRIORITY MILLISECONDS
  *
  * If this program is killed meanwhile, gpreemptd lets them go on. */
 #define _POSIX_C_SOURCE 200809L

@@ -1,14 +1,34 @@
-//! Pointers from C: looked at before anything is done.
-#![expect(unsafe_code, reason = "what C points at can only be believed")]
+//! Pointers from C: checked for NULL and alignment before they are used.
+#![expect(unsafe_code, reason = "the memory behind a pointer from C cannot be checked")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::error::{ErrorCode, Failure, fail};
+use crate::ffi_guard::guarded;
 
-/// Refuses what cannot be written to.
+/// Refuses NULL and misaligned pointers.
 pub(super) fn check<T>(at: *mut T, name: &'static str) -> Result<(), Failure> {
-    if at.is_null() || !at.is_aligned() { Err(bad_pointer(name)) } else { Ok(()) }
+    if at.is_null() || !at.is_aligned() {
+        return fail(ErrorCode::Argument, format!("{name} is NULL or not aligned"));
+    }
+    Ok(())
+}
+
+/// The body of a C function that writes one result. The pointer is checked before the work is done.
+///
+/// # Safety
+/// Unless it is refused, `at` points at room for a `T`.
+pub(super) unsafe fn fill<T>(
+    at: *mut T,
+    name: &'static str,
+    value: impl FnOnce() -> Result<T, Failure>,
+) -> c_int {
+    guarded(|| {
+        check(at, name)?;
+        let value = value()?;
+        // SAFETY: promised by the caller.
+        unsafe { store(at, value, name) }
+    })
 }
 
 /// Writes one value.
@@ -17,7 +37,7 @@ pub(super) fn check<T>(at: *mut T, name: &'static str) -> Result<(), Failure> {
 /// Unless it is refused, `at` points at room for a `T`.
 pub(super) unsafe fn store<T>(at: *mut T, value: T, name: &'static str) -> Result<(), Failure> {
     check(at, name)?;
-    // SAFETY: the write wants room for a `T` and an aligned address: promised, and checked.
+    // SAFETY: the write requires room for a `T` (promised) and an aligned address (checked).
     unsafe { at.write(value) };
     Ok(())
 }
@@ -36,7 +56,7 @@ pub(super) unsafe fn store_all<T: Copy>(
         check(at, name)?;
     }
     for (index, value) in values.iter().take(capacity).enumerate() {
-        // SAFETY: below `capacity`, so inside of what the caller promised.
+        // SAFETY: below `capacity`, so inside the room that the caller promised.
         let place = unsafe { at.add(index) };
         // SAFETY: room for a `T` at an aligned address, as above.
         unsafe { place.write(*value) };
@@ -50,7 +70,7 @@ pub(super) unsafe fn store_all<T: Copy>(
 /// Unless it is refused, `at` points at a `T`.
 pub(super) unsafe fn load<T: Copy>(at: *const T, name: &'static str) -> Result<T, Failure> {
     check(at.cast_mut(), name)?;
-    // SAFETY: wants an initialised `T` at an aligned address: promised, and checked.
+    // SAFETY: requires an initialised `T` (promised) at an aligned address (checked).
     Ok(unsafe { at.read() })
 }
 
@@ -68,35 +88,31 @@ pub(super) unsafe fn load_all<T: Copy>(
     }
     check(at.cast_mut(), name)?;
     let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|_| Failure::from(Code::NoMemory))?;
-    // SAFETY: wants `count` initialised values at an aligned address: promised, and checked.
+    values.try_reserve_exact(count).map_err(|_| Failure::from(ErrorCode::NoMemory))?;
+    // SAFETY: requires `count` initialised values (promised) at an aligned address (checked).
     values.extend_from_slice(unsafe { std::slice::from_raw_parts(at, count) });
     Ok(values)
 }
 
-/// A text, copied; none for NULL.
+/// A string, copied; `None` for NULL.
 ///
 /// # Safety
-/// `at` is NULL or points at a text that ends with a zero.
+/// `at` is NULL or points at a string that ends with a zero.
 pub(super) unsafe fn text(at: *const c_char) -> Option<Vec<u8>> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: wants a text that ends with a zero: promised.
+    // SAFETY: requires a string that ends with a zero: promised.
     Some(unsafe { CStr::from_ptr(at) }.to_bytes().to_vec())
 }
 
-/// A thing that the library made before.
+/// An object that the library created.
 ///
 /// # Safety
-/// Unless it is refused, `at` came from the library and has not been given back.
+/// Unless it is refused, `at` came from the library and has not been destroyed.
 pub(super) unsafe fn borrow<'a, T>(at: *const T, name: &'static str) -> Result<&'a T, Failure> {
     check(at.cast_mut(), name)?;
-    // SAFETY: wants a live `T` that nobody changes without asking: promised, and what the library
-    // hands out is changed under locks only.
+    // SAFETY: requires a live `T` (promised) without unsynchronised writes; the library changes its
+    // objects under locks only.
     Ok(unsafe { &*at })
-}
-
-fn bad_pointer(name: &'static str) -> Failure {
-    Failure::new(Code::Argument, format!("{name} is NULL or not aligned"))
 }

@@ -1,13 +1,13 @@
-//! The queues that gpreemptd controls: finding them, taking them off, letting them on.
+//! The queues that gpreemptd controls: list, suspend, preempt, resume, set a priority.
 //!
-//! What a process suspends it has to resume; what it has not resumed goes on when it ends, however
-//! it ends, and when the lease is over.
+//! Queues that a process suspended are resumed by it, when it ends in any way, and when the lease
+//! is over.
 #![expect(unsafe_code, reason = "functions that C calls, with pointers")]
-#![expect(clippy::missing_safety_doc, reason = "these words are the header's")]
+#![expect(clippy::missing_safety_doc, reason = "the doc comments are those of the header")]
 
 use std::ffi::{c_char, c_int};
 
-use gpreempt_wire::queue::{DeviceKind, QueueRecord};
+use gpreempt_wire::queue::{DeviceKind, QueueRecord, StopDepth};
 
 use super::pointer;
 use super::types::{
@@ -15,41 +15,33 @@ use super::types::{
     GPREEMPT_QUEUE_ACTIVE, GPREEMPT_QUEUE_ON, GPREEMPT_QUEUE_OWN_PRIORITY,
     GPREEMPT_QUEUE_SUSPENDED, GPREEMPT_QUEUE_SUSPENDED_BY_US, gpreempt_queue_info,
 };
-use crate::code::Code;
-use crate::entry::guarded;
-use crate::failure::Failure;
-use crate::queues::{self, Depth};
+use crate::error::{ErrorCode, Failure, fail};
+use crate::ffi_guard::guarded;
+use crate::requests;
 
-/// Every queue that gpreemptd controls, in the order of their ids. `count` becomes the number there
-/// is, also if that is more than `capacity` (then GPREEMPT_ERROR_TOO_SMALL, and the first ones are
-/// there). `out` may be NULL if `capacity` is 0.
+/// Lists every queue that gpreemptd controls, by ascending id. `count` becomes their number,
+/// also if that is more than `capacity` (then GPREEMPT_ERROR_TOO_SMALL, and the first ones are
+/// written). `out` may be NULL if `capacity` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_get_all_queues(
     out: *mut gpreempt_queue_info,
     capacity: usize,
     count: *mut usize,
 ) -> c_int {
-    guarded(|| {
-        check_list(out, capacity, count)?;
-        let infos: Vec<gpreempt_queue_info> = queues::all()?.iter().map(info_of).collect();
-        // SAFETY: the caller has room for that many structures and for one number.
-        unsafe { list(out, capacity, count, &infos) }
-    })
+    let infos = || Ok(requests::queues()?.iter().map(info_of).collect());
+    // SAFETY: the caller has room for that many structures and for one number.
+    unsafe { list(out, capacity, count, infos) }
 }
 
-/// One queue. GPREEMPT_ERROR_NO_SUCH_QUEUE if it never was or is gone.
+/// Reads one queue. GPREEMPT_ERROR_NO_SUCH_QUEUE if it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_get_queue(id: u64, out: *mut gpreempt_queue_info) -> c_int {
-    guarded(|| {
-        pointer::check(out, "out")?;
-        let record = queues::one(id)?;
-        // SAFETY: the caller has room for one structure.
-        unsafe { pointer::store(out, info_of(&record), "out") }
-    })
+    // SAFETY: the caller has room for one structure.
+    unsafe { pointer::fill(out, "out", || Ok(info_of(&requests::queue(id)?))) }
 }
 
-/// The ids of the queues whose priority is between two, both included. As
-/// gpreempt_get_all_queues() otherwise.
+/// Lists the ids of the queues with a priority from `priority_min` to `priority_max`. Otherwise as
+/// gpreempt_get_all_queues().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_find_queues_by_priority(
     priority_min: c_int,
@@ -58,18 +50,14 @@ pub unsafe extern "C" fn gpreempt_find_queues_by_priority(
     capacity: usize,
     count: *mut usize,
 ) -> c_int {
-    guarded(|| {
-        check_list(ids, capacity, count)?;
-        let found = queues::by_priority(priority_min, priority_max)?;
-        // SAFETY: the caller has room for that many ids and for one number.
-        unsafe { list(ids, capacity, count, &found) }
-    })
+    let found = || requests::queues_by_priority(priority_min, priority_max);
+    // SAFETY: the caller has room for that many ids and for one number.
+    unsafe { list(ids, capacity, count, found) }
 }
 
-/// Takes queues off their devices, all of them or, if one of them cannot be, none. Each may finish
-/// what it has within `grace_us` microseconds (0 to 60000000) and is off after that at the latest.
-/// Waits until all are off. A queue that this process has suspended already stays so, with a new
-/// lease.
+/// Suspends queues: all of them, or none if one of them cannot be. Each may finish its work within
+/// `grace_us` microseconds (0 to 60000000) and is preempted after that. Waits until all are off. A
+/// queue that this process has suspended already gets a new lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_suspend_queues(
     ids: *const u64,
@@ -79,103 +67,102 @@ pub unsafe extern "C" fn gpreempt_suspend_queues(
     guarded(|| {
         // SAFETY: the caller has that many ids.
         let ids = unsafe { pointer::load_all(ids, n, "ids") }?;
-        queues::suspend(&ids, grace_us)
+        requests::suspend(&ids, grace_us)
     })
 }
 
-/// Ends suspensions by this process. GPREEMPT_ERROR_STATE, and nothing changed, if one of the
-/// queues is not suspended by it. Does not wait: who runs now is gpreemptd's to say.
+/// Ends suspensions by this process. GPREEMPT_ERROR_STATE, and no change, if one of the queues is
+/// not suspended by it. Does not wait: gpreemptd decides which queue runs next.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_resume_queues(ids: *const u64, n: usize) -> c_int {
     guarded(|| {
         // SAFETY: the caller has that many ids.
         let ids = unsafe { pointer::load_all(ids, n, "ids") }?;
-        queues::resume(&ids)
+        requests::resume(&ids)
     })
 }
 
-/// Takes a queue off its device at once and waits for that, at most `timeout_us` microseconds
-/// (GPREEMPT_FOREVER: as long as it takes). It stays off until gpreempt_resume_queues(). After
+/// Preempts a queue and waits until it is off, for at most `timeout_us` microseconds
+/// (GPREEMPT_FOREVER: without a limit). It stays off until gpreempt_resume_queues(). After
 /// GPREEMPT_ERROR_TIMED_OUT the preempt is withdrawn.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_preempt(id: u64, timeout_us: u64) -> c_int {
-    guarded(|| queues::preempt(id, timeout_us))
+    guarded(|| requests::preempt(id, timeout_us))
 }
 
 /// As gpreempt_preempt() without waiting: gpreempt_get_queue() tells when the queue is off.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_preempt_async(id: u64) -> c_int {
-    guarded(|| queues::preempt_async(id))
+    guarded(|| requests::preempt_async(id))
 }
 
-/// Gives a queue a priority of its own, 0 to 15, or again that of its process
-/// (GPREEMPT_PRIORITY_OF_PROCESS). Lasts as long as the queue. Above 7 is for root and the group
-/// gpreempt.
+/// Gives a queue a priority of its own, 0 to 15, or restores that of its process
+/// (GPREEMPT_PRIORITY_OF_PROCESS). Lasts as long as the queue. A priority above 7 needs root or the
+/// group gpreempt.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_set_queue_priority(id: u64, priority: c_int) -> c_int {
-    guarded(|| queues::set_priority(id, priority))
+    guarded(|| requests::set_queue_priority(id, priority))
 }
 
 /// Level 3: saves the running kernel in the middle and keeps the queue off until
 /// gpreempt_restore(). Waits for it. GPREEMPT_ERROR_UNSUPPORTED where the device has no level 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_interrupt(id: u64) -> c_int {
-    guarded(|| queues::stop_at(id, Depth::Interrupt))
+    guarded(|| requests::stop_at(id, StopDepth::Interrupt))
 }
 
-/// Ends gpreempt_interrupt(): the kernel goes on at its next instruction.
+/// Ends gpreempt_interrupt(): the kernel continues at its next instruction.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_restore(id: u64) -> c_int {
-    guarded(|| queues::resume(&[id]))
+    guarded(|| requests::resume(&[id]))
 }
 
-/// Level 2: the device stops fetching, and the running kernel ends first. Waits for it.
+/// Level 2: the device stops fetching, and the running kernel finishes first. Waits for it.
 /// GPREEMPT_ERROR_UNSUPPORTED where the device has no level 2.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_deactivate(id: u64) -> c_int {
-    guarded(|| queues::stop_at(id, Depth::Deactivate))
+    guarded(|| requests::stop_at(id, StopDepth::Deactivate))
 }
 
 /// Ends gpreempt_deactivate().
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_reactivate(id: u64) -> c_int {
-    guarded(|| queues::resume(&[id]))
+    guarded(|| requests::resume(&[id]))
 }
 
-/// How deep a preempt reaches on a queue's device: GPREEMPT_LEVEL_*.
+/// Reads the highest preempt level of a queue's device: GPREEMPT_LEVEL_*.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_level(id: u64, level: *mut c_int) -> c_int {
-    guarded(|| {
-        pointer::check(level, "level")?;
-        let found = i32::from(queues::one(id)?.level);
-        // SAFETY: the caller has room for one number.
-        unsafe { pointer::store(level, found, "level") }
-    })
+    // SAFETY: the caller has room for one number.
+    unsafe { pointer::fill(level, "level", || Ok(i32::from(requests::queue(id)?.level))) }
 }
 
-/// Refuses a list that could not be written, before anything is asked.
-fn check_list<T>(out: *mut T, capacity: usize, count: *mut usize) -> Result<(), Failure> {
-    pointer::check(count, "count")?;
-    if capacity > 0 { pointer::check(out, "the array") } else { Ok(()) }
-}
-
+/// The body of a C function that writes a list. The pointers are checked before the work is done.
+///
 /// # Safety
 /// `out` has room for `capacity` values, and `count` for one.
 unsafe fn list<T: Copy>(
     out: *mut T,
     capacity: usize,
     count: *mut usize,
-    values: &[T],
-) -> Result<(), Failure> {
-    // SAFETY: as promised.
-    unsafe { pointer::store(count, values.len(), "count") }?;
-    // SAFETY: as promised.
-    unsafe { pointer::store_all(out, capacity, values, "the array") }?;
-    if values.len() > capacity && capacity > 0 {
-        let sentence = format!("there are {} queues, and room for {capacity}", values.len());
-        return Err(Failure::new(Code::TooSmall, sentence));
-    }
-    Ok(())
+    values: impl FnOnce() -> Result<Vec<T>, Failure>,
+) -> c_int {
+    guarded(|| {
+        pointer::check(count, "count")?;
+        if capacity > 0 {
+            pointer::check(out, "the array")?;
+        }
+        let values = values()?;
+        // SAFETY: promised by the caller.
+        unsafe { pointer::store(count, values.len(), "count") }?;
+        // SAFETY: promised by the caller.
+        unsafe { pointer::store_all(out, capacity, &values, "the array") }?;
+        if values.len() > capacity && capacity > 0 {
+            let sentence = format!("there are {} queues, and room for {capacity}", values.len());
+            return fail(ErrorCode::TooSmall, sentence);
+        }
+        Ok(())
+    })
 }
 
 fn info_of(record: &QueueRecord) -> gpreempt_queue_info {

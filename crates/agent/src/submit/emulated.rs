@@ -13,19 +13,17 @@ use gpreempt_wire::queue::{DeviceKind, QueueRecord};
 use gpreempt_wire::request::Request;
 
 use super::{Arguments, Launch, Options, Progress};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::{processes, queues, session};
+use crate::error::{ErrorCode, Failure};
+use crate::{requests, session};
 
-/// The variable that says where the emulated GPU listens.
+/// The variable with the socket of the emulated GPU.
 const SOCKET_VARIABLE: &str = "GPREEMPT_EMULATED_SOCKET";
-/// Packets that the ring of a queue holds.
 const RING_PACKETS: u32 = 1024;
 const MEMORY_BYTES: u32 = 64 << 10;
-/// How long gpreemptd may take to notice a new queue.
-const ADOPTION: Duration = Duration::from_secs(3);
-/// How many looks at a ring come before one at the connection.
-const LOOK_EVERY: u32 = 64;
+/// The longest time until gpreemptd controls a new queue.
+const ADOPTION_MAX: Duration = Duration::from_secs(3);
+/// The connection is checked with every 64th read of the ring.
+const CHECK_EVERY: u32 = 64;
 const ADOPTION_STEP: Duration = Duration::from_millis(2);
 
 /// A queue of the emulated GPU, with a connection and memory of its own.
@@ -34,7 +32,7 @@ pub(super) struct EmulatedQueue {
     client: client::Client,
     queue: client::Queue,
     depth: u64,
-    looks: u32,
+    reads: u32,
 }
 
 impl EmulatedQueue {
@@ -44,7 +42,7 @@ impl EmulatedQueue {
         depth: Option<u32>,
     ) -> Result<Self, Failure> {
         let depth = u64::from(depth.unwrap_or(RING_PACKETS).min(RING_PACKETS));
-        // Without gpreemptd a priority would mean nothing; better to hear of it now.
+        // Without gpreemptd a priority has no effect, so its absence is an error here.
         let is_known = own_queues()?.next().is_some();
         let memory_bytes = match options.memory_bytes {
             0 => MEMORY_BYTES,
@@ -52,33 +50,33 @@ impl EmulatedQueue {
         };
         let mut client = client::Client::connect(&socket(options)?, memory_bytes)?;
         let queue = client.open_queue(DeviceId(options.device), RING_PACKETS)?;
-        let created = Self { client, queue, depth, looks: 0 };
+        let created = Self { client, queue, depth, reads: 0 };
         if !is_known {
-            // Nobody controls this process yet: its first queue says what it is.
-            processes::set_priority(0, i32::from(priority.level()))?;
+            // gpreemptd does not control this process yet: the first queue sets its priority.
+            requests::set_priority(0, i32::from(priority.level()))?;
         }
         let id = adopted(created.native())?;
-        session::do_it(&Request::SetQueue { queue: id, priority: Some(priority) })?;
+        session::request(&Request::SetQueue { queue: id, priority: Some(priority) })?;
         Ok(created)
     }
 
-    /// What the emulated GPU calls it.
+    /// Its id on the emulated GPU.
     pub(super) fn native(&self) -> u64 {
         self.queue.id().0
     }
 
-    /// How far it is, if the emulated GPU is still there.
+    /// Fails if the connection to the emulated GPU is lost.
     pub(super) fn progress(&mut self) -> Result<Progress, Failure> {
         let progress =
             Progress { submitted: self.queue.submitted(), completed: self.queue.completed() };
         if progress.completed < progress.submitted {
-            self.looks = self.looks.wrapping_add(1);
-            self.queue.check_thoroughly(self.looks.is_multiple_of(LOOK_EVERY))?;
+            self.reads = self.reads.wrapping_add(1);
+            self.queue.check_thoroughly(self.reads.is_multiple_of(CHECK_EVERY))?;
         }
         Ok(progress)
     }
 
-    /// Submits, unless as many launches are in flight as it is deep. Then it returns false.
+    /// Submits. Returns false if the queue is full.
     pub(super) fn try_launch(&mut self, launch: &Launch) -> Result<bool, Failure> {
         let launch = packet(launch)?;
         let Progress { submitted, completed } = self.progress()?;
@@ -101,26 +99,31 @@ impl EmulatedQueue {
     }
 }
 
-/// What gpreemptd calls the queue of this process with that number on the emulated GPU.
+/// The id in gpreemptd of the queue of this process with that id on the emulated GPU.
 pub(super) fn id_of(native: u64) -> Result<u64, Failure> {
     let found = own_queues()?.find(|queue| queue.native == native);
     found.map(|queue| queue.id).ok_or_else(|| {
-        Failure::new(Code::NotControlled, "gpreemptd does not have this queue of the emulated GPU")
+        Failure::new(
+            ErrorCode::NotControlled,
+            "gpreemptd does not control this queue of the emulated GPU",
+        )
     })
 }
 
 fn own_queues() -> Result<impl Iterator<Item = QueueRecord>, Failure> {
     let own = std::process::id();
     let is_own = move |queue: &QueueRecord| queue.pid == own && queue.kind == DeviceKind::Emulated;
-    Ok(queues::all()?.into_iter().filter(is_own))
+    Ok(requests::queues()?.into_iter().filter(is_own))
 }
 
-/// Waits until gpreemptd has a new queue.
+/// Waits until gpreemptd controls a new queue.
 fn adopted(native: u64) -> Result<u64, Failure> {
     let begun = Instant::now();
     loop {
         match id_of(native) {
-            Err(failure) if failure.code == Code::NotControlled && begun.elapsed() < ADOPTION => {
+            Err(failure)
+                if failure.code == ErrorCode::NotControlled && begun.elapsed() < ADOPTION_MAX =>
+            {
                 std::thread::sleep(ADOPTION_STEP);
             }
             other => return other,
@@ -134,24 +137,24 @@ fn socket(options: &Options) -> Result<PathBuf, Failure> {
     }
     let path = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
     path.map(PathBuf::from).ok_or_else(|| {
-        let sentence = format!("no socket of an emulated GPU was given, and no {SOCKET_VARIABLE}");
-        Failure::new(Code::NoDevice, sentence)
+        let sentence = format!("no socket of an emulated GPU was given; set {SOCKET_VARIABLE}");
+        Failure::new(ErrorCode::NoDevice, sentence)
     })
 }
 
 fn packet(launch: &Launch) -> Result<client::Launch, Failure> {
-    let bad = |sentence: &str| Failure::new(Code::Argument, sentence);
+    let bad = |sentence: &str| Failure::new(ErrorCode::Argument, sentence);
     let Arguments::Words([region, number, work_ns, region_bytes]) = launch.arguments else {
-        return Err(Code::Internal.into());
+        return Err(ErrorCode::Internal.into());
     };
     let ([groups, 1, 1], [waves, 1, 1]) = (launch.grid, launch.block) else {
-        return Err(bad("the emulated GPU has one dimension; the other two are 1"));
+        return Err(bad("the emulated GPU has one dimension; set the other two to 1"));
     };
-    // Anything else would be a fault that takes the queue away.
+    // Other values would be a fault that destroys the queue.
     if !(1..=1 << 16).contains(&groups) || !(1..=16).contains(&waves) || launch.shared_bytes != 0 {
-        return Err(bad("1 to 65536 work-groups, 1 to 16 waves, and no shared bytes"));
+        return Err(bad("a launch has 1 to 65536 work-groups, 1 to 16 waves and no shared bytes"));
     }
     let kernel = u32::try_from(launch.kernel).ok().filter(|kernel| *kernel < client::KERNEL_COUNT);
-    let kernel = kernel.ok_or_else(|| bad("there is no such kernel on the emulated GPU"))?;
+    let kernel = kernel.ok_or_else(|| bad("the emulated GPU has no such kernel"))?;
     Ok(client::Launch { kernel, groups, waves, region, region_bytes, number, work_ns })
 }

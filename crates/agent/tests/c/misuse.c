@@ -19,7 +19,7 @@ static void expect(int line, const char *call, int got, int wanted) {
 }
 
 #define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
-#define NOBODY 0x7ffffffffffULL
+#define NO_QUEUE 0x7ffffffffffULL
 
 static void without_arguments_that_make_sense(void) {
     size_t count = 7;
@@ -121,23 +121,23 @@ static void with_ids_that_never_were(void) {
     uint64_t ids[300];
     gpreempt_queue_info info;
     for (int i = 0; i < 300; i++) {
-        ids[i] = NOBODY + (uint64_t)i;
+        ids[i] = NO_QUEUE + (uint64_t)i;
     }
     EXPECT(GPREEMPT_OK, gpreempt_connect(NULL));
     EXPECT(GPREEMPT_OK, gpreempt_connect(NULL));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_get_queue(NOBODY, &info));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_get_queue(NO_QUEUE, &info));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_get_queue(0, &info));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_suspend_queues(ids, 2, 0));
     EXPECT(GPREEMPT_ERROR_LIMIT, gpreempt_suspend_queues(ids, 300, 0));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_resume_queues(ids, 1));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_preempt(NOBODY, GPREEMPT_FOREVER));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_preempt(NO_QUEUE, GPREEMPT_FOREVER));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_preempt_async(0));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_interrupt(NOBODY));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_restore(NOBODY));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_deactivate(NOBODY));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_reactivate(NOBODY));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_level(NOBODY, &number));
-    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_set_queue_priority(NOBODY, 3));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_interrupt(NO_QUEUE));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_restore(NO_QUEUE));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_deactivate(NO_QUEUE));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_reactivate(NO_QUEUE));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_level(NO_QUEUE, &number));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_set_queue_priority(NO_QUEUE, 3));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_priority(0x7fffffff, 3));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_suspend_process(0x7fffffff, 100));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_get_priority(0, &number));
@@ -161,7 +161,7 @@ static void with_a_queue(uint32_t pid) {
             EXPECT(GPREEMPT_DEVICE_EMULATED, (int)infos[i].device_kind);
         }
     }
-    uint64_t both[3] = {id, id, NOBODY};
+    uint64_t both[3] = {id, id, NO_QUEUE};
     EXPECT(GPREEMPT_OK, gpreempt_level(id, &number));
     EXPECT(GPREEMPT_LEVEL_INTERRUPT, number);
     EXPECT(GPREEMPT_ERROR_STATE, gpreempt_resume_queues(&id, 1));

@@ -1,4 +1,4 @@
-/* Level 2 for as long as somebody reads: park ID */
+/* Level 2 until standard input is closed: park ID */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

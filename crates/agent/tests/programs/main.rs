@@ -1,9 +1,7 @@
-//! Programs in C against the library, a real `gpreemptd` and a real `gpreempt-emu`.
+//! C programs against the library, with `gpreemptd` and `gpreempt-emu` as processes.
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
-#![expect(clippy::print_stdout, reason = "a test that cannot run says so")]
+#![expect(clippy::print_stdout, reason = "a test that cannot run prints why")]
 
 mod examples;
-mod library;
-mod misuse;
 mod program;
-mod scheduled_load;
+mod robustness;

@@ -1,6 +1,6 @@
 //! What others may do to a process while it is measured must be undone afterwards.
 
-use gpreempt_device::nvidia::survey::{LookError, look};
+use gpreempt_device::nvidia::process_discovery::{InspectError, inspect_process};
 
 /// What can be changed of some processes from outside, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +30,9 @@ impl Access {
     pub(super) fn look(pids: Vec<u32>) -> Result<Self, String> {
         let (mut groups, mut holds) = (Vec::new(), Vec::new());
         for pid in pids {
-            let process = match look(pid) {
+            let process = match inspect_process(pid) {
                 Ok(process) => process,
-                Err(LookError::NoGpu(_)) => continue,
+                Err(InspectError::NoGpu(_)) => continue,
                 Err(error) => return Err(error.to_string()),
             };
             let clients = process.clients.map_err(|error| error.to_string())?;

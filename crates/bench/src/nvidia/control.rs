@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use gpreempt_device::nvidia::{act, survey};
+use gpreempt_device::nvidia::{change, process_discovery};
 
 use crate::results::{Distribution, Number};
 
@@ -21,9 +21,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Errors
 /// If the process cannot be looked at, or the driver refuses.
 pub(super) fn numbers(pid: u32, stop: &AtomicBool) -> Result<Vec<Number>, String> {
-    let process = survey::look(pid).map_err(|error| error.to_string())?;
+    let process = process_discovery::inspect_process(pid).map_err(|error| error.to_string())?;
     let clients = process.clients.as_ref().map_err(ToString::to_string)?;
-    let acts = act::stops(&process);
+    let acts = change::stops(&process);
     let mut groups = Vec::new();
     for client in clients {
         for group in client.devices.iter().flat_map(|device| &device.groups) {
@@ -43,7 +43,7 @@ pub(super) fn numbers(pid: u32, stop: &AtomicBool) -> Result<Vec<Number>, String
         preempts.push(timed(|| {
             groups
                 .iter()
-                .try_for_each(|(client, group)| act::preempt(key, *client, *group, Some(WAIT)))
+                .try_for_each(|(client, group)| change::preempt(key, *client, *group, Some(WAIT)))
         })?);
         std::thread::sleep(PAUSE);
     }

@@ -7,17 +7,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gpreempt_device::act;
+use gpreempt_device::change;
 use gpreempt_device::hold_pages::HoldPages;
-use gpreempt_device::journal::{Act, Journal};
+use gpreempt_device::journal::{GpuChange, Journal};
 use gpreempt_device::keeper::{self, Keeper, monotonic_ns};
-use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::act::NvidiaAct;
-use gpreempt_device::nvidia::discover::{Engine, parse_uuid};
+use gpreempt_device::nvidia::change::NvidiaChange;
 use gpreempt_device::nvidia::hold::{self, HoldChannel, HoldSite};
-use gpreempt_device::nvidia::own::OwnClient;
-use gpreempt_device::nvidia::survey::{GpuProcess, look};
+use gpreempt_device::nvidia::import_client::ImportClient;
+use gpreempt_device::nvidia::process_discovery::{GpuProcess, inspect_process};
+use gpreempt_device::nvidia::rm_objects::{Engine, parse_uuid};
 use gpreempt_device::process::ProcessKey;
+use gpreempt_device::undo_log::UndoLog;
 
 use crate::results::{Distribution, Number};
 
@@ -45,24 +45,24 @@ pub(super) fn numbers(
     let said = |error: &dyn ToString| error.to_string();
     let journal = Journal::open().map_err(|error| said(&error))?;
     let lock = journal.lock().map_err(|error| said(&error))?;
-    keeper::clean_up(&journal, act::undo).map_err(|error| said(&error))?;
+    keeper::clean_up(&journal, change::undo).map_err(|error| said(&error))?;
     refuse_rivals(&journal)?;
-    let process = look(holder).map_err(|error| said(&error))?;
+    let process = inspect_process(holder).map_err(|error| said(&error))?;
     let mut acts = slices(&process, HOLDER_US)?;
     for other in others {
-        acts.extend(slices(&look(*other).map_err(|error| said(&error))?, OTHERS_US)?);
+        acts.extend(slices(&inspect_process(*other).map_err(|error| said(&error))?, OTHERS_US)?);
     }
     let session = journal.begin().map_err(|error| said(&error))?;
     let holds = HoldPages::new().map_err(|error| said(&error))?;
     let mut keeper = Keeper::start_with(&session, Some(&holds)).map_err(|error| said(&error))?;
-    let ledger = Ledger::new(session).with_holds(Some(holds));
+    let undo_log = UndoLog::new(session).with_holds(Some(holds));
     for (process, _) in &acts {
-        ledger.claim(*process).map_err(|error| said(&error))?;
+        undo_log.claim(*process).map_err(|error| said(&error))?;
     }
     drop(lock);
-    let times = held(&process, &acts, &ledger, &mut keeper, stop);
+    let times = held(&process, &acts, &undo_log, &mut keeper, stop);
     // In any case, and before the keeper goes.
-    let undone = ledger.undo_all(|_| true);
+    let undone = undo_log.undo_all(|_| true);
     drop(keeper);
     undone.map_err(|error| error.to_string())?;
     Ok(times?.numbers())
@@ -71,19 +71,19 @@ pub(super) fn numbers(
 /// Sets the slices, adds a channel of ours, and uses it.
 fn held(
     process: &GpuProcess,
-    acts: &[(ProcessKey, Act)],
-    ledger: &Ledger,
+    acts: &[(ProcessKey, GpuChange)],
+    undo_log: &UndoLog,
     keeper: &mut Keeper,
     stop: &AtomicBool,
 ) -> Result<Times, String> {
     for (process, act) in acts {
-        ledger.perform(*process, act, false).map_err(|error| error.to_string())?;
+        undo_log.perform(*process, act, false).map_err(|error| error.to_string())?;
     }
-    let slot = ledger.holds().and_then(HoldPages::take).ok_or("there is no place for a hold")?;
+    let slot = undo_log.holds().and_then(HoldPages::take).ok_or("there is no place for a hold")?;
     let (uuid, site) = site(process, slot.index()).ok_or("its context cannot be held")?;
-    let own = Mutex::new(OwnClient::open(&uuid).map_err(|error| error.to_string())?);
+    let own = Mutex::new(ImportClient::open(&uuid).map_err(|error| error.to_string())?);
     let key = process.info.key;
-    ledger.write(key, &NvidiaAct::Hold(site).into()).map_err(|error| error.to_string())?;
+    undo_log.record(key, &NvidiaChange::Hold(site).into()).map_err(|error| error.to_string())?;
     let channel = hold::attach(key, &site, slot, &own);
     let channel = channel.map_err(|(slot, error)| {
         slot.abandon();
@@ -93,7 +93,7 @@ fn held(
     let times = time_all(&mut hand, stop);
     hand.channel.end();
     // Taken out of the context before its memory is used for anything else.
-    let removed = ledger.perform(key, &NvidiaAct::Hold(site).into(), true);
+    let removed = undo_log.perform(key, &NvidiaChange::Hold(site).into(), true);
     let slot = hand.channel.into_slot();
     if removed.is_err() {
         slot.abandon();
@@ -210,7 +210,7 @@ fn refuse_rivals(journal: &Journal) -> Result<(), String> {
 }
 
 /// What gives all compute groups of a process that slice.
-fn slices(process: &GpuProcess, set_us: u64) -> Result<Vec<(ProcessKey, Act)>, String> {
+fn slices(process: &GpuProcess, set_us: u64) -> Result<Vec<(ProcessKey, GpuChange)>, String> {
     let clients = process.clients.as_ref().map_err(ToString::to_string)?;
     let mut acts = Vec::new();
     for client in clients {
@@ -218,7 +218,7 @@ fn slices(process: &GpuProcess, set_us: u64) -> Result<Vec<(ProcessKey, Act)>, S
         for group in groups.filter(|group| group.engine == Engine::Compute) {
             let original_us = group.slice_us.ok_or("a slice cannot be read, so not changed")?;
             let (client, group) = (client.handle, group.handle);
-            let act = NvidiaAct::Slice { client, group, original_us, set_us };
+            let act = NvidiaChange::Slice { client, group, original_us, set_us };
             acts.push((process.info.key, act.into()));
         }
     }

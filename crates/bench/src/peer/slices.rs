@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use gpreempt_device::act;
-use gpreempt_device::journal::{Act, Journal};
+use gpreempt_device::change;
+use gpreempt_device::journal::{GpuChange, Journal};
 use gpreempt_device::keeper::{self, Keeper};
-use gpreempt_device::ledger::Ledger;
-use gpreempt_device::nvidia::act::NvidiaAct;
-use gpreempt_device::nvidia::discover::Engine;
-use gpreempt_device::nvidia::survey::look;
+use gpreempt_device::nvidia::change::NvidiaChange;
+use gpreempt_device::nvidia::process_discovery::inspect_process;
+use gpreempt_device::nvidia::rm_objects::Engine;
 use gpreempt_device::process::ProcessKey;
+use gpreempt_device::undo_log::UndoLog;
 use serde::Serialize;
 
 use super::writable_driver;
@@ -38,7 +38,7 @@ const OVERHEAD: Duration = Duration::from_secs(60);
 struct Target {
     process: ProcessKey,
     name: String,
-    acts: Vec<Act>,
+    acts: Vec<GpuChange>,
 }
 
 /// A group as far as its slice is concerned.
@@ -99,7 +99,7 @@ pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     let journal = Journal::open().map_err(Failure::run)?;
     // What was left behind has to be undone before we look, or it would be taken for the original.
     let lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, act::undo).map_err(Failure::run)?;
+    keeper::clean_up(&journal, change::undo).map_err(Failure::run)?;
     refuse_rivals(&journal)?;
     let mut targets = Vec::new();
     for (pids, slice_us) in [(&args.lc, LC_US), (&args.be, BE_US)] {
@@ -110,15 +110,15 @@ pub(super) fn main(args: &SlicesArgs) -> Result<(), Failure> {
     refuse_rivals(&journal)?;
     let session = journal.begin().map_err(Failure::run)?;
     let mut keeper = Keeper::start(&session).map_err(Failure::run)?;
-    let ledger = Ledger::new(session);
+    let undo_log = UndoLog::new(session);
     for target in &targets {
-        ledger.claim(target.process).map_err(Failure::run)?;
+        undo_log.claim(target.process).map_err(Failure::run)?;
     }
     drop(lock);
     let output = Output { json: args.json };
-    let ended = hold(args, output, &targets, &ledger, &mut keeper, &stop);
+    let ended = hold(args, output, &targets, &undo_log, &mut keeper, &stop);
     // In any case, and before the keeper goes.
-    let undone = ledger.undo_all(|_| true);
+    let undone = undo_log.undo_all(|_| true);
     drop(keeper);
     let ended = ended?;
     output.line(&Final { until_ns: Monotonic.now_ns(), ended, undone: undone.is_ok() })?;
@@ -134,13 +134,13 @@ fn hold(
     args: &SlicesArgs,
     output: Output,
     targets: &[Target],
-    ledger: &Ledger,
+    undo_log: &UndoLog,
     keeper: &mut Keeper,
     stop: &Stop,
 ) -> Result<Ended, Failure> {
     for target in targets {
         for act in &target.acts {
-            ledger.perform(target.process, act, false).map_err(Failure::run)?;
+            undo_log.perform(target.process, act, false).map_err(Failure::run)?;
         }
     }
     let begin = Monotonic.now_ns();
@@ -167,7 +167,7 @@ fn hold(
 
 impl Target {
     fn find(pid: u32, slice_us: u64) -> Result<Self, Failure> {
-        let found = look(pid).map_err(Failure::input)?;
+        let found = inspect_process(pid).map_err(Failure::input)?;
         let clients = found.clients.as_ref().map_err(Failure::input)?;
         let mut groups = Vec::new();
         for client in clients {
@@ -183,7 +183,7 @@ impl Target {
 }
 
 /// What has to be done to a process. A slice that cannot be read could not be put back.
-fn acts(pid: u32, groups: &[Sliced], set_us: u64) -> Result<Vec<Act>, String> {
+fn acts(pid: u32, groups: &[Sliced], set_us: u64) -> Result<Vec<GpuChange>, String> {
     if groups.is_empty() {
         return Err(format!("process {pid} has no GPU work that could be scheduled yet"));
     }
@@ -192,7 +192,7 @@ fn acts(pid: u32, groups: &[Sliced], set_us: u64) -> Result<Vec<Act>, String> {
         let original_us = slice_us.ok_or_else(|| {
             format!("the slice of group {group:#x} of process {pid} cannot be read, so not changed")
         })?;
-        Ok(NvidiaAct::Slice { client, group, original_us, set_us }.into())
+        Ok(NvidiaChange::Slice { client, group, original_us, set_us }.into())
     };
     groups.iter().map(act).collect()
 }
@@ -226,7 +226,7 @@ impl SetProcess {
         let mut original = Vec::new();
         let mut set = 0;
         for act in &target.acts {
-            if let Act::Nvidia(NvidiaAct::Slice { original_us, set_us, .. }) = act {
+            if let GpuChange::Nvidia(NvidiaChange::Slice { original_us, set_us, .. }) = act {
                 original.push(*original_us);
                 set = *set_us;
             }

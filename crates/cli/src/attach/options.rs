@@ -6,9 +6,9 @@ use gpreempt_core::config::{Aging, Config};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_daemon::config::SchedulerConfig;
-use gpreempt_device::nvidia::abi::control::group::SetInterleave;
-use gpreempt_device::nvidia::abi::control::subdevice::PreemptionMode;
-use gpreempt_device::nvidia::backend::Wishes;
+use gpreempt_device::nvidia::abi::control::PreemptionMode;
+use gpreempt_device::nvidia::abi::control::SetInterleave;
+use gpreempt_device::nvidia::backend::ContextOptions;
 use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 
@@ -30,7 +30,7 @@ pub(super) fn session(args: &AttachArgs) -> SessionOptions<'_> {
         ..usual
     };
     let options = SessionOptions::new("gpreempt attach", &args.driver);
-    SessionOptions { scheduler, wishes: wishes(args), ..options }
+    SessionOptions { scheduler, context_options: context_options(args), ..options }
 }
 
 fn config(args: &AttachArgs) -> Config {
@@ -44,8 +44,8 @@ fn config(args: &AttachArgs) -> Config {
     }
 }
 
-fn wishes(args: &AttachArgs) -> Wishes {
-    Wishes {
+fn context_options(args: &AttachArgs) -> ContextOptions {
+    ContextOptions {
         mode: args.preempt_at.map(|place| match place {
             PreemptAt::Instruction => PreemptionMode::Instruction,
             PreemptAt::Block => PreemptionMode::WorkGroup,

@@ -2,9 +2,9 @@
 
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_device::amd::queue::users;
-use gpreempt_device::amd::{Site, SiteName};
+use gpreempt_device::amd::{KfdInstance, KfdLocation};
 use gpreempt_device::nvidia::node::Node;
-use gpreempt_device::nvidia::survey::{GpuProcess, look};
+use gpreempt_device::nvidia::process_discovery::{GpuProcess, inspect_process};
 use gpreempt_device::process::ProcessInfo;
 use serde::Serialize;
 
@@ -86,14 +86,14 @@ fn row(process: &InspectedProcess, priority: Priority) -> Row<'_> {
 #[derive(Debug)]
 struct ChangeableDevices {
     nvidia: Result<(), Failure>,
-    amd: Option<Site>,
+    amd: Option<KfdInstance>,
 }
 
 impl ChangeableDevices {
     /// Fails with the reason why NVIDIA GPUs may not be changed, if there are no others.
     fn find(args: &ChangeArgs) -> Result<Self, Failure> {
         let (nvidia, amd) =
-            (driver_gate::for_changes(args), SiteName::from_environment().open().ok());
+            (driver_gate::for_changes(args), KfdLocation::from_environment().open().ok());
         match (nvidia, amd) {
             (Err(failure), None) => Err(failure),
             (nvidia, amd) => Ok(Self { nvidia, amd }),
@@ -110,13 +110,13 @@ impl ChangeableDevices {
                 "process {pid} does not use an AMD GPU, and {why}"
             )));
         }
-        look(pid).map(InspectedProcess::Nvidia).map_err(Failure::input)
+        inspect_process(pid).map(InspectedProcess::Nvidia).map_err(Failure::input)
     }
 }
 
 /// Whether the kernel lists a process as a user of AMD devices. It needs no permission.
 fn uses_amd(pid: u32) -> bool {
-    let places = SiteName::from_environment().places();
+    let places = KfdLocation::from_environment().paths();
     users(&places.sysfs).is_ok_and(|users| users.contains(&pid))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpreempt_device::nvidia::ring::Reading;
+use gpreempt_device::nvidia::ring::RingReading;
 use serde::Serialize;
 
 /// A ring that is empty and unchanged for this long is in a gap: about that long after its work is
@@ -72,7 +72,7 @@ pub(crate) struct Percentiles {
 
 impl Pattern {
     /// Adds one reading.
-    pub(crate) fn take(&mut self, at: Duration, reading: Reading) {
+    pub(crate) fn take(&mut self, at: Duration, reading: RingReading) {
         let ring = reading.ring;
         let indices = (ring.put, ring.get);
         let moved = self.first.is_some() && indices != self.last;
@@ -203,8 +203,13 @@ mod tests {
     use super::*;
     use gpreempt_core::ring::RingView;
 
-    fn reading(put: u64, get: u64, submitted: bool) -> Reading {
-        Reading { ring: RingView { put, get, running: None }, submitted, fetched: false, reads: 1 }
+    fn reading(put: u64, get: u64, submitted: bool) -> RingReading {
+        RingReading {
+            ring: RingView { put, get, running: None },
+            submitted,
+            fetched: false,
+            reads: 1,
+        }
     }
 
     /// Requests of three kernels, each submitted into an empty ring, every 10 ms for 100 ms.

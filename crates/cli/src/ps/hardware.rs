@@ -5,18 +5,18 @@
 
 use std::io::Write;
 
-use gpreempt_device::act::undo;
-use gpreempt_device::amd::SiteName;
-use gpreempt_device::amd::probe::Places;
+use gpreempt_device::amd::KfdLocation;
+use gpreempt_device::amd::probe::KfdPaths;
 use gpreempt_device::amd::queue::{Kind, ListedQueue, queues_of, users};
 use gpreempt_device::amd::topology::{Node, Topology};
-use gpreempt_device::journal::{Act, Entry, Journal};
+use gpreempt_device::change::undo;
+use gpreempt_device::journal::{GpuChange, Journal, ProcessRecord};
 use gpreempt_device::keeper;
-use gpreempt_device::nvidia::act::switch_counts;
-use gpreempt_device::nvidia::discover::{Client, Device, Engine, Group};
+use gpreempt_device::nvidia::change::switch_counts;
 use gpreempt_device::nvidia::driver::{Driver, DriverError};
 use gpreempt_device::nvidia::gpu::{self, Gpu};
-use gpreempt_device::nvidia::survey::{GpuProcess, survey};
+use gpreempt_device::nvidia::process_discovery::{GpuProcess, gpu_processes};
+use gpreempt_device::nvidia::rm_objects::{Client, Device, Engine, Group};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use serde::Serialize;
 
@@ -100,13 +100,14 @@ pub(super) fn main(args: &PsArgs) -> Result<(), Failure> {
     if !args.hardware {
         clean_up();
     }
-    let processes = survey().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
+    let processes =
+        gpu_processes().map_err(|error| Failure::run(format_args!("no /proc: {error}")))?;
     let touched = touched_processes();
     let gpus = gpu::all();
     let rows: Vec<Row> = processes
         .iter()
         .map(|process| nvidia_row(process, &touched, &gpus))
-        .chain(amd_rows(&SiteName::from_environment().places(), &touched))
+        .chain(amd_rows(&KfdLocation::from_environment().paths(), &touched))
         // Monitoring tools, this command included, open the driver and run nothing.
         .filter(|row| args.all || row.groups > 0 || row.problem.is_some())
         .collect();
@@ -193,8 +194,8 @@ fn switches(process: ProcessKey, clients: &[Client]) -> Option<Switches> {
 /// Processes that a session of gpreempt has changed.
 fn touched_processes() -> Vec<(ProcessKey, State)> {
     let sessions = Journal::open().and_then(|journal| journal.sessions()).unwrap_or_default();
-    let state = |entry: &Entry| {
-        let stopped = entry.acts.iter().any(Act::is_stop);
+    let state = |entry: &ProcessRecord| {
+        let stopped = entry.changes.iter().any(GpuChange::is_stop);
         if stopped { State::Stopped } else { State::Attached }
     };
     sessions
@@ -232,7 +233,7 @@ fn text(rows: &[Row]) -> String {
 }
 
 /// A row for each process that the kernel lists; none without AMD devices.
-fn amd_rows(places: &Places, touched: &[(ProcessKey, State)]) -> Vec<Row> {
+fn amd_rows(places: &KfdPaths, touched: &[(ProcessKey, State)]) -> Vec<Row> {
     let topology = Topology::read(&places.sysfs).unwrap_or_default();
     let pids = users(&places.sysfs).unwrap_or_default().into_iter();
     // Processes that end meanwhile are omitted.
@@ -289,7 +290,7 @@ mod tests {
     fn processes_are_listed_with_what_they_have_on_each_device() {
         let root = std::env::temp_dir().join(format!("gpreempt-{}-ps-amd", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        let places = Places::emulated(&root);
+        let places = KfdPaths::emulated(&root);
         assert!(amd_rows(&places, &[]).is_empty());
         let node = places.sysfs.join("topology/nodes/1");
         fs::create_dir_all(&node).unwrap();

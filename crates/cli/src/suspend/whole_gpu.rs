@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gpreempt_device::amd::SiteName;
+use gpreempt_device::amd::KfdLocation;
 use gpreempt_device::amd::queue::queues_of;
 use gpreempt_device::amd::topology::{Node, Topology};
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::nvidia::survey::{GpuProcess, look};
+use gpreempt_device::nvidia::process_discovery::{GpuProcess, inspect_process};
 use gpreempt_wire::client::Client;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
@@ -107,7 +107,7 @@ struct GpuSuspender<'a> {
 impl<'a> GpuSuspender<'a> {
     fn new(client: &'a mut Client, gpu: &str, is_private: bool) -> Result<Self, Failure> {
         let snapshot = service::snapshot(client)?;
-        let topology = Topology::read(&SiteName::from_environment().places().sysfs);
+        let topology = Topology::read(&KfdLocation::from_environment().paths().sysfs);
         match find(&snapshot, &topology.unwrap_or_default(), gpu) {
             Some(uuid) => Ok(Self { client, uuid, suspended: BTreeSet::new() }),
             None => Err(unknown_gpu(&snapshot, gpu, is_private)),
@@ -199,10 +199,11 @@ fn uses(task: &TaskSnapshot, uuid: &str, snapshot: &Snapshot) -> bool {
 }
 
 fn uuids_of(pid: u32) -> Vec<String> {
-    let sysfs = SiteName::from_environment().places().sysfs;
+    let sysfs = KfdLocation::from_environment().paths().sysfs;
     let topology = Topology::read(&sysfs).unwrap_or_default();
     let queues = queues_of(&sysfs, pid).unwrap_or_default();
     let amd = queues.iter().filter_map(|queue| topology.device(queue.gpu_id).map(Node::uuid));
-    let nvidia = look(pid).map(|process| GpuProcess::uuids(&process)).unwrap_or_default();
+    let nvidia =
+        inspect_process(pid).map(|process| GpuProcess::uuids(&process)).unwrap_or_default();
     amd.chain(nvidia).collect()
 }

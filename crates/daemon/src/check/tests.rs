@@ -1,4 +1,4 @@
-//! What `--check` says.
+//! The report of `--check`.
 
 use expect_test::{Expect, expect};
 use gpreempt_device::process::ProcessKey;
@@ -37,16 +37,16 @@ fn accounts() -> Accounts {
     Accounts::parse(b"alice:x:1000:1000:::\n", b"")
 }
 
-fn process(pid: u32, command: &str) -> ProcessFacts {
-    let mut facts = ProcessFacts::unknown(ProcessKey { pid, start_ticks: 7 });
-    facts.name = "py\u{1b}thon".to_owned();
-    facts.uid = Some(1000);
-    facts.command = Some(command.to_owned());
-    facts.environment = Some([("GPREEMPT_PRIORITY", "13")].into_iter().collect());
-    facts
+fn process(pid: u32, command: &str) -> ProcessAttributes {
+    let mut attributes = ProcessAttributes::unknown(ProcessKey { pid, start_ticks: 7 });
+    attributes.name = "py\u{1b}thon".to_owned();
+    attributes.uid = Some(1000);
+    attributes.command = Some(command.to_owned());
+    attributes.environment = Some([("GPREEMPT_PRIORITY", "13")].into_iter().collect());
+    attributes
 }
 
-fn check(text: &str, processes: &[ProcessFacts]) -> Report {
+fn check(text: &str, processes: &[ProcessAttributes]) -> Report {
     let config = Config::parse("config.toml", text).unwrap();
     Report::new("config.toml", &config, &config.service.socket, (&accounts(), processes))
 }
@@ -59,24 +59,26 @@ fn assert_text(report: &Report, expected: &Expect) {
 }
 
 #[test]
-fn the_default_is_explained() {
+fn the_default_configuration_is_explained() {
     let expected = expect![[r#"
         config.toml: no mistakes.
 
         Policy strict: the highest priority runs, equals share the device.
-        Rings are read every 5.00ms, processes looked for every 5.00s at the least.
+        Rings are read every 5.00ms; new processes are found within 5.00s.
         Turns among equals last 10.0ms or longer where switching is slow.
         A preempt that takes longer than 100ms is reported.
-        A hint counts for 50.0ms at the most.
-        A device is kept for 2.00ms at the most for the next request of important work.
-        Aging is off: under constant important work the others may wait for ever.
-        Processes that nobody mentions are left alone.
-        A process may ask for up to 7 in its environment, for more if its user is root
-          or in the group gpreempt.
-        GPUs are held for high processes across their gaps, 50.0ms at the most.
-        Driver versions never tried on hardware are only looked at, not used.
+        A hint is valid for at most 50.0ms.
+        A device is kept free for at most 2.00ms for the next request of a high-priority
+          process.
+        Aging is off: constant high-priority work can keep other processes off for ever.
+        Processes without a matching rule or environment setting are not scheduled.
+        A process may ask for a priority up to 7 in its environment; a higher one needs
+          root or the group gpreempt.
+        A GPU stays reserved for a high-priority process between its kernels, for at
+          most 50.0ms.
+        Driver versions that were not tested on hardware are only read, not changed.
         Metrics are off.
-        The socket is /run/gpreempt/gpreemptd.sock; the log says info.
+        The socket is /run/gpreempt/gpreemptd.sock; the log level is info.
     "#]];
     assert_text(&check("", &[]), &expected);
 }
@@ -86,53 +88,55 @@ fn a_configuration_is_explained_with_its_processes() {
     let id = "3f2a9c81d4e5b6a7908172635445362718f9e0d1c2b3a4958677867564534231";
     let mut contained = process(2, "train.py");
     contained.cgroup = Some(Cgroup::parse(format!("0::/docker/{id}\n").as_bytes()));
-    let unknown = ProcessFacts::unknown(ProcessKey { pid: 3, start_ticks: 7 });
+    let unknown = ProcessAttributes::unknown(ProcessKey { pid: 3, start_ticks: 7 });
     let report = check(CONFIG, &[process(1, "serve.py"), contained, unknown]);
     let expected = expect![[r#"
         config.toml: no mistakes.
 
         Policy fair: the high class runs before the low one, within a class in
           proportion to weights.
-        Rings are read every 5.00ms, processes looked for every 5.00s at the least.
+        Rings are read every 5.00ms; new processes are found within 5.00s.
         Turns among equals last 10.0ms or longer where switching is slow.
         A preempt that takes longer than 100ms is reported.
-        A hint counts for 50.0ms at the most.
-        A device is kept for 2.00ms at the most for the next request of important work.
-        Aging: work that was kept off for 950ms runs for 50.0ms above everybody.
-        Processes that nobody mentions get priority 9.
-        A process may ask for up to 9 in its environment, for more if its user is root
-          or in the group gpreempt.
-        GPUs are held for high processes across their gaps, 50.0ms at the most.
-        Driver versions never tried on hardware are only looked at, not used.
+        A hint is valid for at most 50.0ms.
+        A device is kept free for at most 2.00ms for the next request of a high-priority
+          process.
+        Aging: work that was off for 950ms runs for 50.0ms above all other work.
+        Processes without a matching rule or environment setting get priority 9.
+        A process may ask for a priority up to 9 in its environment; a higher one needs
+          root or the group gpreempt.
+        A GPU stays reserved for a high-priority process between its kernels, for at
+          most 50.0ms.
+        Driver versions that were not tested on hardware are only read, not changed.
         Metrics are served at http://0.0.0.0:9464/metrics.
-        The socket is /run/gpreempt/gpreemptd.sock; the log says info.
+        The socket is /run/gpreempt/gpreemptd.sock; the log level is info.
 
         Rules; the first that matches a process counts:
           1 "serving" (line 11): if the command line contains serve.py: priority 12,
             deadline 500us
-          2 (line 17): if the user is ghost: weight 3, its environment is not listened
-            to
+          2 (line 17): if the user is ghost: weight 3, its environment is ignored
           3 (line 22): if the user is number 1000 and the command line contains
-            serve.py: left alone
+            serve.py: not scheduled
 
         Warnings:
-          default_priority is 9: every process that nobody mentions is important,
+          default_priority is 9: every process without a rule has high priority,
             desktops and monitoring tools included.
-          Whoever reaches 0.0.0.0:9464 can read the names of processes and containers.
-          rule 1 "serving" (line 11) gives 12 to any user whose process looks like that;
-            add a user, a container or a cgroup that begins with /.
+          Every machine that reaches 0.0.0.0:9464 can read the names of processes and
+            containers.
+          rule 1 "serving" (line 11) gives 12 to matching processes of every user; add a
+            user, a container or a cgroup that begins with /.
           rule 1 "serving" (line 11): deadline_us has no effect under policy fair.
           rule 2 (line 17): there is no user ghost in /etc/passwd, so the rule matches
-            nothing; users of a directory server are written as numbers.
-          rule 3 (line 22) never counts: rule 1 "serving" (line 11) matches whatever it
-            matches.
+            nothing; write users of a directory server as numbers.
+          rule 3 (line 22) never applies: rule 1 "serving" (line 11) matches every
+            process that it matches.
 
         Processes:
           1 py\u{1b}thon (alice): priority 12 (rule 1 "serving" (line 11)), deadline
             500us (rule 1 "serving" (line 11))
           2 py\u{1b}thon (alice, container 3f2a9c81d4e5): priority 9 (its environment)
-              GPREEMPT_PRIORITY asks for 13 and gets 9: above that is for root and the
-                group gpreempt, and its user is neither.
+              GPREEMPT_PRIORITY asks for 13 and gets 9: a higher priority needs root or
+                the group gpreempt.
           3  (unknown user): priority 9 (default_priority)
               Its environment cannot be read.
     "#]];
@@ -140,7 +144,7 @@ fn a_configuration_is_explained_with_its_processes() {
 }
 
 #[test]
-fn programs_get_the_same() {
+fn the_json_report_has_the_same_content() {
     let report = check(CONFIG, &[process(1, "serve.py")]);
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
     assert_eq!(json["file"], "config.toml");
@@ -165,4 +169,18 @@ fn warnings_are_not_given_without_a_cause() {
     let edf = format!("[scheduler]\npolicy = \"edf\"\n{idle}");
     let warnings = check(&edf, &[]).warnings;
     assert_eq!(warnings, ["rule 1 (line 3): weight has no effect under policy edf."]);
+}
+
+#[test]
+fn only_processes_with_a_rule_or_a_variable_are_listed() {
+    let accounts = Accounts::load().unwrap();
+    let own = std::process::id();
+    let lists_own = |text: &str| {
+        let config = Config::parse("test", text).unwrap();
+        processes(&config, &accounts).unwrap().iter().any(|found| found.key.pid == own)
+    };
+    assert!(!lists_own(""));
+    assert!(!lists_own("[scheduler]\ndefault_priority = 4\n"));
+    assert!(lists_own("[[rule]]\nexecutable = \"/*\"\npriority = 3\n"));
+    assert!(lists_own("[[rule]]\nexecutable = \"/*\"\nignore = true\n"));
 }

@@ -10,13 +10,13 @@ use serde::Deserialize;
 use super::{
     AGING_MS_MAX, Config, LogLevel, MS_MAX, MetricsConfig, SchedulerConfig, ServiceConfig,
 };
-use crate::facts::PciAddress;
 use crate::fields::{
     self, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Spanned, Table, Text,
     Within, exactly_one, line_at, listed, quoted,
 };
 use crate::glob::Glob;
-use crate::rule::{Action, Condition, GpuPattern, Rule, RuleLabel, User, Wish};
+use crate::process_attributes::PciAddress;
+use crate::rule::{Action, AttrSettings, Condition, GpuPattern, Rule, RuleLabel, User};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,12 +225,12 @@ struct RawRule {
     gpu: Option<NameOrNumber>,
     priority: Option<PriorityLevel>,
     weight: Option<Int<1, WEIGHT_MAX>>,
-    deadline_us: Option<Int<1, { Wish::DEADLINE_US_MAX }>>,
+    deadline_us: Option<Int<1, { AttrSettings::DEADLINE_US_MAX }>>,
     trust_env: Option<bool>,
     ignore: Option<bool>,
 }
 
-const WEIGHT_MAX: u64 = Wish::WEIGHT_MAX as u64;
+const WEIGHT_MAX: u64 = AttrSettings::WEIGHT_MAX as u64;
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be a name, or a number from 0 to 4294967295")]
@@ -300,7 +300,7 @@ impl RawRule {
                 let all = listed(given.iter().map(|(key, _)| *key).chain(["ignore"]));
                 Err(FieldError::here(format!("has no effect; needs one of: {all}")))
             }
-            (Some(_), false) => Ok(Action::Give(Wish {
+            (Some(_), false) => Ok(Action::Give(AttrSettings {
                 priority: self.priority.map(|level| level.0),
                 weight: self.weight.map(Int::u32),
                 deadline: self.deadline_us.map(Int::us),

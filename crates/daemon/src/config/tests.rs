@@ -6,7 +6,7 @@ use gpreempt_core::config::{Aging, PolicyKind};
 
 use super::*;
 use crate::glob::Glob;
-use crate::rule::{Action, GpuPattern, User, Wish};
+use crate::rule::{Action, AttrSettings, GpuPattern, User};
 
 const DEFAULT_FILE: &str = include_str!("../../../../deploy/config.toml");
 
@@ -146,7 +146,7 @@ fn rules_are_read_in_order_with_their_lines() {
     ];
     assert_eq!(second.conditions, expected);
     let deadline = Some(Duration::from_micros(9));
-    let wish = Wish { priority: None, weight: Some(3), deadline };
+    let wish = AttrSettings { priority: None, weight: Some(3), deadline };
     assert_eq!((second.action, second.trust_env), (Action::Give(wish), false));
     assert_eq!(third.action, Action::Ignore);
     assert_eq!(third.conditions, [Condition::Gpu(GpuPattern::UuidPrefix("GPU-7".into()))]);

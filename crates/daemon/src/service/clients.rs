@@ -1,38 +1,71 @@
-//! Clients: their sessions, hint pages, permissions and requests.
+//! Clients: the socket, their sessions, and the requests they send.
 //!
-//! [`Clients`] owns the socket and the sessions. A request is checked and answered in
-//! [`requests`]; what it changes, [`processes`](super::processes) and [`devices`](super::devices)
-//! change.
+//! A request is checked for permission, carried out by [`processes`](super::processes) or
+//! [`devices`](super::devices), and answered here. No request may keep the loop waiting: an answer
+//! that depends on a device is sent later, by [`pending_answers`].
 
-pub(crate) mod hint_page;
+pub(crate) mod hint_pages;
 pub(crate) mod pending_answers;
 pub(crate) mod permission;
 pub(crate) mod request_error;
-pub(crate) mod requests;
 pub(crate) mod sessions;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::process::ProcessKey;
+use gpreempt_wire::hint_page::SLOTS;
+use gpreempt_wire::message::Message;
+use gpreempt_wire::policy::PolicySettings;
+use gpreempt_wire::reply::Reply;
+use gpreempt_wire::reply::{Refusal, RefusalCode};
+use gpreempt_wire::request::Request;
+use gpreempt_wire::server::SnapshotError;
 
+use super::devices::policy_settings;
 use super::poller::Poller;
+use super::work_budget::Work;
+use super::{Service, instant};
 use crate::accounts::Accounts;
-use hint_page::Page;
-use pending_answers::PendingSuspension;
+use hint_pages::HintPage;
+use pending_answers::{PendingSuspension, RequestRef};
 use permission::Caller;
 use request_error::RequestError;
-use requests::Asker;
-use sessions::{Follower, ListenError, Sessions};
+use sessions::{AT_ONCE_MAX, Follower, ListenError, Sessions};
 
-/// The socket, the sessions of clients, and which user runs the daemon.
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(crate) sessions: Sessions,
     /// Suspensions whose clients wait for an answer.
     pub(crate) pending: Vec<PendingSuspension>,
     socket: PathBuf,
+    /// The user that runs the daemon.
     own_uid: u32,
+}
+
+/// What a request is answered with.
+enum Answer {
+    Reply(Box<Reply>),
+    Snapshot(Arc<str>),
+    Page(OwnedFd),
+    Nothing,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(Box::new(reply))
+    }
+}
+
+/// The sender of a request: its session, its rights, its process.
+#[derive(Clone, Copy)]
+pub(crate) struct Requester {
+    pub(crate) session: u64,
+    pub(crate) caller: Caller,
+    pub(crate) process: Option<ProcessKey>,
 }
 
 impl Clients {
@@ -47,19 +80,17 @@ impl Clients {
         &self.socket
     }
 
-    /// Listens again if the socket was removed. True if that was so.
+    /// Listens again if the socket file was removed. Returns whether it was.
     pub(crate) fn keep_listening(&mut self, poller: &Poller) -> Result<bool, ListenError> {
         self.sessions.keep_listening(&self.socket, poller)
     }
 
-    /// The client of a session, and what it may do.
-    fn asker(&mut self, session: u64, accounts: &Accounts) -> Option<Asker> {
+    fn requester(&mut self, session: u64, accounts: &Accounts) -> Option<Requester> {
         let known = self.sessions.get_mut(session)?;
         let caller = Caller::new(known.peer(), self.own_uid, accounts);
-        Some(Asker { session, caller, process: known.process })
+        Some(Requester { session, caller, process: known.process })
     }
 
-    /// From now on a session receives events.
     fn follow(&mut self, session: u64, follower: Follower) -> Result<(), RequestError> {
         let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
         if session.follower.is_some() {
@@ -69,13 +100,13 @@ impl Clients {
         Ok(())
     }
 
-    /// A hint page for a session. None if the session is over.
+    /// Makes a hint page for a session. `None` if the session has been closed.
     fn open_page(&mut self, session: u64, now: Instant) -> Result<Option<OwnedFd>, RequestError> {
         let Some(session) = self.sessions.get_mut(session) else { return Ok(None) };
         if session.page.is_some() {
             return Err(RequestError::HasHintPage);
         }
-        let (page, file) = Page::new(now)?;
+        let (page, file) = HintPage::new(now)?;
         session.page = Some(page);
         Ok(Some(file))
     }
@@ -88,4 +119,223 @@ impl Clients {
             page.wake();
         }
     }
+}
+
+impl Service {
+    /// A session can be read from or written to.
+    pub(crate) fn serve_session(&mut self, id: u64, now_ns: u64) {
+        let log = &mut self.telemetry.log;
+        self.clients.sessions.flush(id, &self.poller, log);
+        for _ in 0..AT_ONCE_MAX {
+            // Unread messages keep the session ready for the next iteration.
+            if self.budget.is_spent() {
+                return;
+            }
+            let log = &mut self.telemetry.log;
+            let message = self.clients.sessions.receive(id, instant(now_ns), log);
+            let Some(message) = message else { return };
+            self.budget.take(work_of(&message.body));
+            self.serve_message(id, message, now_ns);
+        }
+    }
+
+    fn serve_message(&mut self, id: u64, message: Message<Request>, now_ns: u64) {
+        let Message { request, body } = message;
+        let accounts = &self.processes.rules.accounts;
+        let Some(requester) = self.clients.requester(id, accounts) else { return };
+        let is_change = work_of(&body) == Work::Change;
+        let answer = match self.answer(requester, request, body, now_ns) {
+            Ok(answer) => answer,
+            Err(error) => Reply::Refused(error.to_wire()).into(),
+        };
+        // Saved before the answer: a setting that was confirmed survives a crash of the daemon.
+        if is_change {
+            self.processes.save_settings(&mut self.telemetry);
+        }
+        let Some(session) = self.clients.sessions.get_mut(id) else { return };
+        let connection = session.connection();
+        let sent = match answer {
+            Answer::Nothing => return,
+            Answer::Reply(reply) => connection.send(request, *reply),
+            Answer::Page(file) => {
+                connection.send_page(request, u32::try_from(SLOTS).unwrap_or(0), file)
+            }
+            Answer::Snapshot(text) => match connection.send_snapshot(request, text) {
+                Ok(()) => Ok(()),
+                Err(SnapshotError::CloseReason(offence)) => Err(offence),
+                Err(error @ SnapshotError::Busy) => {
+                    connection.send(request, refused(RefusalCode::Busy, &error))
+                }
+                Err(error @ SnapshotError::TooLong) => {
+                    connection.send(request, refused(RefusalCode::Limit, &error))
+                }
+            },
+        };
+        self.clients.sessions.sent(id, sent, &self.poller, &mut self.telemetry.log);
+    }
+
+    fn answer(
+        &mut self,
+        requester: Requester,
+        request: u64,
+        body: Request,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        let request_ref = RequestRef { session: requester.session, request };
+        let (processes, mut context) = self.processes_and_context();
+        match body {
+            Request::ListQueues { .. }
+            | Request::ReadQueue { .. }
+            | Request::SuspendQueues(_)
+            | Request::ResumeQueues { .. }
+            | Request::SetQueue { .. } => return self.answer_about_queues(requester, body, now_ns),
+            Request::Hello { role, program } => {
+                let uid = requester.caller.uid();
+                let log = &mut self.telemetry.log;
+                log.debug(format_args!("{program} of uid {uid} connected ({role:?})"));
+            }
+            Request::Ping => {}
+            Request::Register { process, change } => {
+                processes.register(requester, process, change, &mut context)?;
+            }
+            Request::Set { process, change } => {
+                processes.set(requester, process, change, &mut context)?;
+            }
+            Request::Suspend { process, lease_ms } => {
+                let key = processes.resolve(requester, process, &mut context)?.key;
+                let lease = (lease_ms.get(), now_ns);
+                if let Some(pending) = processes.suspend(key, request_ref, lease, &mut context)? {
+                    self.clients.pending.push(pending);
+                    return Ok(Answer::Nothing);
+                }
+            }
+            Request::Resume { process } => {
+                let key = processes.resolve(requester, process, &mut context)?.key;
+                let was_suspended = processes.resume(key, &mut context);
+                self.settle_queue_suspensions(now_ns);
+                if !was_suspended {
+                    // A device may have stopped it nevertheless; the answer is sent later.
+                    self.hardware.begin(request_ref, key)?;
+                    return Ok(Answer::Nothing);
+                }
+            }
+            Request::ResumeAll => {
+                processes.resume_all(requester.caller, &mut context);
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::Detach { process } => processes.detach(requester, process, &mut context)?,
+            Request::PolicyRead => {
+                let settings = policy_settings::to_wire(self.devices.scheduler().config());
+                return Ok(Reply::Policy(settings).into());
+            }
+            Request::PolicySet(settings) => return self.set_policy(requester, &settings, now_ns),
+            Request::Snapshot => {
+                return Ok(Answer::Snapshot(self.snapshot(now_ns).to_json().into()));
+            }
+            Request::Follow => self.follow(request_ref, None)?,
+            Request::Trace { seconds } => {
+                let time = Duration::from_millis(1_000).times(u64::from(seconds.get()));
+                self.follow(request_ref, Some(time))?;
+            }
+            Request::OpenPage => {
+                let page = self.clients.open_page(requester.session, instant(now_ns))?;
+                return Ok(page.map_or(Answer::Nothing, Answer::Page));
+            }
+            Request::Wake => {
+                self.clients.wake_page(requester.session);
+                return Ok(Answer::Nothing);
+            }
+        }
+        Ok(Reply::Ok.into())
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller answers the other requests")]
+    fn answer_about_queues(
+        &mut self,
+        requester: Requester,
+        body: Request,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        let (devices, table) = (&mut self.devices, &self.processes.table);
+        match body {
+            Request::ListQueues { after } => {
+                return Ok(Reply::Queues(devices.list_queues(table, requester, after)).into());
+            }
+            Request::ReadQueue { queue } => {
+                return Ok(Reply::Queues(devices.read_queue(table, requester, queue)?).into());
+            }
+            Request::SuspendQueues(stop) => {
+                devices.suspend_queues((table, &self.recovery), requester, &stop, now_ns)?;
+                let (count, uid) = (stop.queues.as_slice().len(), requester.caller.uid());
+                let (log, lease_ms) = (&mut self.telemetry.log, stop.lease_ms);
+                log.debug(format_args!("uid {uid} suspends {count} queues for {lease_ms} ms"));
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::ResumeQueues { queues } => {
+                devices.resume_queues(table, requester, &queues)?;
+                self.settle_queue_suspensions(now_ns);
+            }
+            Request::SetQueue { queue, priority } => {
+                let default_priority = self.processes.rules.default_priority();
+                devices.set_queue(table, requester, (queue, priority), default_priority)?;
+            }
+            _ => {}
+        }
+        Ok(Reply::Ok.into())
+    }
+
+    fn set_policy(
+        &mut self,
+        requester: Requester,
+        settings: &PolicySettings,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        requester.caller.check_policy()?;
+        let config = self.devices.change_policy(settings)?;
+        let uid = requester.caller.uid();
+        self.telemetry.log.info(format_args!("uid {uid} changed the policy"));
+        self.telemetry.policy_event(now_ns, config.policy);
+        Ok(Reply::Policy(policy_settings::to_wire(&config)).into())
+    }
+
+    fn follow(&mut self, asked: RequestRef, time: Option<Duration>) -> Result<(), RequestError> {
+        self.telemetry.send_pending_events(&mut self.clients.sessions, &self.poller);
+        let now = instant(monotonic_ns());
+        let follower = Follower { request: asked.request, until: time.map(|time| now + time) };
+        self.clients.follow(asked.session, follower)?;
+        // From here on the backends record events, and the names of queues are kept for them.
+        self.telemetry.is_followed = true;
+        self.devices.backends.is_followed = true;
+        drop(self.telemetry.events.update(self.devices.scheduler().queues()));
+        Ok(())
+    }
+}
+
+/// What a request costs in the work budget of an iteration.
+const fn work_of(request: &Request) -> Work {
+    match request {
+        Request::Ping | Request::Wake => Work::Message,
+        Request::Hello { .. }
+        | Request::PolicyRead
+        | Request::OpenPage
+        | Request::ReadQueue { .. } => Work::Answer,
+        Request::Register { .. }
+        | Request::Set { .. }
+        | Request::Suspend { .. }
+        | Request::Resume { .. }
+        | Request::ResumeAll
+        | Request::Detach { .. } => Work::Change,
+        Request::PolicySet(_)
+        | Request::Follow
+        | Request::Trace { .. }
+        | Request::ListQueues { .. }
+        | Request::SuspendQueues(_)
+        | Request::ResumeQueues { .. }
+        | Request::SetQueue { .. } => Work::Process,
+        Request::Snapshot => Work::Snapshot,
+    }
+}
+
+fn refused(code: RefusalCode, error: &SnapshotError) -> Reply {
+    Reply::Refused(Refusal::new(code, &error.to_string()))
 }

@@ -1,14 +1,13 @@
-//! Devices: their controllers, the scheduler that drives them, and queues that sessions suspended.
+//! Devices: their controllers, the scheduler that commands them, and suspended queues.
 //!
 //! [`Devices`] delivers events to the scheduler and its commands to the controllers. It knows tasks
-//! and queues; which process a task is, and what that process may have, is the business of
-//! [`processes`](super::processes). Nothing here waits for a device: controllers have threads.
+//! and queues; [`processes`](super::processes) knows which process a task is. Nothing here waits
+//! for a device: controllers have threads.
 
 pub(crate) mod backends;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod policy_settings;
-pub(crate) mod queue_requests;
 pub(crate) mod queue_suspensions;
 
 use std::collections::BTreeSet;
@@ -28,15 +27,14 @@ use super::instant;
 use super::telemetry::log::Log;
 use backends::Backends;
 use policy_settings::PolicyError;
-use queue_suspensions::{Condition, QueueSuspensions};
+use queue_suspensions::{QueueActivity, QueueSuspensions};
 
-/// The scheduler, the controllers it commands, and the queue suspensions of all sessions.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) driver: SchedulerLoop,
     pub(crate) backends: Backends,
     pub(crate) queue_suspensions: QueueSuspensions,
-    /// Worker threads of controllers wake the loop through it.
+    /// Threads of controllers wake the loop through it.
     pub(crate) waker: Waker,
     /// The scheduler has received an event since its last step.
     pub(crate) is_changed: bool,
@@ -52,7 +50,7 @@ impl Devices {
         self.driver.scheduler()
     }
 
-    /// One step of the scheduler: events in, commands out. Returns how long it needs no other one.
+    /// One step of the scheduler: events in, commands out. Returns the time to the next step.
     pub(crate) fn step(&mut self, now: Instant) -> Duration {
         self.is_changed = false;
         self.driver.step(now, &mut self.backends)
@@ -61,11 +59,10 @@ impl Devices {
     /// Delivers an event to the scheduler at once.
     pub(crate) fn tell(&mut self, event: Event, log: &mut Log) {
         if let Err(error) = self.driver.deliver(instant(monotonic_ns()), event) {
-            log.error(format_args!("the scheduler does not believe {event:?}: {error}"));
+            log.error(format_args!("internal error: scheduler rejected event {event:?}: {error}"));
         }
     }
 
-    /// The devices that a scheduled process uses.
     pub(crate) fn devices_of(&self, task: TaskId) -> Vec<DeviceId> {
         let own = self.scheduler().queues().filter(|view| view.task == task);
         let mut devices: Vec<DeviceId> = own.map(|view| view.device).collect();
@@ -73,8 +70,8 @@ impl Devices {
         devices
     }
 
-    /// The vendors' names of the devices that a process uses: those of its task's queues, and those
-    /// on which a controller saw it.
+    /// The uuids of the devices that a process uses: those of its task's queues, and those on which
+    /// a controller found it.
     pub(crate) fn uuids_of(&self, key: ProcessKey, task: Option<TaskId>) -> BTreeSet<String> {
         let devices = task.map(|task| self.devices_of(task)).unwrap_or_default();
         let known = devices.into_iter().filter_map(|device| self.backends.uuid(device));
@@ -89,7 +86,7 @@ impl Devices {
         Ok(config)
     }
 
-    /// Tells controllers and scheduler which queues are suspended now.
+    /// Updates controllers and scheduler with the queues that are suspended now.
     pub(crate) fn settle_queue_suspensions(&mut self, now_ns: u64) {
         if self.queue_suspensions.is_empty() {
             return;
@@ -100,10 +97,10 @@ impl Devices {
         let (scheduler, backends) = (self.driver.scheduler(), &self.backends);
         let look = |queue| {
             let view = scheduler.queue(queue)?;
-            Some(Condition { has_work: view.active, is_at_rest: backends.is_at_rest(queue) })
+            Some(QueueActivity { has_work: view.active, is_at_rest: backends.is_at_rest(queue) })
         };
         for (queue, suspended) in self.queue_suspensions.settle(now_ns, look) {
-            // The scheduler refuses this only for a queue that is gone, which needs no event.
+            // The scheduler rejects this only for a queue that no longer exists.
             let _ =
                 self.driver.deliver(instant(now_ns), Event::QueueSuspended { queue, suspended });
             self.is_changed = true;

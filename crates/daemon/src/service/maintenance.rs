@@ -1,38 +1,58 @@
-//! What the loop does besides its turns: signals, the keeper, and maintenance every 250 ms.
+//! Signals, reload of the configuration, and maintenance every 250 ms.
 
+use std::io;
+
+use gpreempt_core::config::ConfigError;
 use gpreempt_core::time::Duration;
 
-use super::failure::LoopError;
+use super::errors::LoopError;
+use super::processes::Rules;
 use super::telemetry::history::SAMPLE;
+use super::telemetry::metrics_server::{MetricsError, MetricsServer};
 use super::telemetry::snapshot::totals;
 use super::{Service, instant};
+use crate::accounts::Accounts;
+use crate::config::LoadError;
 
-/// Maintenance is not done more often than this, however short the interval of the watchdog.
-const CHORES_MIN: Duration = Duration::from_millis(10);
+/// The shortest interval of maintenance, however short the interval of the watchdog.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// Why a reload failed and the configuration is unchanged.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] LoadError),
+    #[error(transparent)]
+    Accounts(#[from] io::Error),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    #[error(transparent)]
+    Scheduler(#[from] ConfigError),
+}
 
 impl Service {
-    pub(super) fn take_signals(&mut self, now_ns: u64) -> Result<(), LoopError> {
-        let asked = self.signals.take();
-        if asked.reload {
+    pub(crate) fn take_signals(&mut self, now_ns: u64) -> Result<(), LoopError> {
+        let flags = self.signals.take();
+        if flags.reload {
             self.reload(now_ns);
         }
-        self.is_stopping |= asked.stop;
-        if asked.child { self.look_after_keeper() } else { Ok(()) }
+        self.is_stopping |= flags.stop;
+        if flags.child { self.check_keeper() } else { Ok(()) }
     }
 
-    /// A keeper that is gone or hangs is replaced, or nothing may be changed any more.
-    fn look_after_keeper(&mut self) -> Result<(), LoopError> {
-        if self.guard.has_given_up() {
-            return self.begin_again();
+    /// Replaces a keeper that was killed or hangs.
+    fn check_keeper(&mut self) -> Result<(), LoopError> {
+        if self.recovery.keeper_has_finished() {
+            return self.restart_control();
         }
-        if let Some(loss) = self.guard.look_after_keeper()? {
-            self.telemetry.problem(&format!("{loss}; there is a new one"));
+        if let Some(loss) = self.recovery.check_keeper()? {
+            self.telemetry.problem(&format!("{loss}; a new keeper was started"));
         }
         Ok(())
     }
 
-    /// Feeds the watchdog of systemd, and four times in a second does what need not be immediate.
-    pub(super) fn do_chores(&mut self, now_ns: u64) -> Result<(), LoopError> {
+    /// Notifies systemd's watchdog, and every 250 ms does what can wait that long.
+    pub(crate) fn maintain(&mut self, now_ns: u64) -> Result<(), LoopError> {
         let watchdog = self.notifier.watchdog();
         if let Some(interval) = watchdog
             && now_ns >= self.watchdog_at_ns
@@ -40,11 +60,11 @@ impl Service {
             self.notifier.alive();
             self.watchdog_at_ns = now_ns.saturating_add(interval.as_nanos());
         }
-        if now_ns < self.chores_at_ns {
+        if now_ns < self.maintenance_at_ns {
             return Ok(());
         }
-        let next = watchdog.unwrap_or(SAMPLE).min(SAMPLE).max(CHORES_MIN);
-        self.chores_at_ns = now_ns.saturating_add(next.as_nanos());
+        let next = watchdog.unwrap_or(SAMPLE).min(SAMPLE).max(INTERVAL_MIN);
+        self.maintenance_at_ns = now_ns.saturating_add(next.as_nanos());
         let now = instant(now_ns);
         let (devices, telemetry) = (&self.devices, &mut self.telemetry);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
@@ -54,25 +74,77 @@ impl Service {
         }
         match self.clients.keep_listening(&self.poller) {
             Ok(false) => {}
-            Ok(true) => telemetry.log.warn("the socket was removed; it is there again"),
+            Ok(true) => telemetry.log.warn("the socket file was removed; listening again"),
             Err(error) => telemetry.problem(&error.to_string()),
         }
         let (processes, mut context) = self.processes_and_context();
         processes.sweep(now_ns, &mut context);
-        self.end_suspensions_of_the_dead();
-        self.processes.keep_orders(&mut self.telemetry);
+        self.end_suspensions_of_ended_processes();
+        self.processes.save_settings(&mut self.telemetry);
         self.check_for_system_daemon()?;
-        self.look_after_keeper()
+        self.check_keeper()
     }
 
-    /// Ends the queue suspensions of processes that ended, even if a child of such a process still
-    /// has its connection open.
-    fn end_suspensions_of_the_dead(&mut self) {
+    /// Ends the queue suspensions of ended processes, also where a child process still has the
+    /// connection open.
+    fn end_suspensions_of_ended_processes(&mut self) {
         for session in self.devices.queue_suspensions.sessions() {
             let process = self.clients.sessions.get_mut(session).and_then(|known| known.process);
             if process.is_some_and(|process| process.check().is_err()) {
                 self.devices.queue_suspensions.end_session(session);
             }
         }
+    }
+
+    /// Reads the configuration again. After an error the old configuration stays in force.
+    fn reload(&mut self, now_ns: u64) {
+        self.notifier.reloading(now_ns);
+        match self.load_config_again() {
+            Ok(()) => {
+                self.telemetry.problems.solve("configuration not reloaded");
+                let policy = self.devices.scheduler().config().policy;
+                self.telemetry.policy_event(now_ns, policy);
+            }
+            Err(error) => {
+                let problem = format!("configuration not reloaded, the old one is used: {error}");
+                // Logged at every attempt, also if the problem is known.
+                self.telemetry.problems.add(&problem, instant(now_ns));
+                self.telemetry.log.error(&problem);
+                self.notifier.ready("configuration not reloaded");
+            }
+        }
+    }
+
+    /// The rules of the new configuration have been evaluated for every process.
+    pub(crate) fn end_reload(&mut self) {
+        self.telemetry.log.info("configuration reloaded");
+        self.notifier.ready("configuration reloaded");
+    }
+
+    fn load_config_again(&mut self) -> Result<(), ReloadError> {
+        let config = self.options.load_config()?;
+        let accounts = Accounts::load()?;
+        let address = config.metrics.listen;
+        let telemetry = &mut self.telemetry;
+        if telemetry.metrics_server.as_ref().map(MetricsServer::address) != address {
+            let before = telemetry.metrics_server.take();
+            match address.map(|address| MetricsServer::listen(address, &self.poller)).transpose() {
+                Ok(scrape) => telemetry.metrics_server = scrape,
+                Err(error) => {
+                    telemetry.metrics_server = before;
+                    return Err(error.into());
+                }
+            }
+        }
+        let now = self.devices.driver.now();
+        self.devices.driver.scheduler_mut().set_config(now, config.scheduler.core)?;
+        telemetry.log.set_level(config.service.log);
+        self.devices.backends.set_rescan(config.service.rescan);
+        if self.options.socket_path(&config).is_ok_and(|socket| socket != self.clients.socket()) {
+            telemetry.log.warn("the new socket path takes effect after a restart of gpreemptd");
+        }
+        self.processes.rules = Rules::new(config, accounts);
+        self.processes.inspections.add_reload(self.processes.table.keys());
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What systemd is told, if it started us: a datagram each, as sd_notify(3) describes them.
+//! Notifications to systemd, if it started the daemon: one datagram each, as in sd_notify(3).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -9,21 +9,19 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with,
 };
 
-/// Who wants to be told.
 #[derive(Debug)]
-pub(super) struct Notifier {
+pub(crate) struct Notifier {
     to: Option<(OwnedFd, SocketAddrUnix)>,
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
-    /// For a service inside of a command, which no service manager started.
-    pub(super) const fn none() -> Self {
+    /// For a service inside a command, which systemd did not start.
+    pub(crate) const fn none() -> Self {
         Self { to: None, watchdog: None }
     }
 
-    /// Whoever the environment names.
-    pub(super) fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|name| address_of(&name));
         let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
         let to = address
@@ -34,38 +32,38 @@ impl Notifier {
         Self { to, watchdog: watchdog.and_then(watchdog_interval) }
     }
 
-    /// How often [`Self::alive`] has to be said, if at all: twice as often as needed.
-    pub(super) const fn watchdog(&self) -> Option<Duration> {
+    /// The interval of [`Self::alive`]: half of what systemd requires.
+    pub(crate) const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    pub(super) fn ready(&self, status: &str) {
+    pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The configuration is read again; [`Self::ready`] ends it.
-    pub(super) fn reloading(&self, now_ns: u64) {
+    /// A reload begins; [`Self::ready`] ends it.
+    pub(crate) fn reloading(&self, now_ns: u64) {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", now_ns / 1_000));
     }
 
-    pub(super) fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    pub(super) fn alive(&self) {
+    pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.to {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // Nobody is left to tell if that fails, and we do not live for it.
+            // A lost notification is no reason to stop scheduling.
             let _ = sendto(socket, message.as_bytes(), flags, address);
         }
     }
 }
 
-/// A path, or with `@` in front a name that is not in any file system.
+/// A path, or an abstract name if it begins with `@`.
 fn address_of(name: &OsStr) -> Option<SocketAddrUnix> {
     match name.as_bytes() {
         [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest).ok(),
@@ -85,9 +83,9 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn whoever_is_named_hears_it() {
-        let name = format!("gpreempt-notify-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+    fn notifications_arrive_at_the_socket_of_systemd() {
+        let folder = gpreempt_stage::WorkFolder::new("notify").unwrap();
+        let path = folder.path("socket");
         let systemd = UnixDatagram::bind(&path).unwrap();
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
@@ -96,13 +94,12 @@ mod tests {
         notifier.ready("fine");
         notifier.reloading(5_000);
         let mut buffer = [0; 64];
-        let mut heard = || {
+        let mut received = || {
             let count = systemd.recv(&mut buffer).unwrap();
             String::from_utf8_lossy(&buffer[..count]).into_owned()
         };
-        assert_eq!(heard(), "READY=1\nSTATUS=fine");
-        assert_eq!(heard(), "RELOADING=1\nMONOTONIC_USEC=5");
-        std::fs::remove_file(path).unwrap();
+        assert_eq!(received(), "READY=1\nSTATUS=fine");
+        assert_eq!(received(), "RELOADING=1\nMONOTONIC_USEC=5");
     }
 
     #[test]
@@ -113,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_is_fed_twice_as_often_as_needed() {
+    fn the_watchdog_is_notified_twice_as_often_as_required() {
         assert_eq!(watchdog_interval("2000000".into()), Some(Duration::from_millis(1_000)));
         assert_eq!(watchdog_interval("0".into()), None);
         assert_eq!(watchdog_interval("soon".into()), None);

@@ -1,4 +1,4 @@
-//! What the loop waits for: one epoll set, and the time of its next turn.
+//! The epoll set of the loop, and the time of its next iteration.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,27 +11,25 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Who wants something.
+/// A descriptor in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
-    /// Somebody connects.
+pub(crate) enum PollSource {
+    /// The socket for clients.
     Clients,
-    /// A signal came.
     Signals,
-    /// A worker of a device has something to say.
+    /// A thread of a controller woke the loop.
     Devices,
-    /// Somebody connects who wants metrics.
+    /// The socket for metrics.
     MetricsClients,
-    /// That session can be read from or written to.
     Session(u64),
-    /// That connection of somebody who wants metrics can be.
+    /// A connection to the socket for metrics.
     Metrics(u64),
-    /// That process ended.
+    /// The end of a process.
     Process(u64),
 }
 
-impl Source {
-    /// The number says more than which source it is: a kind above, its name below.
+impl PollSource {
+    /// A number in the epoll set has the kind in its upper bits and the name below.
     const NAME_BITS: u32 = 56;
 
     const fn number(self) -> u64 {
@@ -47,8 +45,8 @@ impl Source {
         (kind << Self::NAME_BITS) | name
     }
 
-    /// Whether it can be served in a later turn: it is ready again until it is served.
-    pub(super) const fn can_wait(self) -> bool {
+    /// Whether it can be served in a later iteration: it stays ready until it is served.
+    pub(crate) const fn can_wait(self) -> bool {
         matches!(self, Self::Session(_) | Self::Metrics(_) | Self::Process(_))
     }
 
@@ -67,13 +65,12 @@ impl Source {
     }
 }
 
-/// The set.
-pub(super) struct Poller {
+pub(crate) struct Poller {
     epoll: OwnedFd,
-    /// Room for what the system says, kept from one turn to the next.
+    /// Buffer of the system call, reused by every iteration.
     ready: RefCell<Vec<epoll::Event>>,
-    /// Who was ready last time and was not served.
-    postponed: RefCell<Vec<Source>>,
+    /// Sources that were ready in the last iteration and were not served.
+    postponed: RefCell<Vec<PollSource>>,
 }
 
 impl fmt::Debug for Poller {
@@ -82,41 +79,41 @@ impl fmt::Debug for Poller {
     }
 }
 
-/// How many sources are taken in one turn. The others come in the next.
+/// Sources taken in one iteration. The others are taken in the next.
 const READY_MAX: usize = 256;
 
 impl Poller {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let ready = RefCell::new(Vec::with_capacity(READY_MAX));
         Ok(Self { epoll, ready, postponed: RefCell::default() })
     }
 
-    /// Watches a source for something to read. It is watched until its descriptor is closed.
-    pub(super) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
+    /// Watches a source for input until its descriptor is closed.
+    pub(crate) fn watch(&self, fd: impl AsFd, source: PollSource) -> io::Result<()> {
         let data = EventData::new_u64(source.number());
         Ok(epoll::add(&self.epoll, fd, data, EventFlags::IN)?)
     }
 
-    /// Watches a source also for room to write, or no longer.
-    pub(super) fn watch_writing(&self, fd: impl AsFd, source: Source, wanted: bool) {
+    /// Watches a source for room to write as well, or no longer.
+    pub(crate) fn watch_writing(&self, fd: impl AsFd, source: PollSource, wanted: bool) {
         let writing = if wanted { EventFlags::OUT } else { EventFlags::empty() };
         let data = EventData::new_u64(source.number());
-        // It can only fail if the source is not in the set, and then there is nothing to change.
+        // It fails only for a source that is not in the set.
         let _ = epoll::modify(&self.epoll, fd, data, EventFlags::IN | writing);
     }
 
-    /// A source that is ready is not served in this turn. It is ready again in the next one, and
-    /// comes first, so everybody has his turn however much the others want.
-    pub(super) fn postpone(&self, source: Source) {
+    /// Serves a ready source in the next iteration instead, before all others, so that every source
+    /// is served however busy the others are.
+    pub(crate) fn postpone(&self, source: PollSource) {
         self.postponed.borrow_mut().push(source);
     }
 
-    /// Waits until somebody wants something, but not longer than that, and says who.
+    /// Waits until a source is ready, but not longer than `at_most`.
     ///
-    /// Most of the time nobody does. So the set is first waited for as a whole, for which any
-    /// kernel can be told the time to the nanosecond; only who is in it costs a second call.
-    pub(super) fn wait(&self, at_most: Duration) -> io::Result<Vec<Source>> {
+    /// Most waits time out. So `ppoll` waits for the whole set, with a time in nanoseconds on every
+    /// kernel; only if a source is ready a second call asks which.
+    pub(crate) fn wait(&self, at_most: Duration) -> io::Result<Vec<PollSource>> {
         let timeout = timespec(at_most);
         let mut set = [PollFd::new(&self.epoll, PollFlags::IN)];
         match poll(&mut set, Some(&timeout)) {
@@ -130,8 +127,8 @@ impl Poller {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let sources = ready.iter().filter_map(|event| Source::from_number(event.data.u64()));
-        let mut sources: Vec<Source> = sources.collect();
+        let sources = ready.iter().filter_map(|event| PollSource::from_number(event.data.u64()));
+        let mut sources: Vec<PollSource> = sources.collect();
         let mut postponed = self.postponed.borrow_mut();
         if !postponed.is_empty() {
             sources.sort_by_key(|source| !postponed.contains(source));
@@ -141,31 +138,29 @@ impl Poller {
     }
 }
 
-/// A time on the clock of [`gpreempt_device::keeper::monotonic_ns`] until which the loop may sleep.
-/// No timer of the kernel: setting one would be one more system call in every turn.
+/// The time until which the loop may sleep, on the clock of
+/// [`gpreempt_device::keeper::monotonic_ns`]. A kernel timer would cost a system call in every
+/// iteration.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(crate) struct Wakeup {
     due_ns: u64,
 }
 
-impl Alarm {
-    /// One that never rings.
-    pub(super) const fn new() -> Self {
+impl Wakeup {
+    pub(crate) const fn new() -> Self {
         Self { due_ns: u64::MAX }
     }
 
-    /// Rings at that time, and not before.
-    pub(super) const fn set(&mut self, at_ns: u64) {
+    pub(crate) const fn set(&mut self, at_ns: u64) {
         self.due_ns = at_ns;
     }
 
-    /// How long the loop may sleep.
-    pub(super) const fn left(&self, now_ns: u64) -> Duration {
+    pub(crate) const fn left(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.due_ns.saturating_sub(now_ns))
     }
 
-    /// How late the loop is, if it rang.
-    pub(super) fn late(&self, now_ns: u64) -> Option<Duration> {
+    /// How late the loop is, if the time has come.
+    pub(crate) fn late(&self, now_ns: u64) -> Option<Duration> {
         now_ns.checked_sub(self.due_ns).map(Duration::from_nanos)
     }
 }
@@ -186,58 +181,58 @@ mod tests {
     #[test]
     fn sources_are_told_apart() {
         let all = [
-            Source::Clients,
-            Source::Signals,
-            Source::Devices,
-            Source::MetricsClients,
-            Source::Session(7),
-            Source::Metrics(7),
-            Source::Process(7),
+            PollSource::Clients,
+            PollSource::Signals,
+            PollSource::Devices,
+            PollSource::MetricsClients,
+            PollSource::Session(7),
+            PollSource::Metrics(7),
+            PollSource::Process(7),
         ];
         for source in all {
-            assert_eq!(Source::from_number(source.number()), Some(source));
+            assert_eq!(PollSource::from_number(source.number()), Some(source));
         }
-        assert_eq!(Source::from_number(u64::MAX), None);
+        assert_eq!(PollSource::from_number(u64::MAX), None);
     }
 
     #[test]
-    fn only_who_wants_something_is_ready() {
+    fn only_sources_with_input_are_ready() {
         let poller = Poller::new().unwrap();
         let (quiet, loud) = (Waker::new().unwrap(), Waker::new().unwrap());
-        poller.watch(&quiet, Source::Session(1)).unwrap();
-        poller.watch(&loud, Source::Session(2)).unwrap();
+        poller.watch(&quiet, PollSource::Session(1)).unwrap();
+        poller.watch(&loud, PollSource::Session(2)).unwrap();
         assert_eq!(poller.wait(Duration::from_micros(1)).unwrap(), []);
         loud.wake();
         let long = Duration::from_millis(60_000);
-        assert_eq!(poller.wait(long).unwrap(), [Source::Session(2)]);
+        assert_eq!(poller.wait(long).unwrap(), [PollSource::Session(2)]);
         quiet.wake();
         drop(loud);
-        assert_eq!(poller.wait(long).unwrap(), [Source::Session(1)], "closed, so not watched");
+        assert_eq!(poller.wait(long).unwrap(), [PollSource::Session(1)], "closed, so not watched");
     }
 
     #[test]
-    fn who_was_postponed_comes_first_and_once() {
+    fn a_postponed_source_comes_first_and_once() {
         let poller = Poller::new().unwrap();
         let wakers = [1, 2, 3].map(|name| (name, Waker::new().unwrap()));
         for (name, waker) in &wakers {
-            poller.watch(waker, Source::Session(*name)).unwrap();
+            poller.watch(waker, PollSource::Session(*name)).unwrap();
             waker.wake();
         }
         let first = |of: usize| poller.wait(Duration::from_millis(60_000)).unwrap()[..of].to_vec();
-        poller.postpone(Source::Session(3));
-        assert_eq!(first(1), [Source::Session(3)]);
-        poller.postpone(Source::Session(2));
-        assert_eq!(first(1), [Source::Session(2)]);
-        assert_eq!(first(3).len(), 3, "nobody is left out");
+        poller.postpone(PollSource::Session(3));
+        assert_eq!(first(1), [PollSource::Session(3)]);
+        poller.postpone(PollSource::Session(2));
+        assert_eq!(first(1), [PollSource::Session(2)]);
+        assert_eq!(first(3).len(), 3);
     }
 
     #[test]
-    fn it_rings_when_its_time_has_come_and_says_how_long_ago_that_was() {
-        let mut alarm = Alarm::new();
-        assert_eq!(alarm.late(1 << 63), None);
-        alarm.set(30);
-        let late = [0, 29, 30, 37].map(|now_ns| alarm.late(now_ns).map(Duration::as_nanos));
+    fn a_wakeup_tells_how_much_time_is_left_and_how_late_it_is() {
+        let mut wakeup = Wakeup::new();
+        assert_eq!(wakeup.late(1 << 63), None);
+        wakeup.set(30);
+        let late = [0, 29, 30, 37].map(|now_ns| wakeup.late(now_ns).map(Duration::as_nanos));
         assert_eq!(late, [None, None, Some(0), Some(7)]);
-        assert_eq!([0, 29, 30, 37].map(|now_ns| alarm.left(now_ns).as_nanos()), [30, 1, 0, 0]);
+        assert_eq!([0, 29, 30, 37].map(|now_ns| wakeup.left(now_ns).as_nanos()), [30, 1, 0, 0]);
     }
 }

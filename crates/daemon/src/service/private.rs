@@ -1,9 +1,9 @@
-//! The service inside of a command, for as long as that command runs.
+//! Private sessions: the service inside a command, for as long as that command runs.
 //!
-//! `gpreempt attach`, `run`, `suspend` and `preempt` start it where no daemon runs. It is the
+//! `gpreempt attach`, `run`, `suspend` and `preempt` start one where no daemon runs. It is the
 //! daemon's loop in a thread of the command, with the same socket, journal, keeper and undo. It
-//! leaves the command's signals alone, listens to no rules and no environment, and keeps no orders
-//! beyond its end. The command is an ordinary client of its socket.
+//! must not handle the command's signals, applies no rules and no environment, and saves no user
+//! settings. The command is an ordinary client of its socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,40 +12,38 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::time::Duration as Time;
 use gpreempt_device::amd::queue::users;
-use gpreempt_device::nvidia::backend::Wishes;
-use gpreempt_device::nvidia::gate::{GateError, for_private_session};
-use gpreempt_device::nvidia::survey;
+use gpreempt_device::nvidia::backend::ContextOptions;
+use gpreempt_device::nvidia::driver::{GateError, for_private_session};
+use gpreempt_device::nvidia::process_discovery;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_device::registry::sites;
 
 use super::clients::request_error::RequestError;
-use super::failure::LoopError;
-use super::poller::Source;
+use super::errors::LoopError;
+use super::poller::PollSource;
+use super::processes::Named;
 use super::processes::changes::drives_display;
 use super::setup::Host;
-use super::signals::{Signals, Stopper};
+use super::signals::{Signals, StopHandle};
 use super::undo::lock::system_daemon_beside;
 use super::{Failure, Options, Service};
 use crate::config::{Config, LogLevel, SchedulerConfig, ServiceConfig};
 
-/// How long a session waits at its start for the devices to say which processes use them.
+/// The longest time until all processes on the devices are known.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
-/// How long nothing new has to come until it is taken to be all.
+/// After this time without a new process all of them are known.
 const SETTLE_QUIET: Duration = Duration::from_millis(20);
-/// How often it is looked meanwhile.
 const SETTLE_STEP: Time = Time::from_millis(2);
-
-/// What a private session is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateOptions {
-    /// The command that it belongs to, such as `gpreempt attach`.
+    /// The name of the command, such as `gpreempt attach`.
     pub command: String,
     /// The part of the configuration that the command's arguments decide.
     pub scheduler: SchedulerConfig,
-    /// What adopted processes get on NVIDIA beside their priority.
-    pub wishes: Wishes,
+    /// NVIDIA settings of controlled processes beside their priority.
+    pub context_options: ContextOptions,
     /// Whether time slices are set before another process uses the GPU, so that its first request
-    /// is fast. A session that only stops processes need not.
+    /// is fast. A session that only suspends processes does not need that.
     pub expects_others: bool,
 }
 
@@ -53,17 +51,17 @@ pub struct PrivateOptions {
 #[derive(Debug)]
 pub struct PrivateService {
     thread: Option<JoinHandle<Result<(), Failure>>>,
-    stopper: Stopper,
+    stopper: StopHandle,
     problems: Receiver<String>,
     socket: PathBuf,
 }
 
 impl PrivateService {
-    /// Starts the service in a thread and waits until it answers.
+    /// Starts the service in a thread and waits until it is ready.
     ///
     /// # Errors
-    /// Why it could not start: nothing was changed then. [`Failure::Input`] if there is no device
-    /// to control, or another process controls the devices.
+    /// Why it could not start; nothing was changed. [`Failure::Input`] if there is no device to
+    /// control, or another process controls the devices.
     pub fn start(options: Options) -> Result<Self, Failure> {
         check_devices(&options)?;
         let socket = options.socket_path(&Config::default()).map_err(|_| {
@@ -79,32 +77,31 @@ impl PrivateService {
             .map_err(|error| Failure::Work(error.to_string()))?;
         let mut service = Self { thread: Some(thread), stopper, problems, socket };
         if ready.recv().is_err() {
-            // It ended before it was ready, and says why.
+            // It ended before it was ready, with an error.
             service.end()?;
             return Err(Failure::Work("the service did not start".to_owned()));
         }
         Ok(service)
     }
 
-    /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What did not work since the last call: one sentence each.
+    /// Problems since the last call, one sentence each.
     pub fn take_problems(&self) -> Vec<String> {
         self.problems.try_iter().collect()
     }
 
-    /// Whether it ended by itself. [`Self::stop`] says why.
+    /// Whether it ended by itself. [`Self::stop`] returns the reason.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Undoes everything and ends.
+    /// Undoes all changes and ends the service.
     ///
     /// # Errors
-    /// What could not be undone, or why the service ended by itself before.
+    /// What could not be undone, or why the service ended by itself.
     pub fn stop(mut self) -> Result<(), Failure> {
         self.end()
     }
@@ -124,7 +121,7 @@ impl Drop for PrivateService {
     }
 }
 
-/// The thread's whole life. Says once that it is ready.
+/// The body of the thread.
 fn serve(
     options: Options,
     signals: Signals,
@@ -132,19 +129,15 @@ fn serve(
     ready: &Sender<()>,
 ) -> Result<(), Failure> {
     let mut service = Service::start(options, Host::Command { signals, problems })?;
-    let settled = service.settle();
-    let result = match settled {
-        Ok(()) => {
-            let _ = ready.send(());
-            service.serve().map_err(Failure::from)
-        }
-        Err(failure) => Err(failure),
-    };
+    let result = service.settle().and_then(|()| {
+        let _ = ready.send(());
+        service.serve().map_err(Failure::from)
+    });
     let stopped = service.stop(Ok(())).map_err(Failure::from);
     result.and(stopped)
 }
 
-/// Whether there is anything to control, before anything is made for it.
+/// Whether there is a device to control, checked before anything is created.
 fn check_devices(options: &Options) -> Result<(), Failure> {
     let devices = &options.devices;
     if !devices.emulated.is_empty() || sites(devices).iter().any(|site| site.open().is_ok()) {
@@ -154,8 +147,8 @@ fn check_devices(options: &Options) -> Result<(), Failure> {
     private.nvidia_gate().map_err(|error| Failure::Input(error.to_string()))
 }
 
-/// What a private session asks of processes beyond what a daemon does: its user names each of them
-/// and wants to know what is wrong with it.
+/// Checks of a private session beyond those of a daemon: its user names each process and needs to
+/// know why it cannot be controlled.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PrivateRules {
     allow_untested_driver: bool,
@@ -167,11 +160,12 @@ impl PrivateRules {
         for_private_session(self.allow_untested_driver).map(|_| ())
     }
 
-    /// Whether a process that was not met yet has the NVIDIA driver open and no context so far. A
-    /// private session gives it its priority as soon as it has one.
+    /// Whether a process that is not tracked yet has the NVIDIA driver open but no context. It gets
+    /// its priority with its first context.
     pub(crate) fn expects(self, key: ProcessKey) -> bool {
         self.nvidia_gate().is_ok()
-            && survey::look(key.pid).is_ok_and(|process| process.clients.is_ok())
+            && process_discovery::inspect_process(key.pid)
+                .is_ok_and(|process| process.clients.is_ok())
     }
 
     /// Refuses a priority for a process that drives a display.
@@ -179,46 +173,49 @@ impl PrivateRules {
         if drives_display(key.pid) { Err(RequestError::PriorityOnDisplay(key)) } else { Ok(()) }
     }
 
-    /// Why a session with these kinds of devices cannot control a process that was not met.
-    pub(crate) fn explain_stranger(self, key: ProcessKey, kinds: &[&str]) -> RequestError {
+    /// Why a session with these kinds of devices cannot control a process that is not tracked.
+    pub(crate) fn explain_untracked(self, key: ProcessKey, kinds: &[&str]) -> RequestError {
+        let process = Named(key);
         let sentence = match self.nvidia_gate() {
-            Ok(()) => match survey::look(key.pid).map(|process| process.clients) {
-                Err(error) | Ok(Err(error)) => error.to_string(),
-                Ok(Ok(_)) => format!("process {key} has no GPU work to stop yet"),
-            },
-            Err(why) if kinds.contains(&"amd") => {
-                format!("process {key} uses no AMD GPU, and {why}")
+            Ok(()) => {
+                match process_discovery::inspect_process(key.pid).map(|process| process.clients) {
+                    Err(error) | Ok(Err(error)) => error.to_string(),
+                    Ok(Ok(_)) => format!("{process} has no GPU work to stop yet"),
+                }
             }
-            Err(why) => format!("process {key} uses no emulated GPU, and {why}"),
+            Err(why) if kinds.contains(&"amd") => {
+                format!("{process} uses no AMD GPU, and {why}")
+            }
+            Err(why) => format!("{process} uses no emulated GPU, and {why}"),
         };
         RequestError::NotOnPrivateGpu(sentence)
     }
 }
 
 impl PrivateOptions {
-    /// The configuration of such a session: no rules, no metrics, and no file.
-    pub(super) fn config(&self) -> Config {
+    /// The configuration of a private session: no rules, no metrics, and no file.
+    pub(crate) fn config(&self) -> Config {
         let service = ServiceConfig { log: LogLevel::Warn, ..ServiceConfig::default() };
         Config { scheduler: self.scheduler, service, ..Config::default() }
     }
 
-    pub(super) const fn rules(&self) -> PrivateRules {
+    pub(crate) const fn rules(&self) -> PrivateRules {
         let allow_untested_driver = self.scheduler.allow_untested_driver;
         PrivateRules { allow_untested_driver, expects_others: self.expects_others }
     }
 }
 
 impl Service {
-    /// Waits until the devices have said which processes use them. A daemon need not: it serves
-    /// processes when it meets them. A command names one and wants an answer.
+    /// Waits until the processes on all devices are known. A daemon need not wait; a command names
+    /// a process and needs an answer.
     fn settle(&mut self) -> Result<(), Failure> {
         let begin = Instant::now();
         let (mut known, mut since) = (usize::MAX, begin);
         let is_prompt = !self.devices.backends.kinds().iter().any(|kind| *kind != "nvidia");
         loop {
-            self.turn()?;
+            self.iterate()?;
             let now = Instant::now();
-            let count = self.processes.roster.keys().len();
+            let count = self.processes.table.keys().len();
             if count != known {
                 (known, since) = (count, now);
             }
@@ -230,30 +227,30 @@ impl Service {
                 return self.explain_silence();
             }
             let ready = self.poller.wait(SETTLE_STEP).map_err(LoopError::Wait)?;
-            // Clients that found the socket already are answered when the processes are known.
-            let is_client =
-                |source: &Source| matches!(source, Source::Clients | Source::Session(_));
+            // Clients that are connected already are answered when the processes are known.
+            let is_client = |source: &PollSource| {
+                matches!(source, PollSource::Clients | PollSource::Session(_))
+            };
             let (clients, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(is_client);
             if !clients.is_empty() {
-                // They stay ready, so the next wait would not be one.
+                // They stay ready, so the next wait would return at once.
                 std::thread::sleep(Duration::from_nanos(SETTLE_STEP.as_nanos()));
             }
             self.dispatch_all(others)?;
         }
     }
 
-    /// Whether every emulator has answered, and every process that KFD names was met.
+    /// Whether every emulator has answered, and every process that KFD names is tracked.
     fn knows_all(&self) -> bool {
         if self.silent_emulator().is_some() {
             return false;
         }
         let own = std::process::id();
         let sites = sites(&self.options.devices);
-        let mut pids =
-            sites.iter().flat_map(|site| users(&site.places().sysfs).unwrap_or_default());
+        let mut pids = sites.iter().flat_map(|site| users(&site.paths().sysfs).unwrap_or_default());
         pids.all(|pid| {
             let info = ProcessInfo::read(pid).ok().filter(|info| pid != own && !info.zombie);
-            info.is_none_or(|info| self.processes.roster.get(info.key).is_some())
+            info.is_none_or(|info| self.processes.table.get(info.key).is_some())
         })
     }
 
@@ -270,7 +267,6 @@ impl Service {
         pairs.find(|((index, _), _)| !has_answered(*index)).map(|(_, socket)| socket)
     }
 
-    /// What is said after a while in which not everything answered.
     fn explain_silence(&mut self) -> Result<(), Failure> {
         match self.silent_emulator() {
             Some(socket) => Err(Failure::Input(format!(
@@ -283,11 +279,11 @@ impl Service {
     }
 
     /// Ends a private session of a user when root's daemon begins to control the GPUs.
-    pub(super) fn check_for_system_daemon(&self) -> Result<(), LoopError> {
+    pub(crate) fn check_for_system_daemon(&self) -> Result<(), LoopError> {
         if self.options.private.is_none() {
             return Ok(());
         }
-        system_daemon_beside(self.guard.root())
+        system_daemon_beside(self.recovery.journal().root())
             .map_or(Ok(()), |owner| Err(LoopError::SystemDaemon(owner)))
     }
 }

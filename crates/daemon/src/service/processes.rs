@@ -1,45 +1,46 @@
 //! Processes that use a device, and the rules and user settings that apply to them.
 //!
-//! [`Processes`] decides what each process should have (a rule, a registration, a user's setting, a
-//! suspension) and brings the scheduler in line with it. It reaches the other jobs through
-//! [`Context`] only.
+//! [`Processes`] decides what each process should have (by a rule, a registration, a user's
+//! setting, a suspension) and updates the scheduler. It reaches the other jobs through [`Context`]
+//! only.
 
 pub(crate) mod changes;
 pub(crate) mod inspection_queue;
 pub(crate) mod process_table;
 pub(crate) mod registrations;
-pub(crate) mod rules;
 pub(crate) mod saved_settings;
-pub(crate) mod saving;
-pub(crate) mod tracked_process;
 pub(crate) mod tracking;
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::os::fd::OwnedFd;
 
-use gpreempt_device::process::ProcessKey;
+use gpreempt_core::priority::Priority;
+use gpreempt_device::process::{ProcessError, ProcessInfo, ProcessKey};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::clients::request_error::RequestError;
 use super::devices::Devices;
-use super::poller::{Poller, Source};
+use super::poller::{PollSource, Poller};
+use super::private::PrivateRules;
 use super::telemetry::Telemetry;
-use super::undo::guard::Guard;
-use inspection_queue::Backlog;
-use process_table::Roster;
+use super::undo::Recovery;
+use crate::accounts::Accounts;
+use crate::assignment::Assignment;
+use crate::config::Config;
+use crate::process_attributes::{Gpu, ProcessAttributes};
+use inspection_queue::InspectionQueue;
+use process_table::{ProcessLabels, ProcessTable};
 use registrations::Registrations;
-use rules::Rules;
-use saved_settings::Orders;
+use saved_settings::SavedSettings;
 
-/// The processes that use a device, and what they should have.
 #[derive(Debug)]
 pub(crate) struct Processes {
     pub(crate) rules: Rules,
-    pub(crate) roster: Roster,
-    /// Processes whose children get a setting as soon as they use a device.
+    pub(crate) table: ProcessTable,
     pub(crate) registrations: Registrations,
-    /// Users' settings, kept across restarts of the daemon.
-    pub(crate) orders: Orders,
-    /// Processes that have to be inspected.
-    pub(crate) backlog: Backlog,
+    pub(crate) saved: SavedSettings,
+    pub(crate) inspections: InspectionQueue,
     /// The last number that was given to a watched process.
     last_watch: u64,
 }
@@ -48,52 +49,116 @@ pub(crate) struct Processes {
 pub(crate) struct Context<'a> {
     pub(crate) devices: &'a mut Devices,
     pub(crate) telemetry: &'a mut Telemetry,
-    pub(crate) guard: &'a Guard,
+    pub(crate) recovery: &'a Recovery,
     pub(crate) poller: &'a Poller,
 }
 
 impl Processes {
-    pub(crate) fn new(rules: Rules, orders: Orders) -> Self {
+    pub(crate) fn new(rules: Rules, saved: SavedSettings) -> Self {
         Self {
             rules,
-            roster: Roster::default(),
+            table: ProcessTable::default(),
             registrations: Registrations::default(),
-            orders,
-            backlog: Backlog::default(),
+            saved,
+            inspections: InspectionQueue::default(),
             last_watch: 0,
         }
     }
 
-    /// A descriptor in the epoll set that is readable when a process has ended, and its number
-    /// there. None if the process cannot be watched.
+    /// Adds a pidfd to the epoll set that becomes readable when the process ends. `None` if the
+    /// process cannot be watched.
     fn watch(&mut self, key: ProcessKey, poller: &Poller) -> (Option<OwnedFd>, u64) {
         self.last_watch += 1;
         let watch = self.last_watch;
         let pid = i32::try_from(key.pid).ok().and_then(Pid::from_raw);
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // The kernel may have given the pid to another process before it was opened.
+        // The kernel may have reused the pid before it was opened.
         let pidfd = pidfd.filter(|_| key.check().is_ok());
-        let watched = pidfd.filter(|fd| poller.watch(fd, Source::Process(watch)).is_ok());
+        let watched = pidfd.filter(|fd| poller.watch(fd, PollSource::Process(watch)).is_ok());
         (watched, watch)
     }
 
     /// A watched process has ended.
     pub(crate) fn take_end(&mut self, watch: u64, context: &mut Context<'_>) {
-        if let Some(key) = self.roster.watched(watch) {
-            self.part(key, context);
+        if let Some(key) = self.table.watched(watch) {
+            self.untrack(key, context);
         } else {
             self.registrations.remove_watched(watch);
         }
     }
 
-    /// Forgets processes that ended and could not be watched, and kept settings that are over.
+    /// Forgets ended processes that could not be watched, and saved settings that have expired.
     pub(crate) fn sweep(&mut self, now_ns: u64, context: &mut Context<'_>) {
         self.registrations.sweep();
-        let unwatched = self.roster.members().filter(|member| member.pidfd.is_none());
-        let ended = unwatched.filter(|member| member.key.check().is_err());
-        for key in ended.map(|member| member.key).collect::<Vec<_>>() {
-            self.part(key, context);
+        let unwatched = self.table.iter().filter(|process| process.pidfd.is_none());
+        let ended = unwatched.filter(|process| process.key.check().is_err());
+        for key in ended.map(|process| process.key).collect::<Vec<_>>() {
+            self.untrack(key, context);
         }
-        self.orders.sweep(now_ns);
+        self.saved.sweep(now_ns);
+    }
+}
+
+/// The configuration in force, and the data its rules are evaluated with.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) config: Config,
+    pub(crate) accounts: Accounts,
+    /// The variables that rules read from the environment of a process.
+    environment_names: BTreeSet<String>,
+    /// Set where the service is a private session of a command.
+    pub(crate) private: Option<PrivateRules>,
+}
+
+impl Rules {
+    pub(crate) fn new(config: Config, accounts: Accounts) -> Self {
+        let environment_names = config.environment_names();
+        Self { config, accounts, environment_names, private: None }
+    }
+
+    /// The rules of a private session: its command names the processes, so no environment is read.
+    pub(crate) fn of_private(config: Config, accounts: Accounts, private: PrivateRules) -> Self {
+        let environment_names = BTreeSet::new();
+        Self { config, accounts, environment_names, private: Some(private) }
+    }
+
+    /// Refuses a priority for a process that drives a display, in a private session.
+    pub(crate) fn check_display(&self, key: ProcessKey) -> Result<(), RequestError> {
+        self.private.map_or(Ok(()), |private| private.check_display(key))
+    }
+
+    /// Whether a rule depends on the devices that a process uses.
+    pub(crate) fn mention_gpus(&self) -> bool {
+        self.config.mentions_gpus()
+    }
+
+    /// The priority of processes that no rule matches.
+    pub(crate) const fn default_priority(&self) -> Option<Priority> {
+        self.config.scheduler.default_priority
+    }
+
+    /// Reads the attributes of a process and evaluates the rules. `uuids` names its devices.
+    pub(crate) fn assign(
+        &self,
+        key: ProcessKey,
+        uuids: impl FnOnce() -> BTreeSet<String>,
+    ) -> Result<(ProcessLabels, Assignment), ProcessError> {
+        let gpus = if self.mention_gpus() { Gpu::named(uuids()) } else { Vec::new() };
+        let attributes = ProcessAttributes::read(key, gpus, &self.environment_names)?;
+        let assignment = self.config.assign(&attributes, &self.accounts);
+        Ok((ProcessLabels::new(&attributes), assignment))
+    }
+}
+
+/// Displays a process as `name (pid)`, and as `process pid` if it has ended.
+pub(crate) struct Named(pub(crate) ProcessKey);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.0.pid;
+        match ProcessInfo::read(pid) {
+            Ok(info) if info.key == self.0 => write!(f, "{} ({pid})", info.name),
+            Ok(_) | Err(_) => write!(f, "process {pid}"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! From nothing to a daemon that is ready.
+//! The start of a service: configuration, socket, journal, controllers, first inspection.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::sync::mpsc::Sender;
 use gpreempt_core::scheduler_loop::SchedulerLoop;
 use gpreempt_device::controller::Waker;
 use gpreempt_device::journal::Journal;
-use gpreempt_device::ledger::Ledger;
-use gpreempt_device::registry::{self, Finding, RegistryError, Settings};
-use gpreempt_device::urgency;
+use gpreempt_device::process;
+use gpreempt_device::registry::{self, DeviceFinding, RegistryError, Settings};
+use gpreempt_device::undo_log::UndoLog;
 use gpreempt_wire::socket_path::SocketEnv;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -17,44 +17,33 @@ use super::clients::Clients;
 use super::clients::sessions::ListenError;
 use super::devices::Devices;
 use super::devices::backends::Backends;
-use super::failure::StartError;
+use super::errors::StartError;
 use super::notify::Notifier;
-use super::poller::{Alarm, Poller, Source};
-use super::processes::Processes;
-use super::processes::rules::Rules;
-use super::processes::saved_settings::Orders;
+use super::poller::{PollSource, Poller, Wakeup};
+use super::processes::saved_settings::SavedSettings;
+use super::processes::{Processes, Rules};
 use super::signals::Signals;
 use super::telemetry::Telemetry;
 use super::telemetry::log::Log;
 use super::telemetry::metrics_server::MetricsServer;
-use super::undo::guard::{Found, Guard};
-use super::undo::hardware_check::{HardwareCheck, places};
+use super::undo::hardware_check::{HardwareCheck, device_places};
 use super::undo::lock::{LockError, Owner};
+use super::undo::{CleanupResult, Recovery};
 use super::{Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, LogLevel, SchedulerConfig, ServiceConfig};
 
-/// Why there is no place for the socket.
+/// Why there is no path for the socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketPathError {
-    /// Neither an option nor the environment says where.
-    #[error("there is no place for the socket: XDG_RUNTIME_DIR is not set; give --socket")]
+    #[error("there is no path for the socket: XDG_RUNTIME_DIR is not set; give --socket")]
     NoFolder,
-    /// The path cannot be made absolute.
-    #[error("{} is no place for a socket: {error}", .path.display())]
-    NotAbsolute {
-        /// As given.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    #[error("{} cannot be a socket path: {error}", .path.display())]
+    NotAbsolute { path: PathBuf, error: io::Error },
 }
 
 impl Options {
-    /// Reads the configuration. The usual file need not be there; one that was named has to be.
-    ///
-    /// # Errors
-    /// What is wrong with it: one line.
+    /// Reads the configuration. The usual file may be missing, a file that was named may not.
     pub fn load_config(&self) -> Result<Config, LoadError> {
         if let Some(private) = &self.private {
             return Ok(private.config());
@@ -68,10 +57,8 @@ impl Options {
         }
     }
 
-    /// Where to listen: as told, as configured, or where a daemon of this user does.
-    ///
-    /// # Errors
-    /// If there is no place for it.
+    /// The socket path: the option, the environment, the configuration, or the usual path of this
+    /// user.
     pub fn socket_path(&self, config: &Config) -> Result<PathBuf, SocketPathError> {
         let configured = &config.service.socket;
         let surroundings = SocketEnv::current();
@@ -82,27 +69,21 @@ impl Options {
         } else {
             surroundings.listen_path().ok_or(SocketPathError::NoFolder)
         }?;
-        // Others have another working folder.
+        // Clients have another working folder.
         std::path::absolute(&path).map_err(|error| SocketPathError::NotAbsolute { path, error })
     }
 }
 
 /// The process that a service runs in.
 #[derive(Debug)]
-pub(super) enum Host {
-    /// gpreemptd: the service has the process for itself.
+pub(crate) enum Host {
+    /// gpreemptd.
     Program,
-    /// A command, which keeps its signals and gets the problems.
-    Command {
-        /// What the command asks for.
-        signals: Signals,
-        /// Where problems go.
-        problems: Sender<String>,
-    },
+    /// A command, which keeps its signals and receives the problems.
+    Command { signals: Signals, problems: Sender<String> },
 }
 
 impl Host {
-    /// Prepares the process, as far as it is the service's: its signals, its log, its manager.
     fn prepare(self, level: LogLevel) -> io::Result<(Signals, Log, Notifier)> {
         match self {
             Self::Program => {
@@ -118,33 +99,32 @@ impl Host {
 }
 
 impl Service {
-    /// Takes the socket, undoes what others left behind, and meets who is there.
-    pub(super) fn start(options: Options, host: Host) -> Result<Self, StartError> {
+    pub(crate) fn start(options: Options, host: Host) -> Result<Self, StartError> {
         let config = options.load_config()?;
         let accounts = Accounts::load()?;
-        urgency::come_first();
-        // Before anything else happens: from here on a signal ends us in good order.
+        process::raise_thread_priority();
+        // First of all: from here on a signal stops the daemon in an orderly way.
         let (signals, mut log, notifier) = host.prepare(config.service.log)?;
         let poller = Poller::new()?;
         let clients = Clients::listen(options.socket_path(&config)?, &poller)
             .map_err(|error| explain_listen(&options, error))?;
         let command = options.private.as_ref().map(|private| private.command.as_str());
-        let started = Guard::start(options.state.as_deref(), command);
+        let started = Recovery::start(options.state.as_deref(), command);
         let is_command = command.is_some();
-        let (guard, ledger, found) =
+        let (recovery, undo_log, cleanup) =
             started.map_err(|error| StartError::Lock { error, is_command })?;
-        tell_of_left_behind(&found, &mut log);
+        log_cleanup(&cleanup, &mut log);
         let waker = Waker::new()?;
-        poller.watch(&signals, Source::Signals)?;
-        poller.watch(&waker, Source::Devices)?;
+        poller.watch(&signals, PollSource::Signals)?;
+        poller.watch(&waker, PollSource::Devices)?;
         let scrape = config.metrics.listen.map(|address| MetricsServer::listen(address, &poller));
-        let backends = controllers(&options, &config, &ledger, &waker, &mut log)?;
-        let asked = places(&options.devices, &backends.kinds());
-        let journal = guard.journal().clone();
-        let hardware = HardwareCheck::start(asked, journal, ledger, waker.clone())?;
-        let (orders, registrations, problem) = match command {
-            Some(_) => (Orders::unkept(), Vec::new(), None),
-            None => Orders::load(guard.root()),
+        let backends = controllers(&options, &config, &undo_log, &waker, &mut log)?;
+        let places = device_places(&options.devices, &backends.kinds());
+        let journal = recovery.journal().clone();
+        let hardware = HardwareCheck::start(places, journal, undo_log, waker.clone())?;
+        let (saved, registrations, problem) = match command {
+            Some(_) => (SavedSettings::unsaved(), Vec::new(), None),
+            None => SavedSettings::load(recovery.journal().root()),
         };
         problem.into_iter().for_each(|problem| log.warn(problem));
         let driver = SchedulerLoop::new(config.scheduler.core)?;
@@ -154,44 +134,48 @@ impl Service {
         };
         let mut service = Self {
             clients,
-            processes: Processes::new(rules, orders),
+            processes: Processes::new(rules, saved),
             devices: Devices::new(driver, backends, waker),
-            guard,
+            recovery,
             telemetry: Telemetry::new(log, scrape.transpose()?, command.map(str::to_owned)),
             options,
             poller,
-            alarm: Alarm::new(),
+            wakeup: Wakeup::new(),
             signals,
             hardware,
             notifier,
-            allowance: Default::default(),
-            chores_at_ns: 0,
+            budget: Default::default(),
+            maintenance_at_ns: 0,
             watchdog_at_ns: 0,
             is_stopping: false,
         };
         let (processes, mut context) = service.processes_and_context();
-        processes.register_again(registrations, context.poller);
-        processes.meet_everybody(context.devices);
-        processes.look_into_all(&mut context);
+        processes.restore_registrations(registrations, context.poller);
+        processes.queue_all_users(context.devices);
+        processes.inspect_all(&mut context);
         Ok(service)
     }
 }
 
-/// What earlier sessions left behind, and what became of it.
-fn tell_of_left_behind(found: &Found, log: &mut Log) {
-    if found.cleaned > 0 {
-        let count = found.cleaned;
-        log.info(format_args!("what {count} sessions left behind was undone"));
+fn log_cleanup(cleanup: &CleanupResult, log: &mut Log) {
+    if cleanup.cleaned > 0 {
+        let count = cleanup.cleaned;
+        log.info(format_args!(
+            "restored GPU settings left by {count} earlier gpreempt programs that did not exit \
+             cleanly"
+        ));
     }
-    if let Some(other) = &found.other {
+    if let Some(other) = &cleanup.other {
         log.warn(format_args!("{other} of another user controls GPUs as well; end it"));
     }
-    if let Some(problem) = &found.problem {
-        log.warn(format_args!("something was left behind that cannot be undone yet: {problem}"));
+    if let Some(problem) = &cleanup.problem {
+        log.warn(format_args!(
+            "GPU settings left by an earlier gpreempt program cannot be restored yet: {problem}"
+        ));
     }
 }
 
-/// Why the socket cannot be had: the owner of the lock has it, if that is a private session.
+/// Names the command whose private session has the socket, if that is why it cannot be used.
 fn explain_listen(options: &Options, error: ListenError) -> StartError {
     let journal = match &options.state {
         Some(folder) => Journal::at(folder.clone()),
@@ -207,17 +191,17 @@ fn explain_listen(options: &Options, error: ListenError) -> StartError {
     }
 }
 
-/// Every client and every process costs a descriptor; as many as this process may have.
+/// Every client and every process needs a descriptor.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The devices of this machine.
-pub(super) fn controllers(
+/// Starts the controllers of this machine's devices.
+pub(crate) fn controllers(
     options: &Options,
     config: &Config,
-    ledger: &Ledger,
+    undo_log: &UndoLog,
     waker: &Waker,
     log: &mut Log,
 ) -> Result<Backends, RegistryError> {
@@ -228,14 +212,14 @@ pub(super) fn controllers(
         allow_untested_driver,
         hold_max: hold.then_some(hold_max),
         is_private: private.is_some(),
-        wishes: private.map(|private| private.wishes).unwrap_or_default(),
+        context_options: private.map(|private| private.context_options).unwrap_or_default(),
     };
-    let tell = |finding| match finding {
-        Finding::Debug(text) => log.debug(text),
-        Finding::Info(text) => log.info(text),
-        Finding::Warning(text) => log.warn(text),
+    let report = |finding| match finding {
+        DeviceFinding::Debug(text) => log.debug(text),
+        DeviceFinding::Info(text) => log.info(text),
+        DeviceFinding::Warning(text) => log.warn(text),
     };
-    let found = registry::controllers(&options.devices, settings, (ledger, waker), tell);
+    let found = registry::controllers(&options.devices, settings, (undo_log, waker), report);
     for controller in found? {
         backends.push(controller);
     }
@@ -248,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_was_named_is_the_one() {
+    fn the_socket_option_is_used_as_an_absolute_path() {
         let options = Options { socket: Some("/tmp/x.sock".into()), ..Options::default() };
         let path = options.socket_path(&Config::default()).unwrap();
         assert_eq!(path, PathBuf::from("/tmp/x.sock"));
@@ -258,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_was_named_has_to_be_there() {
+    fn a_configuration_that_was_named_must_exist() {
         let named = Options { config: Some("/nonexistent/x.toml".into()), ..Options::default() };
         assert!(matches!(named.load_config(), Err(LoadError::Missing(_))));
     }

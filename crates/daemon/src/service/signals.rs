@@ -1,8 +1,8 @@
-//! Signals as something to read.
+//! Signals as flags and a readable socket for the epoll set.
 //!
-//! Each sets its flag first and then makes the socket readable, so that the reader sees the flag.
-//! A service inside of a command has the same socket and flags without the handlers: the command
-//! keeps its signals and asks the service to stop through a [`Stopper`].
+//! A handler sets its flag first and then makes the socket readable, so that the loop sees the
+//! flag. A service inside a command has the same socket and flags without the handlers: the command
+//! keeps its signals and stops the service through a [`StopHandle`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,34 +14,33 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 /// Signals that arrived since the last [`Signals::take`].
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     stream: UnixStream,
     stop: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
     child: Arc<AtomicBool>,
 }
 
-/// What the signals ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
-    /// To end: SIGTERM or SIGINT.
-    pub(super) stop: bool,
-    /// To read the configuration again: SIGHUP.
-    pub(super) reload: bool,
-    /// To look after our child, the keeper: SIGCHLD.
-    pub(super) child: bool,
+pub(crate) struct SignalFlags {
+    /// SIGTERM or SIGINT.
+    pub(crate) stop: bool,
+    /// SIGHUP.
+    pub(crate) reload: bool,
+    /// SIGCHLD: the keeper may have ended.
+    pub(crate) child: bool,
 }
 
-/// Asks a service in another thread of this process to stop.
+/// Stops a service in another thread of this process.
 #[derive(Debug)]
-pub(super) struct Stopper {
+pub(crate) struct StopHandle {
     sender: UnixStream,
     stop: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// From now on these signals do nothing else any more.
-    pub(super) fn take_over() -> io::Result<Self> {
+    /// Installs the handlers of the daemon.
+    pub(crate) fn take_over() -> io::Result<Self> {
         let (signals, sender) = Self::new()?;
         let [stop, reload] = [&signals.stop, &signals.reload];
         for (signal, flag) in [(SIGTERM, stop), (SIGINT, stop), (SIGHUP, reload)] {
@@ -51,13 +50,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The signals of a service inside of a command. The end of a child is noticed beside the
-    /// command's own handler; the other signals are the command's alone.
-    pub(super) fn of_command() -> io::Result<(Self, Stopper)> {
+    /// The signals of a service inside a command: SIGCHLD beside the command's own handler, and no
+    /// other.
+    pub(crate) fn of_command() -> io::Result<(Self, StopHandle)> {
         let (signals, sender) = Self::new()?;
         register(SIGCHLD, &signals.child, &sender)?;
         let stop = Arc::clone(&signals.stop);
-        Ok((signals, Stopper { sender, stop }))
+        Ok((signals, StopHandle { sender, stop }))
     }
 
     fn new() -> io::Result<(Self, UnixStream)> {
@@ -67,20 +66,19 @@ impl Signals {
         Ok((Self { stream, stop, reload, child }, sender))
     }
 
-    /// What was asked for since the last call.
-    pub(super) fn take(&mut self) -> Asked {
+    /// The signals since the last call.
+    pub(crate) fn take(&mut self) -> SignalFlags {
         while matches!(self.stream.read(&mut [0; 64]), Ok(count) if count > 0) {}
         // ORDERING: the socket orders it; the handler sets the flag before it writes.
         let take = |flag: &AtomicBool| flag.swap(false, Ordering::Relaxed);
-        Asked { stop: take(&self.stop), reload: take(&self.reload), child: take(&self.child) }
+        SignalFlags { stop: take(&self.stop), reload: take(&self.reload), child: take(&self.child) }
     }
 }
 
-impl Stopper {
-    /// Asks. The loop that reads the signals ends in good order.
-    pub(super) fn stop(&self) {
+impl StopHandle {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A service that has ended reads nothing, and need not.
+        // A service that has ended does not read it.
         let _ = (&self.sender).write(&[1]);
     }
 }
@@ -102,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_told_once() {
+    fn a_signal_is_reported_once() {
         let mut signals = Signals::take_over().unwrap();
         let own = rustix::process::getpid();
         rustix::process::kill_process(own, rustix::process::Signal::HUP).unwrap();
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_asks_without_a_signal() {
+    fn a_command_stops_its_service_without_a_signal() {
         let (mut signals, stopper) = Signals::of_command().unwrap();
         assert!(!signals.take().stop);
         stopper.stop();

@@ -1,7 +1,7 @@
 //! Telemetry: log, problems, events, snapshots, metrics and the timing of the loop.
 //!
 //! [`Telemetry`] reports what the other parts of the service did, and decides nothing. Followers
-//! receive events in the order in which they happened: events about processes wait in
+//! receive events in the order in which they happened: events labels processes wait in
 //! `unsent_events` until the commands of the iteration are sent.
 
 pub(crate) mod events;
@@ -17,20 +17,20 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::text::Text;
 
 use super::instant;
-use super::processes::tracked_process::Member;
+use super::processes::process_table::TrackedProcess;
 use events::EventBuilder;
 use history::History;
 use log::{Log, Problems};
 use loop_latency::LoopLatency;
 use metrics_server::MetricsServer;
 
-/// What the service reports about itself and about the processes that it schedules.
+/// What the service reports labels itself and labels the processes that it schedules.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) log: Log,
     pub(crate) problems: Problems,
     pub(crate) events: EventBuilder,
-    /// Events about processes that followers have not received yet.
+    /// Events labels processes that followers have not received yet.
     unsent_events: Vec<Event>,
     /// Whether a session follows events: from the first subscription to the end of the iteration in
     /// which the last one ended.
@@ -74,8 +74,13 @@ impl Telemetry {
         }
     }
 
-    /// Adds an event about a process, which is sent after the commands of this iteration.
-    pub(crate) fn process_event(&mut self, member: &Member, kind: EventKind, duration_ns: u64) {
+    /// Adds an event labels a process, which is sent after the commands of this iteration.
+    pub(crate) fn process_event(
+        &mut self,
+        member: &TrackedProcess,
+        kind: EventKind,
+        duration_ns: u64,
+    ) {
         if self.is_followed {
             let mut event = events::of_member(monotonic_ns(), kind, member);
             event.duration_ns = duration_ns;

@@ -1,65 +1,59 @@
-//! How much one turn of the loop may take on.
+//! The work that one iteration of the loop may do for clients and for changed processes.
 //!
-//! What somebody can ask for as often as he likes, or what happens to everybody at once, is
-//! counted. What does not fit into this turn waits for the next one, which comes at once. So
-//! whoever gives a hint, or has a ring that has to be read, waits for a part of it and not for all.
+//! Requests and inspections cost a share of the budget. When it is spent the rest waits for the
+//! next iteration, which follows at once. So a hint or a ring waits for about a millisecond of
+//! other work at most, however much there is.
 
-/// A kind of work that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
-    /// A message that only says that something is so.
-    Word,
-    /// A message that is answered from what is known, or the end of a process.
+pub(crate) enum Work {
+    /// A message without an answer.
+    Message,
+    /// A request that is answered from memory, or the end of a process.
     Answer,
-    /// Reading what there is to know of a process, or what touches many queues.
+    /// The inspection of a process, or a request that concerns many queues.
     Process,
-    /// Doing what somebody wants for processes, and writing that down.
-    Order,
-    /// Putting together everything that is known.
-    Overview,
+    /// A change of a process, and saving it.
+    Change,
+    Snapshot,
 }
 
 impl Work {
-    /// In parts of about ten microseconds, with 200 processes and 1,000 queues.
+    /// The cost in units of about 10 us, measured with 200 processes and 1,000 queues.
     const fn parts(self) -> u32 {
         match self {
-            Self::Word => 1,
+            Self::Message => 1,
             Self::Answer => 4,
-            Self::Process | Self::Order => 50,
-            Self::Overview => Allowance::TURN,
+            Self::Process | Self::Change => 50,
+            Self::Snapshot => WorkBudget::ITERATION,
         }
     }
 }
 
-/// What is left for this turn.
+/// The units that are left for this iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Allowance(u32);
+pub(crate) struct WorkBudget(u32);
 
-impl Allowance {
-    /// About a millisecond. What has begun is finished, so the last piece may go beyond it; even an
-    /// overview does not make an interval of it.
-    const TURN: u32 = 100;
+impl WorkBudget {
+    /// About a millisecond. The last piece of work may exceed it.
+    const ITERATION: u32 = 100;
 
-    /// That work is done.
-    pub(super) fn take(&mut self, work: Work) {
+    pub(crate) fn take(&mut self, work: Work) {
         self.0 = self.0.saturating_sub(work.parts());
     }
 
-    /// Whether everything else has to wait for the next turn.
-    pub(super) const fn is_spent(self) -> bool {
+    pub(crate) const fn is_spent(self) -> bool {
         self.0 == 0
     }
 
-    /// Leaves room for one more piece, whatever it is: those who ask all the time must not keep
-    /// from being done what nobody asks for.
-    pub(super) fn leave_one(&mut self) {
+    /// Leaves room for one inspection: clients that send requests all the time must not prevent it.
+    pub(crate) fn leave_one(&mut self) {
         self.0 = self.0.max(1);
     }
 }
 
-impl Default for Allowance {
+impl Default for WorkBudget {
     fn default() -> Self {
-        Self(Self::TURN)
+        Self(Self::ITERATION)
     }
 }
 
@@ -67,34 +61,34 @@ impl Default for Allowance {
 mod tests {
     use super::*;
 
-    /// How many pieces of that work fit into a turn.
+    /// How many pieces of that work fit into an iteration.
     fn fit(work: Work) -> usize {
-        let mut allowance = Allowance::default();
+        let mut budget = WorkBudget::default();
         let mut count = 0;
-        while !allowance.is_spent() {
-            allowance.take(work);
+        while !budget.is_spent() {
+            budget.take(work);
             count += 1;
         }
         count
     }
 
     #[test]
-    fn the_more_a_piece_costs_the_fewer_fit_into_a_turn() {
-        let kinds = [Work::Word, Work::Answer, Work::Process, Work::Order, Work::Overview];
+    fn an_iteration_does_less_of_work_that_costs_more() {
+        let kinds = [Work::Message, Work::Answer, Work::Process, Work::Change, Work::Snapshot];
         assert_eq!(kinds.map(fit), [100, 25, 2, 2, 1]);
     }
 
     #[test]
-    fn one_piece_is_always_left_for_what_nobody_asks_for() {
-        let mut allowance = Allowance::default();
-        allowance.take(Work::Overview);
-        assert!(allowance.is_spent());
-        allowance.leave_one();
-        assert!(!allowance.is_spent());
-        allowance.take(Work::Word);
-        assert!(allowance.is_spent());
-        let mut fresh = Allowance::default();
+    fn one_inspection_is_possible_after_the_budget_was_spent() {
+        let mut budget = WorkBudget::default();
+        budget.take(Work::Snapshot);
+        assert!(budget.is_spent());
+        budget.leave_one();
+        assert!(!budget.is_spent());
+        budget.take(Work::Message);
+        assert!(budget.is_spent());
+        let mut fresh = WorkBudget::default();
         fresh.leave_one();
-        assert_eq!(fresh, Allowance::default());
+        assert_eq!(fresh, WorkBudget::default());
     }
 }

@@ -1,15 +1,10 @@
-//! The real daemon, with real clients.
+//! The daemon as a process, with emulated GPUs, loads and clients around it.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
 
 mod amd;
 mod contention;
 mod emulated;
-mod gpus;
 mod lifecycle;
-mod offences;
-mod patched;
+mod misbehaving_clients;
 mod requests;
-mod systemd;
-mod turns;
 mod undo;
-mod untouched;

@@ -1,13 +1,14 @@
-//! What is asked for, and who may.
+//! Requests, their permissions, and the work that one iteration does for them.
 
+use std::collections::BTreeSet;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use gpreempt_core::priority::Priority;
-use gpreempt_stage::{LIMIT, Stage};
-use gpreempt_wire::client::{Client, ClientError, ClientOptions};
+use gpreempt_stage::{LIMIT, Load, Stage, until};
+use gpreempt_wire::client::{Client, ClientOptions};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
@@ -15,27 +16,16 @@ use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::request::Role;
+use gpreempt_wire::statistics::Snapshot;
+use rustix::process::Signal;
 
-fn change(priority: u8) -> SchedAttrChange {
-    SchedAttrChange { priority: Priority::new(priority), ..SchedAttrChange::default() }
-}
-
-pub(crate) fn code(result: Result<(), ClientError>) -> Option<RefusalCode> {
-    match result {
-        Ok(()) => None,
-        Err(ClientError::Refused(refusal)) => Some(refusal.code),
-        Err(other) => panic!("{other}"),
-    }
-}
-
-fn process(pid: u32) -> Process {
-    Process::new(pid, 0).unwrap()
-}
+use super::contention::{
+    ENDLESS, code, priority, process, start, start_daemon, start_gpu, suspend,
+};
 
 #[test]
-fn hello_ping_snapshot() {
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+fn a_client_reads_a_snapshot() {
+    let (daemon, _stage) = start();
     let mut client = daemon.connect();
     client.expect_ok(&Request::Ping).unwrap();
     let snapshot = daemon.snapshot();
@@ -47,24 +37,22 @@ fn hello_ping_snapshot() {
 
 #[test]
 fn processes_without_a_gpu_can_be_registered_and_not_set() {
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+    let (daemon, _stage) = start();
     let mut client = daemon.connect();
     let own = process(std::process::id());
     for process in [own, Process::SENDER] {
-        client.expect_ok(&Request::Register { process, change: change(12) }).unwrap();
+        client.expect_ok(&Request::Register { process, change: priority(12) }).unwrap();
     }
-    let set = Request::Set { process: own, change: change(3) };
+    let set = Request::Set { process: own, change: priority(3) };
     assert_eq!(code(client.expect_ok(&set)), Some(RefusalCode::NotControlled));
-    let lease_ms = NonZeroU32::new(50).unwrap();
-    let suspend = Request::Suspend { process: own, lease_ms };
+    let suspend = suspend(std::process::id(), 50);
     assert_eq!(code(client.expect_ok(&suspend)), Some(RefusalCode::NotControlled));
     let resume = Request::Resume { process: own };
     assert_eq!(code(client.expect_ok(&resume)), Some(RefusalCode::NotControlled));
-    let gone = Request::Register { process: process(i32::MAX.unsigned_abs()), change: change(1) };
+    let gone = Request::Register { process: process(i32::MAX.unsigned_abs()), change: priority(1) };
     assert_eq!(code(client.expect_ok(&gone)), Some(RefusalCode::NoSuchProcess));
     let replaced = Process::new(std::process::id(), 1).unwrap();
-    let replaced = Request::Register { process: replaced, change: change(1) };
+    let replaced = Request::Register { process: replaced, change: priority(1) };
     assert_eq!(code(client.expect_ok(&replaced)), Some(RefusalCode::NoSuchProcess));
     let weight = NonZeroU32::new(5_000);
     let heavy = SchedAttrChange { weight, ..SchedAttrChange::default() };
@@ -74,9 +62,8 @@ fn processes_without_a_gpu_can_be_registered_and_not_set() {
 }
 
 #[test]
-fn hints_of_processes_without_a_gpu_mean_nothing() {
-    let stage = Stage::new("daemon").unwrap();
-    let daemon = stage.daemon().start().unwrap();
+fn hints_of_processes_without_a_gpu_have_no_effect() {
+    let (daemon, _stage) = start();
     let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
     let page = daemon.connect().open_page().unwrap();
     let slot = page.claim().unwrap();
@@ -91,9 +78,8 @@ fn hints_of_processes_without_a_gpu_mean_nothing() {
 }
 
 #[test]
-fn the_policy_is_read_and_changed_and_followers_hear_of_it() {
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+fn the_policy_is_read_and_changed_and_followers_are_notified() {
+    let (daemon, _stage) = start();
     let mut follow = daemon.connect().follow(&Request::Follow).unwrap();
     let mut client = daemon.connect();
     let before = client.policy(None).unwrap();
@@ -117,8 +103,7 @@ fn the_policy_is_read_and_changed_and_followers_hear_of_it() {
 
 #[test]
 fn a_trace_ends_by_itself() {
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+    let (daemon, _stage) = start();
     let seconds = NonZeroU16::new(1).unwrap();
     let mut trace = daemon.connect().follow(&Request::Trace { seconds }).unwrap();
     assert_eq!(trace.next_within(Duration::from_millis(100)).unwrap(), None);
@@ -128,9 +113,8 @@ fn a_trace_ends_by_itself() {
 }
 
 #[test]
-fn a_page_is_opened_once() {
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+fn a_hint_page_takes_many_hints() {
+    let (daemon, _stage) = start();
     let writer = daemon.connect().open_page().unwrap();
     let slot = writer.claim().unwrap();
     for _ in 0..1000 {
@@ -141,33 +125,31 @@ fn a_page_is_opened_once() {
     daemon.connect().expect_ok(&Request::Ping).unwrap();
 }
 
-/// What the test below does in a process of another user: the socket is in this variable, and the
-/// pid of somebody else's process.
-const STRANGER: &str = "GPREEMPT_TEST_STRANGER";
-/// Somebody who is nobody everywhere.
-const NOBODY: u32 = 65_534;
+/// Set in the process of another user that runs the second test: a pid of root, and the socket.
+const OTHER_USER: &str = "GPREEMPT_TEST_OTHER_USER";
+/// The unprivileged user of every Linux system.
+const UNPRIVILEGED: u32 = 65_534;
 
 #[test]
-fn strangers_may_lower_their_own_and_nothing_else() {
+fn another_user_may_lower_its_own_processes_only() {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: only root can be two users");
         return;
     }
-    let folder = Stage::new("daemon").unwrap();
-    let daemon = folder.daemon().start().unwrap();
+    let (daemon, stage) = start();
     let victim = std::process::id();
-    // A copy that everybody may read: the one we run from may be in somebody's home.
-    let copy = folder.path("stranger");
+    // A copy that every user may read.
+    let copy = stage.path("other-user");
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    if Command::new(&copy).arg("--list").uid(NOBODY).output().is_err() {
-        println!("SKIPPED: another user cannot run what is in the temporary folder");
+    if Command::new(&copy).arg("--list").uid(UNPRIVILEGED).output().is_err() {
+        println!("SKIPPED: another user cannot run what is in the temporary stage");
         return;
     }
     let output = Command::new(copy)
-        .args(["--exact", "requests::a_stranger_asks", "--nocapture"])
-        .env(STRANGER, format!("{victim} {}", daemon.socket().display()))
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .args(["--exact", "requests::requests_of_another_user", "--nocapture"])
+        .env(OTHER_USER, format!("{victim} {}", daemon.socket().display()))
+        .uid(UNPRIVILEGED)
+        .gid(UNPRIVILEGED)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -176,27 +158,72 @@ fn strangers_may_lower_their_own_and_nothing_else() {
 }
 
 #[test]
-fn a_stranger_asks() {
-    let Ok(told) = std::env::var(STRANGER) else { return };
+fn requests_of_another_user() {
+    let Ok(told) = std::env::var(OTHER_USER) else { return };
     let (victim, socket) = told.split_once(' ').unwrap();
     let options = ClientOptions {
         paths: vec![socket.into()],
         timeout: LIMIT,
-        ..ClientOptions::new(Role::Command, "stranger")
+        ..ClientOptions::new(Role::Command, "other-user")
     };
     let mut client = Client::connect(&options).unwrap();
     let others = process(victim.parse().unwrap());
     let own = Process::SENDER;
     let mut ask = |request: &Request| code(client.expect_ok(request));
-    assert_eq!(ask(&Request::Register { process: own, change: change(7) }), None);
+    assert_eq!(ask(&Request::Register { process: own, change: priority(7) }), None);
     let denied = Some(RefusalCode::NotPermitted);
-    assert_eq!(ask(&Request::Register { process: own, change: change(8) }), denied);
-    assert_eq!(ask(&Request::Register { process: others, change: change(1) }), denied);
-    assert_eq!(ask(&Request::Set { process: others, change: change(1) }), denied);
-    let lease_ms = NonZeroU32::new(1).unwrap();
-    assert_eq!(ask(&Request::Suspend { process: others, lease_ms }), denied);
+    assert_eq!(ask(&Request::Register { process: own, change: priority(8) }), denied);
+    assert_eq!(ask(&Request::Register { process: others, change: priority(1) }), denied);
+    assert_eq!(ask(&Request::Set { process: others, change: priority(1) }), denied);
+    assert_eq!(ask(&suspend(others.pid(), 1)), denied);
     assert_eq!(ask(&Request::Detach { process: others }), denied);
     assert_eq!(ask(&Request::PolicySet(PolicySettings::new("fair"))), denied);
     client.snapshot().unwrap();
     println!("asked everything");
+}
+
+const LOADS: usize = 6;
+const ASKERS: usize = 4;
+
+#[test]
+fn a_reload_inspects_two_processes_in_each_iteration() {
+    let stage = Stage::new("daemon").unwrap();
+    let emulator = start_gpu(&stage, "cwsr");
+    let _loads: Vec<Load> = (0..LOADS).map(|_| emulator.load_at(2, ENDLESS).unwrap()).collect();
+    let daemon = start_daemon(&stage, &emulator);
+    until("every process and every queue is known", || {
+        daemon.snapshot().tasks.iter().filter(|task| !task.queues.is_empty()).count() == LOADS
+    });
+    let before = daemon.log().len();
+    daemon.signal(Signal::HUP);
+    daemon.until_logged("configuration reloaded");
+    let log = daemon.log();
+    let told = log.iter().skip(before);
+    let steps: Vec<&str> = told
+        .filter_map(|line| {
+            let is_step = line.contains("in the next iterations") || line.contains("reloaded");
+            is_step.then(|| line.splitn(3, ": ").last().unwrap_or_default())
+        })
+        .collect();
+    let expected = [
+        "processes to inspect in the next iterations: 4",
+        "processes to inspect in the next iterations: 2",
+        "configuration reloaded",
+    ];
+    assert_eq!(steps, expected, "{log:#?}");
+}
+
+#[test]
+fn an_iteration_answers_one_snapshot_request() {
+    let (daemon, _stage) = start();
+    let clients: Vec<Client> = (0..ASKERS).map(|_| daemon.connect()).collect();
+    // All clients ask while the daemon is stopped, so that all requests wait when it continues.
+    daemon.signal(Signal::STOP);
+    let ask = |mut client: Client| spawn(move || client.snapshot().unwrap());
+    let asked: Vec<_> = clients.into_iter().map(ask).collect();
+    sleep(Duration::from_millis(100));
+    daemon.signal(Signal::CONT);
+    let turn_of = |text: String| Snapshot::from_json(&text).unwrap().daemon.turns;
+    let turns: BTreeSet<u64> = asked.into_iter().map(|ask| turn_of(ask.join().unwrap())).collect();
+    assert_eq!(turns.len(), ASKERS, "{turns:?}");
 }

@@ -1,28 +1,28 @@
-//! AMD devices as the scheduler's loop sees them.
+//! The AMD backend of the scheduler loop.
 //!
-//! A queue is a queue for kernels of an adopted process; those for copies are left alone. Each
-//! process has a worker thread with its session, or a patched KFD has one thread for all of them
-//! (`fleet`). Nothing is written in the journal for that but
-//! whose process it is: when we die, the kernel resumes what we suspended. Where a process cannot
-//! be had in this way it is paused as a whole, which is written down.
+//! A schedulable queue is a compute queue of an adopted process; copy queues are never touched. On
+//! a stock kernel each process has a worker thread with a debug session; on a patched KFD one
+//! thread controls all processes (`kfd_batch`). Neither needs a journal record beyond the process
+//! itself, because the kernel resumes every suspended queue when this program dies. A process for
+//! which no session is possible is paused as a whole, which is recorded in the journal first.
 
-mod adoption;
-mod backoff;
-mod change_over;
-mod fleet;
-mod hold_session;
-mod mqds;
+mod command_thread;
+mod debug_session_loop;
+mod kfd_batch;
+mod method_switch;
+mod mqd_cache;
+mod process_control;
+mod process_pause;
+mod process_watcher;
 mod report;
-mod rings;
-mod scout;
-mod step_back;
-mod whole;
+mod ring_reader;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::mpsc::Receiver;
 
+use command_thread::Job;
 use gpreempt_core::backend::Backend;
 use gpreempt_core::backend::Command;
 use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
@@ -31,121 +31,122 @@ use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
+use kfd_batch::{BatchCommand, KfdBatch};
+use mqd_cache::MqdCache;
+use process_watcher::ProcessWatcher;
+use report::{Report, StopUnit};
+use ring_reader::{ReadingRound, RingReader};
+use worker::Worker;
 
 use super::abi::version::Version;
-use super::own_calls::OwnCalls;
-use super::site::Site;
+use super::kfd_instance::KfdInstance;
+use super::stop_method::{PatchedCalls, StopMethodChoice};
 use super::topology::{Gfx, Topology};
-use super::way::InUse;
-use crate::controller::{Awaited, Limit, Note, Numbering, Reporter, Waker};
-use crate::ledger::Ledger;
+use crate::controller::{
+    ControlLimit, ControllerReport, Numbering, PendingCompletion, Reporter, Waker,
+};
 use crate::process::ProcessKey;
-use fleet::{Fleet, Order};
-use mqds::Dumps;
-use report::{Listed, Report};
-use rings::{RingReader, Round};
-use scout::Scout;
-use worker::{Job, Worker};
+use crate::undo_log::UndoLog;
 
-/// The AMD devices of this machine, and the processes on them that were adopted.
 #[derive(Debug)]
 pub struct AmdBackend {
-    site: Site,
-    ledger: Ledger,
-    /// What debugfs shows, for the workers.
-    dumps: Dumps,
+    instance: KfdInstance,
+    undo_log: UndoLog,
+    mqds: MqdCache,
     devices: Vec<Device>,
-    tasks: BTreeMap<TaskId, Adopted>,
-    queues: BTreeMap<QueueId, Target>,
-    /// Who reads the rings of which process.
+    tasks: BTreeMap<TaskId, AdoptedProcess>,
+    queues: BTreeMap<QueueId, QueueState>,
     readers: BTreeMap<ProcessKey, RingReader>,
-    round: Round,
+    round: ReadingRound,
     users: Vec<ProcessKey>,
-    /// Workers of tasks that were released, until they have ended.
+    /// Workers of released tasks, until they have ended.
     leaving: Vec<(ProcessKey, Worker)>,
     events: VecDeque<Event>,
-    notes: VecDeque<Note>,
+    notes: VecDeque<ControllerReport>,
     incoming: Receiver<Report>,
     reports: Reporter<Report>,
     numbering: Numbering,
-    scout: Scout,
-    /// All processes at once, on a patched KFD.
-    fleet: Option<Fleet>,
-    /// Whether the kernel schedules, and we do not.
+    watcher: ProcessWatcher,
+    /// Controls all processes on a patched KFD.
+    batch: Option<KfdBatch>,
+    /// Whether the in-kernel scheduler decides which queues run.
     is_externally_scheduled: bool,
-    /// What is said while the list of all queues is gone.
+    /// The problem to report while debugfs has no list of all queues.
     unlisted: Option<String>,
-    /// In which way queues are stopped, if the kernel does not schedule and if it does.
-    ways: [InUse; 2],
+    /// The stop method without and with the in-kernel scheduler.
+    methods: [StopMethodChoice; 2],
 }
 
 #[derive(Debug)]
 struct Device {
     gpu_id: u32,
     uuid: String,
-    /// What a call costs.
+    /// The cost of one call.
     cost: Duration,
-    /// How many it takes to stop everybody but one process.
+    /// How many calls it takes to stop all processes except one.
     calls: u64,
 }
 
 /// A process with a task. It has a worker as soon as it uses KFD.
 #[derive(Debug)]
-struct Adopted {
+struct AdoptedProcess {
     process: ProcessKey,
     worker: Option<Worker>,
-    limit: Option<Limit>,
-    /// Whether it is controlled together with the others.
-    in_fleet: bool,
-    /// Whether it is let go of, to be controlled in another way.
+    limit: Option<ControlLimit>,
+    /// Whether `KfdBatch` controls it instead of a worker.
+    in_batch: bool,
+    /// Whether its controller is reverting its changes, so that the other one can start.
     is_moving: bool,
     priority: Option<Priority>,
 }
 
-/// A queue, or all that a process has on a device.
 #[derive(Debug)]
-struct Target {
+struct QueueState {
     task: TaskId,
-    listed: Listed,
+    listed: StopUnit,
 }
 
 impl AmdBackend {
-    /// A backend for the devices of a site. It writes down what it does in that ledger, and wakes
-    /// its loop when something has happened.
-    ///
-    /// # Errors
-    /// If the devices are not shown, or there are no more descriptors or threads.
-    pub fn new(site: Site, ledger: Ledger, numbering: Numbering, waker: Waker) -> io::Result<Self> {
-        let topology = Topology::read(&site.places.sysfs)?;
+    /// Starts a backend for the devices of a KFD. It records changes in `undo_log` and wakes the loop
+    /// when an event is ready.
+    pub fn new(
+        instance: KfdInstance,
+        undo_log: UndoLog,
+        numbering: Numbering,
+        waker: Waker,
+    ) -> io::Result<Self> {
+        let topology = Topology::read(&instance.paths.sysfs)?;
         let (mut devices, mut events) = (Vec::new(), VecDeque::new());
         for (index, node) in topology.devices().enumerate() {
             let device = numbering.device(index);
-            let capabilities = capabilities(&site, node.gfx);
+            let capabilities = capabilities(&instance, node.gfx);
             events.push_back(Event::DeviceAppeared { device, capabilities });
             let cost = capabilities.preempt_cost;
             devices.push(Device { gpu_id: node.gpu_id, uuid: node.uuid(), cost, calls: 1 });
         }
         let (reports, incoming) = Reporter::new(waker);
-        let scout = Scout::start(site.clone(), reports.clone())?;
-        let is_externally_scheduled = site.own_calls != OwnCalls::Absent && site.kernel_schedules();
-        let fleet = match site.own_calls {
-            OwnCalls::Absent => None,
-            OwnCalls::Denied | OwnCalls::Usable => {
-                let (site, ledger, reports) = (site.clone(), ledger.clone(), reports.clone());
-                Some(Fleet::start(site, ledger, reports, is_externally_scheduled)?)
+        let watcher = ProcessWatcher::start(instance.clone(), reports.clone())?;
+        let is_externally_scheduled =
+            instance.patched_calls != PatchedCalls::Absent && instance.kernel_schedules();
+        let batch = match instance.patched_calls {
+            PatchedCalls::Absent => None,
+            PatchedCalls::Denied | PatchedCalls::Usable => {
+                let (instance, undo_log, reports) =
+                    (instance.clone(), undo_log.clone(), reports.clone());
+                Some(KfdBatch::start(instance, undo_log, reports, is_externally_scheduled)?)
             }
         };
-        let ways = [false, true].map(|schedules| site.way_if(schedules));
-        let dumps = Dumps::of(site.places.debugfs.join("mqds"));
+        let methods = [false, true].map(|schedules| instance.stop_method_if(schedules));
+        let mqds = MqdCache::of(instance.paths.debugfs.join("mqds"));
         let mut new = Self {
-            site,
-            ledger,
-            dumps,
+            instance,
+            undo_log,
+            mqds,
             devices,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
             readers: BTreeMap::new(),
-            round: Round::new(),
+            round: ReadingRound::new(),
             users: Vec::new(),
             leaving: Vec::new(),
             events,
@@ -153,11 +154,11 @@ impl AmdBackend {
             incoming,
             reports,
             numbering,
-            scout,
-            fleet,
+            watcher,
+            batch,
             is_externally_scheduled: false,
             unlisted: None,
-            ways,
+            methods,
         };
         if is_externally_scheduled {
             new.set_externally_scheduled(true);
@@ -165,7 +166,6 @@ impl AmdBackend {
         Ok(new)
     }
 
-    /// The process that a queue belongs to.
     pub fn process_of(&self, queue: QueueId) -> Option<ProcessKey> {
         let target = self.queues.get(&queue)?;
         self.tasks.get(&target.task).map(|adopted| adopted.process)
@@ -175,23 +175,27 @@ impl AmdBackend {
         while let Ok(report) = self.incoming.try_recv() {
             match report {
                 Report::Event(event) => self.events.push_back(event),
-                Report::Problem(problem) => self.notes.push_back(Note::Problem(problem)),
-                Report::Resolved(sentence) => self.notes.push_back(Note::Solved(sentence)),
+                Report::Problem(problem) => {
+                    self.notes.push_back(ControllerReport::Problem(problem))
+                }
+                Report::Resolved(sentence) => {
+                    self.notes.push_back(ControllerReport::Solved(sentence))
+                }
                 Report::Solved(pid) => {
-                    // The two ways in which sentences about a process begin.
+                    // The two forms in which messages about a process begin.
                     for beginning in [format!("process {pid} "), format!("process {pid}:")] {
-                        self.notes.push_back(Note::Solved(beginning));
+                        self.notes.push_back(ControllerReport::Solved(beginning));
                     }
                 }
                 Report::Users(users) => self.take_users(users),
                 Report::Queues { task, queues, fresh } => self.take_queues(task, queues, fresh),
-                Report::Limit(task, limit) => {
+                Report::ControlLimit(task, limit) => {
                     if let Some(adopted) = self.tasks.get_mut(&task) {
                         adopted.limit = limit;
                     }
                 }
                 Report::KernelSchedules(schedules) => self.set_externally_scheduled(schedules),
-                Report::OwnCalls(own_calls) => self.set_own_calls(own_calls),
+                Report::PatchedCalls(patched_calls) => self.set_patched_calls(patched_calls),
                 Report::Unlisted(sentence) => self.set_unlisted(sentence),
                 Report::Rings(process) => self.take_readings(process),
                 Report::Over(task) => self.take_end(task),
@@ -206,7 +210,7 @@ impl AmdBackend {
             }
             match self.task_of(*process) {
                 Some(task) => self.begin(task),
-                None => self.notes.push_back(Note::Appeared(*process)),
+                None => self.notes.push_back(ControllerReport::Appeared(*process)),
             }
         }
         let left = self.users.iter().filter(|process| !users.contains(process));
@@ -214,16 +218,17 @@ impl AmdBackend {
         self.users = users;
         for task in ended {
             self.let_go(task);
-            self.notes.push_back(Note::Ended(task));
+            self.notes.push_back(ControllerReport::Ended(task));
         }
     }
 
-    fn take_queues(&mut self, task: TaskId, queues: Vec<Listed>, fresh: bool) {
+    fn take_queues(&mut self, task: TaskId, queues: Vec<StopUnit>, fresh: bool) {
         if !self.tasks.contains_key(&task) {
             return;
         }
-        let is_kept =
-            |target: &Target| !fresh && queues.iter().any(|listed| target.listed.is_same(listed));
+        let is_kept = |target: &QueueState| {
+            !fresh && queues.iter().any(|listed| target.listed.is_same(listed))
+        };
         let own = self.queues.iter().filter(|(_, target)| target.task == task);
         let gone: Vec<QueueId> =
             own.filter(|(_, target)| !is_kept(target)).map(|(queue, _)| *queue).collect();
@@ -243,28 +248,28 @@ impl AmdBackend {
                 continue;
             };
             let (queue, device) = (self.numbering.queue(), self.numbering.device(at));
-            self.queues.insert(queue, Target { task, listed });
+            self.queues.insert(queue, QueueState { task, listed });
             self.events.push_back(Event::QueueAppeared { queue, task, device, stopped: false });
             appeared += 1;
         }
         self.aim_reader(task);
         if appeared + vanished > 0 {
-            self.notes.push_back(Note::Regrouped { task, appeared, vanished });
+            self.notes.push_back(ControllerReport::QueuesChanged { task, appeared, vanished });
             self.judge_costs();
         }
     }
 
-    /// Tells what stopping everybody but one costs now: a call for each process, and the kernel
-    /// makes them one after the other.
+    /// Reports the cost of stopping all processes except one: one call per process, which the
+    /// kernel executes one after the other.
     fn judge_costs(&mut self) {
         for index in 0..self.devices.len() {
             let device = &mut self.devices[index];
-            let here = |target: &&Target| target.listed.entry.gpu_id == device.gpu_id;
+            let here = |target: &&QueueState| target.listed.entry.gpu_id == device.gpu_id;
             let tasks: BTreeSet<TaskId> =
                 self.queues.values().filter(here).map(|target| target.task).collect();
             let calls = u64::try_from(tasks.len().saturating_sub(1)).unwrap_or(u64::MAX).max(1);
-            // A patched one stops all of them in one call.
-            let calls = if self.site.own_calls == OwnCalls::Usable { 1 } else { calls };
+            // A patched KFD stops all of them in one call.
+            let calls = if self.instance.patched_calls == PatchedCalls::Usable { 1 } else { calls };
             if device.calls == calls {
                 continue;
             }
@@ -278,7 +283,7 @@ impl AmdBackend {
         }
     }
 
-    /// Says that queues are gone. Returns how many.
+    /// Reports that queues are gone, and returns how many.
     fn forget(&mut self, gone: &[QueueId]) -> usize {
         for queue in gone {
             self.queues.remove(queue);
@@ -287,8 +292,7 @@ impl AmdBackend {
         gone.len()
     }
 
-    /// Somebody has let go of a process: because that has ended, or because it is to be controlled
-    /// in another way.
+    /// The controller of a process has ended: the process has ended, or its stop method changes.
     fn take_end(&mut self, task: TaskId) {
         let Some(adopted) = self.tasks.get_mut(&task) else { return };
         let is_moving = std::mem::take(&mut adopted.is_moving);
@@ -312,56 +316,57 @@ impl AmdBackend {
         self.tasks.iter().find(|(_, adopted)| adopted.process == process).map(|(task, _)| *task)
     }
 
-    /// Passes a command on, if there is anybody to carry it out.
-    fn give(&self, queue: QueueId, awaited: Awaited) -> bool {
+    /// Passes a command to the controller of the queue. Returns whether there is one.
+    fn give(&self, queue: QueueId, awaited: PendingCompletion) -> bool {
         let Some(target) = self.queues.get(&queue) else { return false };
         let adopted = self.tasks.get(&target.task);
         let listed = &target.listed;
-        let job = Job { name: listed.name(), gpu_id: listed.entry.gpu_id, awaited };
-        if adopted.is_some_and(|adopted| adopted.in_fleet) {
-            let order = Order::Do(target.task, job);
-            return self.fleet.as_ref().is_some_and(|fleet| fleet.tell(order));
+        let (task, gpu_id) = (target.task, listed.entry.gpu_id);
+        let job = Job { task, key: listed.key(), gpu_id, awaited };
+        if adopted.is_some_and(|adopted| adopted.in_batch) {
+            return self.batch.as_ref().is_some_and(|batch| batch.send(BatchCommand::Do(job)));
         }
         let worker = adopted.and_then(|adopted| adopted.worker.as_ref());
         worker.is_some_and(|worker| worker.give(job))
     }
 }
 
-/// What a stop and a resume cost. Nobody has measured it: these are guesses, higher where a call
-/// moves every queue of the device.
-fn capabilities(site: &Site, gfx: Gfx) -> Capabilities {
+/// The costs of a stop and a resume are estimates that no measurement backs, higher where a call
+/// remaps every queue of the device.
+fn capabilities(instance: &KfdInstance, gfx: Gfx) -> Capabilities {
     let cost = if gfx.moves_single_queues() { 300 } else { 1000 };
     Capabilities {
-        mechanism: mechanism(site, gfx),
+        mechanism: mechanism(instance, gfx),
         level: PreemptLevel::Interrupt,
         preempt_cost: Duration::from_micros(cost),
         resume_cost: Duration::from_micros(cost),
-        // What was fetched may still run.
+        // A fetched packet may still run.
         quiet: Duration::from_millis(2),
         hold: false,
         hardware_priority: false,
     }
 }
 
-/// Whether a device's processes can be stopped in one way or the other.
-fn mechanism(site: &Site, gfx: Gfx) -> Mechanism {
-    let abilities = site.door.version().map(Version::abilities);
+fn mechanism(instance: &KfdInstance, gfx: Gfx) -> Mechanism {
+    let abilities = instance.kfd.version().map(Version::abilities);
     let can_suspend = abilities.is_ok_and(|can| can.suspend) && gfx.knows_debuggers();
-    let can_pause = abilities.is_ok_and(|can| can.pause) && site.powers.may_checkpoint();
-    let can_call = site.own_calls == OwnCalls::Usable;
+    let can_pause = abilities.is_ok_and(|can| can.pause) && instance.privileges.may_checkpoint();
+    let can_call = instance.patched_calls == PatchedCalls::Usable;
     if can_call || can_suspend || can_pause { Mechanism::Stop } else { Mechanism::ObserveOnly }
 }
 
-/// What is shown of a ring that cannot be read: it is taken to be busy all the time.
+/// The view of a ring that cannot be read: the queue counts as busy all the time.
 const BUSY: RingView = RingView { put: 1, get: 0, running: Some(true) };
 
 impl Backend for AmdBackend {
     fn submit(&mut self, command: Command) {
         let queue = command.queue();
-        // Of what went away nothing can run any more: what is not done is done at once.
+        // A queue without a controller is gone and cannot run, so the command succeeds at once.
         let (awaited, otherwise) = match command {
-            Command::Preempt { .. } => (Awaited::Preempt(queue), Event::Preempted { queue }),
-            Command::Resume { .. } => (Awaited::Resume(queue), Event::Resumed { queue }),
+            Command::Preempt { .. } => {
+                (PendingCompletion::Preempt(queue), Event::Preempted { queue })
+            }
+            Command::Resume { .. } => (PendingCompletion::Resume(queue), Event::Resumed { queue }),
             Command::SetSlice { .. }
             | Command::PermitHold { .. }
             | Command::ForbidHold { .. }
@@ -377,8 +382,8 @@ impl Backend for AmdBackend {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        if let Some(fleet) = &self.fleet {
-            fleet.beat();
+        if let Some(batch) = &self.batch {
+            batch.beat();
         }
         self.take_reports();
         self.events.pop_front()

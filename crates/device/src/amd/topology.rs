@@ -1,51 +1,39 @@
-//! The devices, as KFD describes them in sysfs.
+//! The devices of a machine, as KFD describes them in sysfs.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fmt, fs, io};
 
-/// Every node of the machine: processors and GPUs.
+/// All nodes of the machine: CPUs and GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,
 }
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
     pub index: u32,
-    /// Its name as a device, or 0 for processors.
+    /// 0 for CPUs.
     pub gpu_id: u32,
-    /// Which generation.
     pub gfx: Gfx,
-    /// How many dies with compute units it has.
     pub xccs: u32,
-    /// How many SIMDs it has.
     pub simds: u32,
-    /// How many SIMDs a compute unit has.
     pub simds_per_unit: u32,
-    /// How many waves fit on a SIMD.
     pub waves_per_simd: u32,
-    /// A number that no other device has, or 0 if it does not tell.
+    /// 0 if the device has none.
     pub unique_id: u64,
-    /// Its place on the bus.
+    /// Bus, device and function in PCI encoding.
     pub location: u32,
-    /// Which bus that is.
+    /// The PCI domain.
     pub domain: u32,
-    /// The bytes that a queue's waves need to be saved, where the kernel says.
+    /// The size of a queue's save area, if the kernel reports it.
     pub save_area_bytes: Option<u64>,
-    /// The bytes of that for the control stack.
+    /// The part of it for the control stack.
     pub control_stack_bytes: Option<u64>,
 }
 
 impl Topology {
-    /// Reads it from KFD's folder in sysfs. What makes no sense is left out.
-    ///
-    /// # Errors
-    /// If there is no such folder.
+    /// Reads KFD's folder in sysfs. Malformed nodes are left out.
     pub fn read(sysfs: &Path) -> io::Result<Self> {
         let mut nodes = Vec::new();
         for entry in fs::read_dir(sysfs.join("topology/nodes"))? {
@@ -54,7 +42,7 @@ impl Topology {
             let gpu_id = fs::read_to_string(entry.path().join("gpu_id"));
             let gpu_id = gpu_id.ok().and_then(|text| text.trim().parse().ok());
             let (Some(index), Some(gpu_id)) = (index, gpu_id) else { continue };
-            // The properties of a GPU in another control group may not be read.
+            // The properties of a GPU in another control group are not readable.
             let Ok(text) = fs::read_to_string(entry.path().join("properties")) else { continue };
             nodes.push(Node::parse(index, gpu_id, &text));
         }
@@ -62,19 +50,17 @@ impl Topology {
         Ok(Self { nodes })
     }
 
-    /// Every GPU.
     pub fn devices(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.gpu_id != 0)
     }
 
-    /// The GPU of that name.
     pub fn device(&self, gpu_id: u32) -> Option<&Node> {
         self.devices().find(|node| node.gpu_id == gpu_id)
     }
 }
 
 impl Node {
-    /// Reads lines of a name and a number.
+    /// Parses lines of a name and a number.
     fn parse(index: u32, gpu_id: u32, text: &str) -> Self {
         let properties: BTreeMap<&str, u64> = text
             .lines()
@@ -87,7 +73,7 @@ impl Node {
             index,
             gpu_id,
             gfx: Gfx(number("gfx_target_version").unwrap_or(0)),
-            // Kernels that do not count them have devices with one.
+            // Older kernels do not report it, and their devices have one.
             xccs: number("num_xcc").unwrap_or(1).max(1),
             simds: number("simd_count").unwrap_or(0),
             simds_per_unit: number("simd_per_cu").unwrap_or(0),
@@ -100,14 +86,14 @@ impl Node {
         }
     }
 
-    /// Where it is plugged in, as `lspci` writes it.
+    /// The PCI address, as `lspci` prints it.
     pub fn pci(&self) -> String {
         let (bus, device, function) =
             (self.location >> 8 & 0xff, self.location >> 3 & 0x1f, self.location & 7);
         format!("{:04x}:{bus:02x}:{device:02x}.{function:x}", self.domain)
     }
 
-    /// What it is called elsewhere: by its unique number, or its place if it has none.
+    /// The name for users: the unique number, or the PCI location if there is none.
     pub fn uuid(&self) -> String {
         match self.unique_id {
             0 => format!("AMD-{:08x}", self.location),
@@ -116,7 +102,7 @@ impl Node {
     }
 }
 
-/// A generation: 90402 is gfx942, 90010 is gfx90a.
+/// A GPU generation: 90402 is gfx942, 90010 is gfx90a.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gfx(pub u32);
 
@@ -126,21 +112,20 @@ impl Gfx {
         self.0 >= 90_000
     }
 
-    /// Whether queues of several processes can be under control at a time. Others keep a place for
-    /// one debugged process.
+    /// Whether several processes can have a debug session at once. Other devices have one debugger
+    /// slot.
     pub const fn debugs_several(self) -> bool {
         // gfx90a, gfx94x and gfx95x, and everything since gfx11.
         matches!(self.0, 90_010 | 90_400..100_000 | 110_000..)
     }
 
-    /// Whether the kernel takes compute units away from a debugged process, because of a fault of
-    /// the chip.
+    /// Whether the kernel masks compute units of a debugged process, because of a hardware bug.
     pub const fn masks_units(self) -> bool {
         matches!(self.0, 110_000..=110_003)
     }
 
-    /// Whether a suspended queue is taken off alone. Otherwise all queues of the device are taken
-    /// off and the others put on again, each time.
+    /// Whether a queue is suspended alone. Otherwise each call unmaps all queues of the device and
+    /// maps the rest again.
     pub const fn moves_single_queues(self) -> bool {
         self.0 >= 110_000
     }

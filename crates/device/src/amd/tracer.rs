@@ -1,164 +1,197 @@
-//! An errand as the tracer of a process.
+//! Runs calls as the tracer of a process.
 //!
-//! The kernel lets the *thread* that traces a process do things to it. A thread that lives only for
-//! one errand never has to look after the process: nothing stops it while it is traced, and the
-//! kernel lets go of it when the thread ends. So nobody's signals ever wait for us.
+//! KFD accepts some calls only from the *thread* that traces the process. `as_tracer` starts a
+//! thread for each use, which traces the process (`PTRACE_SEIZE` does not stop it), makes the calls
+//! and ends. The kernel ends the tracing with the thread, so no signal of the process ever waits
+//! for this program.
+#![expect(unsafe_code, reason = "ptrace(2) has no safe form")]
 
-use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io, ptr, thread};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getuid, kill_process};
 
-use super::door::Door;
+use super::KfdDebugCalls;
 use crate::process::ProcessKey;
 
-/// How long a process may stay traced after the thread that traced it has ended. It takes
-/// microseconds.
+/// How long a process may stay traced after the tracing thread has ended. It takes microseconds.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
-/// What threads are called that trace a process for a moment.
+/// The name of threads that trace a process for a moment; the keeper and other gpreempt programs
+/// use the same.
 const ERRAND: &str = "amd errand";
-/// How long such a thread of somebody else is waited for. It takes milliseconds.
+/// How long to wait for such a thread of another program. It takes milliseconds.
 const ERRAND_MAX: Duration = Duration::from_secs(1);
-/// How often to look.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Why there was no errand.
 #[derive(Debug)]
 pub(crate) enum TraceError {
-    /// We may not trace the process, or somebody else does.
+    /// The process may not be traced, or has another tracer.
     Seize(Errno),
-    /// There are no more threads.
     Thread(io::Error),
 }
 
-/// Whom something is about. A number alone may be another's by the time that something is done.
+/// The process to trace. A pid alone may have been reused by the time of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct TraceTarget {
     pid: u32,
     key: Option<ProcessKey>,
 }
 
-impl Subject {
-    /// Its number.
+impl TraceTarget {
     pub const fn pid(self) -> u32 {
         self.pid
     }
 
-    /// Whether the process of that number is the one that is meant, as far as is known.
+    /// Whether the pid still belongs to the process, as far as that is known.
     fn check(self) -> Result<(), Errno> {
         if self.key.is_some_and(|key| key.check().is_err()) { Err(Errno::SRCH) } else { Ok(()) }
     }
 }
 
-impl From<u32> for Subject {
+impl From<u32> for TraceTarget {
     fn from(pid: u32) -> Self {
         Self { pid, key: None }
     }
 }
 
-impl From<ProcessKey> for Subject {
+impl From<ProcessKey> for TraceTarget {
     fn from(key: ProcessKey) -> Self {
         Self { pid: key.pid, key: Some(key) }
     }
 }
 
-/// Does something as the tracer of a process. When this returns, the process is nobody's again.
+/// Runs `errand` as the tracer of a process. When this returns, the process is no longer traced.
 pub(crate) fn as_tracer<T: Send>(
-    door: &dyn Door,
-    subject: impl Into<Subject>,
+    kfd: &dyn KfdDebugCalls,
+    target: impl Into<TraceTarget>,
     errand: impl FnOnce() -> T + Send,
 ) -> Result<T, TraceError> {
-    let subject = subject.into();
-    let pid = subject.pid();
+    let target = target.into();
+    let pid = target.pid();
     let run = || {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
-        // Whose number it is is looked at when it is traced: then it is nobody else's any more.
-        (own, seize(door, pid).and_then(|()| subject.check()).map(|()| errand()))
+        // Checked after the seize: a traced process's pid cannot be reused.
+        (own, seize_when_free(kfd, pid).and_then(|()| target.check()).map(|()| errand()))
     };
     let (tracer, result) = thread::scope(|scope| {
         let thread = thread::Builder::new().name(ERRAND.into());
         let thread = thread.spawn_scoped(scope, run).map_err(TraceError::Thread)?;
         thread.join().map_err(|_| TraceError::Thread(io::Error::other("an errand failed")))
     })?;
-    // Whoever waits for a thread may see its end before the kernel has let go for it.
+    // `join` may return before the kernel has ended the tracing.
     let since = Instant::now();
-    while door.tracer_of(pid) == Some(tracer) && since.elapsed() < LET_GO_MAX {
+    while kfd.tracer_of(pid) == Some(tracer) && since.elapsed() < LET_GO_MAX {
         thread::sleep(LOOK);
     }
     result.map_err(TraceError::Seize)
 }
 
-/// Traces a process. Another errand, perhaps of our keeper, is soon over.
-fn seize(door: &dyn Door, pid: u32) -> Result<(), Errno> {
+/// Traces a process. Waits for a gpreempt thread that traces it already, such as the keeper's.
+fn seize_when_free(kfd: &dyn KfdDebugCalls, pid: u32) -> Result<(), Errno> {
     let since = Instant::now();
     loop {
-        match door.seize(pid) {
-            Err(Errno::PERM) if since.elapsed() < ERRAND_MAX && has_errand(door, pid) => {
+        match kfd.seize(pid) {
+            Err(Errno::PERM) if since.elapsed() < ERRAND_MAX && has_errand(kfd, pid) => {
                 thread::sleep(LOOK);
             }
-            // It may have been over before we saw whose it was.
-            Err(Errno::PERM) => return door.seize(pid),
+            // The other thread may have ended before its name could be read.
+            Err(Errno::PERM) => return kfd.seize(pid),
             result => return result,
         }
     }
 }
 
-/// Whether whoever traces a process is one of us. One that was stopped in the middle of an errand
-/// goes on: for as long as it stands still nobody else could do anything about the process, which
-/// may be off its devices.
-fn has_errand(door: &dyn Door, pid: u32) -> bool {
-    let Some(tracer) = door.tracer_of(pid) else { return false };
-    let status = std::fs::read_to_string(format!("/proc/{tracer}/status")).unwrap_or_default();
+/// Whether a gpreempt thread traces a process. If its program is stopped (`SIGSTOP`), this
+/// continues it: until then no other program could resume the process's queues.
+fn has_errand(kfd: &dyn KfdDebugCalls, pid: u32) -> bool {
+    let Some(tracer) = kfd.tracer_of(pid) else { return false };
+    let status = fs::read_to_string(format!("/proc/{tracer}/status")).unwrap_or_default();
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     if field("Name:") != Some(ERRAND) {
         return false;
     }
-    // A large T: a debugger's would be a small one, and not for us to end.
+    // `T`: stopped by a signal. A debugger's stop is `t` and is not ended here.
     let is_stopped = field("State:").is_some_and(|state| state.starts_with('T'));
-    // Anybody can be called so, but nobody else's programs are for us to set going.
+    // Any program can use this thread name, so only programs of root or of this user are continued.
     let uid = field("Uid:").and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok());
     let is_ours = uid.is_some_and(|uid: u32| uid == 0 || uid == getuid().as_raw());
     let owner = field("Tgid:").and_then(|number| Pid::from_raw(number.parse().ok()?));
-    // If it is ourselves who are being stopped, that is not to be undone.
+    // This program does not continue itself.
     if let Some(owner) = owner.filter(|owner| is_stopped && is_ours && *owner != getpid()) {
         let _ = kill_process(owner, Signal::CONT);
     }
     true
 }
 
+/// Makes the calling thread the tracer of a process (`PTRACE_SEIZE`). The process keeps running,
+/// also when the thread ends; signals that arrive meanwhile are delivered normally.
+pub(super) fn ptrace_seize(pid: u32) -> Result<(), Errno> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Errno::SRCH)?;
+    let nothing = ptr::null_mut::<libc::c_void>();
+    // SAFETY: this request takes no address and no options (both zero), and writes no memory of
+    // this process.
+    let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, nothing, nothing) };
+    if result == -1 {
+        let error = io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::PERM));
+    }
+    Ok(())
+}
+
+pub(super) fn tracer_of(pid: u32) -> Option<u32> {
+    parse_tracer(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+/// The process of a thread, and its name.
+pub(super) fn owner_of(thread: u32) -> Option<(u32, String)> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let owner = field(&status, "Tgid:")?.parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{owner}/comm")).ok()?;
+    Some((owner, name.trim().to_owned()))
+}
+
+fn parse_tracer(status: &str) -> Option<u32> {
+    field(status, "TracerPid:")?.parse().ok().filter(|tracer| *tracer != 0)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::amd::fake::FakeKfd;
+    use crate::amd::DebuggerIoctl;
+    use crate::amd::FakeKfd;
 
     #[test]
-    fn an_errand_is_done_by_the_tracer_and_leaves_nothing() {
+    fn an_errand_runs_as_the_tracer_and_ends_the_tracing() {
         let kfd = FakeKfd::new();
         let client = kfd.client(7);
-        let door = kfd.door(1);
-        let seen = as_tracer(&door, client.pid(), || door.tracer_of(7)).unwrap();
+        let debugger = kfd.debugger(1);
+        let seen = as_tracer(&debugger, client.pid(), || debugger.tracer_of(7)).unwrap();
         assert!(seen.is_some_and(|tracer| tracer != 0));
-        assert_eq!(door.tracer_of(7), None);
-        let failed = as_tracer(&door, 99, || ());
+        assert_eq!(debugger.tracer_of(7), None);
+        let failed = as_tracer(&debugger, 99, || ());
         assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))));
     }
 
     #[test]
-    fn whoever_was_stopped_in_the_middle_of_an_errand_goes_on() {
+    fn a_program_stopped_in_an_errand_is_continued() {
         let folder = std::env::temp_dir().join(format!("gpreempt-errand-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        // A program is called what its file is called.
+        fs::create_dir(&folder).unwrap();
+        // The name of a program is that of its file.
         let program = folder.join(ERRAND);
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
-        let mut owner = std::process::Command::new(&program);
-        // Some programs go by the name they are called by.
+        let mut owner = Command::new(&program);
+        // Some programs behave according to `argv[0]`.
         let mut owner = owner.arg0("sleep").arg("1000").spawn().unwrap();
         let state = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
+            let status = fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
             let at = status.find("State:\t").unwrap() + "State:\t".len();
             status.as_bytes()[at]
         };
@@ -173,26 +206,70 @@ mod tests {
         let is_stopped = until(|state| state == b'T');
         let kfd = FakeKfd::new();
         let _client = kfd.client(7);
-        kfd.trace_by_somebody(7, owner.id());
-        let is_ours = has_errand(&kfd.door(1), 7);
-        let goes_on = until(|state| state != b'T');
+        kfd.trace_externally(7, owner.id());
+        let is_ours = has_errand(&kfd.debugger(1), 7);
+        let is_continued = until(|state| state != b'T');
         owner.kill().unwrap();
         owner.wait().unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert!(is_stopped && is_ours && goes_on);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(is_stopped && is_ours && is_continued);
     }
 
     #[test]
-    fn a_number_that_was_given_to_another_process_does_not_lead_there() {
+    fn a_reused_pid_is_not_traced() {
         let kfd = FakeKfd::new();
         let own = crate::process::ProcessInfo::read(std::process::id()).unwrap().key;
         let _client = kfd.client(own.pid);
-        let door = kfd.door(1);
-        assert!(as_tracer(&door, own, || ()).is_ok());
+        let debugger = kfd.debugger(1);
+        assert!(as_tracer(&debugger, own, || ()).is_ok());
         let before = ProcessKey { start_ticks: own.start_ticks + 1, ..own };
         let mut is_done = false;
-        let failed = as_tracer(&door, before, || is_done = true);
+        let failed = as_tracer(&debugger, before, || is_done = true);
         assert!(matches!(failed, Err(TraceError::Seize(Errno::SRCH))) && !is_done);
-        assert_eq!(door.tracer_of(own.pid), None);
+        assert_eq!(debugger.tracer_of(own.pid), None);
+    }
+
+    #[test]
+    fn the_tracer_is_read_from_the_status() {
+        assert_eq!(parse_tracer("Name:\tx\nTracerPid:\t17\nUid:\t0\n"), Some(17));
+        assert_eq!(parse_tracer("TracerPid:\t0\n"), None);
+        assert_eq!(parse_tracer("Name:\tTracerPid:\t1\n"), None);
+        assert_eq!(parse_tracer(""), None);
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_has_no_tracer() {
+        assert_eq!(ptrace_seize(u32::MAX), Err(Errno::SRCH));
+        assert_eq!(tracer_of(u32::MAX), None);
+        assert_eq!(owner_of(u32::MAX), None);
+        let own = std::process::id();
+        assert_eq!(owner_of(own).map(|(owner, _)| owner), Some(own));
+    }
+
+    #[test]
+    fn a_seized_process_keeps_running() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("cat is everywhere");
+        let pid = child.id();
+        let seized = thread::spawn(move || {
+            let seized = ptrace_seize(pid);
+            (seized, tracer_of(pid), rustix::thread::gettid().as_raw_nonzero().get())
+        });
+        let (seized, tracer, thread) = seized.join().unwrap();
+        if seized == Err(Errno::PERM) {
+            println!("SKIPPED: this machine does not allow tracing one's own children");
+        } else {
+            assert_eq!((seized, tracer), (Ok(()), u32::try_from(thread).ok()));
+        }
+        // It still does its work: input is copied to output.
+        io::Write::write_all(child.stdin.as_mut().unwrap(), b"on\n").unwrap();
+        drop(child.stdin.take());
+        let mut out = String::new();
+        io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut out).unwrap();
+        assert_eq!(out, "on\n");
+        child.wait().unwrap();
     }
 }

@@ -1,12 +1,10 @@
-//! Emulated devices as the scheduler's loop sees them.
+//! The backend of emulated devices, as the scheduler's loop uses it.
 //!
 //! A queue is a queue of the emulator. Control calls take as long as on real devices, so each
-//! device has a worker thread that makes them, one after the other; what comes of them arrives as
-//! events. Before a worker changes anything it writes the journal. A watcher tells what comes and
-//! goes, the emulator included: when that is gone its devices have vanished, and when there is one
-//! again they appear.
-
-mod news;
+//! device has a worker thread that makes them, one after the other; the results arrive as events. A
+//! worker records every change in the journal before it makes it. A watcher reports clients, queues
+//! and the emulator itself: when that ends its devices vanish, and when there is one again they
+//! appear.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -18,63 +16,60 @@ use gpreempt_core::backend::Command;
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
-use gpreempt_wire::emulator::DeviceInfo;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use gpreempt_wire::emulator::ring_page::QueuePage;
+use gpreempt_wire::emulator::{DeviceInfo, QueueInfo};
 
-use super::name;
-use super::report::Report;
-use super::target::Target;
-use super::watcher::Watcher;
-use super::worker::Worker;
-use crate::act::{Act, UndoError};
+use super::queue_state::{QueueLocation, QueueState};
+use super::uuid;
+use super::watcher::EmulatorWatcher;
+use super::worker::{self, Job, Report};
+use crate::change::{GpuChange, UndoError};
 use crate::controller::{
-    AdoptError, Controller, DeviceName, Note, NumberedQueues, Numbering, QueueParking, Reporter,
-    Waker,
+    AdoptError, Controller, ControllerReport, DeviceName, NumberedQueues, Numbering, QueueParking,
+    Reporter, Waker,
 };
-use crate::ledger::Ledger;
-use crate::process::{ProcessError, ProcessKey};
+use crate::process::{ProcessHandle, ProcessKey};
+use crate::undo_log::UndoLog;
+use crate::worker_thread::WorkerThread;
 
 /// The devices of one emulator, and the processes on them that were adopted.
 #[derive(Debug)]
 pub struct EmulatedBackend {
     socket: PathBuf,
-    /// Which emulator it is, while there is one.
+    /// Identifies the emulator, while there is one.
     instance: u64,
     devices: Vec<DeviceInfo>,
-    /// For each device one, and some for devices that are gone.
-    workers: Vec<Worker>,
-    /// Workers that still have to do with an emulator that was lost.
+    /// One for each device, and some for devices that vanished.
+    workers: Vec<WorkerThread<Job>>,
+    /// Workers that still have jobs for an emulator that was lost.
     unsettled: usize,
     /// Connections of processes, by the emulator's numbers.
     clients: BTreeMap<u64, ProcessKey>,
     /// Queues, by the emulator's numbers.
-    queues: BTreeMap<u64, Target>,
-    /// The emulator's numbers of queues that are adopted.
+    queues: BTreeMap<u64, QueueState>,
+    /// The emulator's numbers of adopted queues.
     numbers: BTreeMap<QueueId, u64>,
     tasks: BTreeMap<TaskId, ProcessKey>,
     events: VecDeque<Event>,
-    notes: VecDeque<Note>,
+    notes: VecDeque<ControllerReport>,
     incoming: Receiver<Report>,
     reports: Reporter<Report>,
-    ledger: Ledger,
+    undo_log: UndoLog,
     numbering: Numbering,
-    watcher: Watcher,
+    watcher: EmulatorWatcher,
 }
 
 impl EmulatedBackend {
-    /// A backend for the emulator that listens at `socket`, now or later. It writes down what it
-    /// does in that ledger, and wakes its loop when something has happened.
-    ///
-    /// # Errors
-    /// If there are no more descriptors or threads.
+    /// A backend for the emulator that listens at `socket`, now or later. It records its changes in
+    /// that undo log, and wakes its loop for each report.
     pub fn new(
         socket: PathBuf,
-        ledger: Ledger,
+        undo_log: UndoLog,
         numbering: Numbering,
         waker: Waker,
     ) -> io::Result<Self> {
         let (reports, incoming) = Reporter::new(waker);
-        let watcher = Watcher::start(socket.clone(), reports.clone())?;
+        let watcher = EmulatorWatcher::start(socket.clone(), reports.clone())?;
         Ok(Self {
             socket,
             instance: 0,
@@ -89,44 +84,44 @@ impl EmulatedBackend {
             notes: VecDeque::new(),
             incoming,
             reports,
-            ledger,
+            undo_log,
             numbering,
             watcher,
         })
     }
 
-    /// The process a queue belongs to.
-    pub fn process_of(&self, queue: QueueId) -> Option<ProcessKey> {
-        self.numbers.get(&queue).and_then(|number| self.queues.get(number)).map(Target::process)
+    #[cfg(test)]
+    pub(super) fn process_of(&self, queue: QueueId) -> Option<ProcessKey> {
+        self.numbers.get(&queue).and_then(|number| self.queues.get(number)).map(QueueState::process)
     }
 
-    /// A queue of an adopted process is for the scheduler.
+    /// Announces a queue of an adopted process to the scheduler.
     fn announce(&mut self, task: TaskId, number: u64) {
-        let Some(target) = self.queues.get_mut(&number) else { return };
+        let Some(state) = self.queues.get_mut(&number) else { return };
         let queue = self.numbering.queue();
         self.numbers.insert(queue, number);
-        let (stopped, job) = target.adopt(task, queue);
-        let index = target.device();
+        let (stopped, job) = state.adopt(task, queue);
+        let index = state.device();
         if let Some(job) = job {
-            self.workers[index].give(job);
+            self.workers[index].order(job);
         }
         let device = self.numbering.device(index);
         self.events.push_back(Event::QueueAppeared { queue, task, device, stopped });
     }
 
-    fn put_back(&self, target: &mut Target) {
-        let worker = &self.workers[target.device()];
-        target.put_back().into_iter().for_each(|job| worker.give(job));
+    fn revert(&self, state: &mut QueueState) {
+        let worker = &self.workers[state.device()];
+        state.revert().into_iter().for_each(|job| worker.order(job));
     }
 
-    fn put_back_all_of(&mut self, task: TaskId) {
+    fn revert_all_of(&mut self, task: TaskId) {
         let mut queues = std::mem::take(&mut self.queues);
-        for target in queues.values_mut() {
-            if let Some((owner, queue)) = target.owner()
+        for state in queues.values_mut() {
+            if let Some((owner, queue)) = state.owner()
                 && owner == task
             {
                 self.numbers.remove(&queue);
-                self.put_back(target);
+                self.revert(state);
             }
         }
         self.queues = queues;
@@ -136,16 +131,179 @@ impl EmulatedBackend {
         self.tasks.iter().find(|(_, key)| **key == process).map(|(task, _)| *task)
     }
 
-    fn target(&mut self, queue: QueueId) -> Option<&mut Target> {
+    fn state(&mut self, queue: QueueId) -> Option<&mut QueueState> {
         self.queues.get_mut(self.numbers.get(&queue)?)
+    }
+
+    fn take_reports(&mut self) {
+        while let Ok(report) = self.incoming.try_recv() {
+            match report {
+                Report::Event(event) => self.take_event(event),
+                Report::Problem(problem) => {
+                    self.notes.push_back(ControllerReport::Problem(problem))
+                }
+                Report::Found { instance, devices } => self.take_emulator(instance, devices),
+                Report::Lost(problem) => self.take_loss(&problem),
+                Report::Unusable(why) => {
+                    let problem = format!("{} cannot be used: {why}", self.name());
+                    self.notes.push_back(ControllerReport::Problem(problem));
+                }
+                Report::Connected { client, process } => self.take_client(client, process),
+                Report::Disconnected { client } => drop(self.clients.remove(&client)),
+                Report::Opened { info, process, page } => self.take_queue(&info, process, *page),
+                Report::Parked { queue, is_parked } => {
+                    if let Some(state) = self.queues.get_mut(&queue) {
+                        state.set_parked(is_parked);
+                    }
+                }
+                Report::Closed { queue, is_faulted } => self.take_end(queue, is_faulted),
+                Report::Settled => {
+                    self.unsettled = self.unsettled.saturating_sub(1);
+                    if self.unsettled == 0 {
+                        self.watcher.connect();
+                    }
+                }
+                Report::Ended(process) => {
+                    if let Some(task) = self.task_of(process) {
+                        self.release(task);
+                        self.notes.push_back(ControllerReport::Ended(task));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_event(&mut self, event: Event) {
+        // A queue that is off shows whether its work has ended.
+        if let Event::Preempted { queue } | Event::ResumeFailed { queue, .. } = event
+            && let Some(state) = self.state(queue)
+        {
+            state.set_off();
+        }
+        self.events.push_back(event);
+    }
+
+    fn take_emulator(&mut self, instance: u64, devices: Vec<DeviceInfo>) {
+        self.notes.push_back(ControllerReport::Solved(self.name()));
+        self.instance = instance;
+        self.devices = devices;
+        while self.workers.len() < self.devices.len() {
+            let (undo_log, reports) = (self.undo_log.clone(), self.reports.clone());
+            match worker::start(self.socket.clone(), undo_log, reports) {
+                Ok(worker) => self.workers.push(worker),
+                Err(error) => {
+                    let problem = format!("some emulated devices are not scheduled: {error}");
+                    self.notes.push_back(ControllerReport::Problem(problem));
+                    self.devices.truncate(self.workers.len());
+                }
+            }
+        }
+        for (index, info) in self.devices.iter().enumerate() {
+            let (device, capabilities) = (self.numbering.device(index), info.capabilities);
+            self.events.push_back(Event::DeviceAppeared { device, capabilities });
+        }
+    }
+
+    /// The emulator has ended. Its changes are reverted all the same: perhaps only the connection
+    /// has ended.
+    fn take_loss(&mut self, problem: &str) {
+        let problem = format!(
+            "{} has ended: {problem}; gpreempt connects again when it is back",
+            self.name()
+        );
+        self.notes.push_back(ControllerReport::Problem(problem));
+        let mut queues = std::mem::take(&mut self.queues);
+        for state in queues.values_mut() {
+            self.revert(state);
+        }
+        self.numbers.clear();
+        self.clients.clear();
+        for index in 0..self.devices.len() {
+            let device = self.numbering.device(index);
+            self.events.push_back(Event::DeviceVanished { device });
+        }
+        self.devices.clear();
+        for worker in &self.workers {
+            worker.order(Job::Settle);
+        }
+        self.unsettled = self.workers.len();
+        if self.unsettled == 0 {
+            self.watcher.connect();
+        }
+    }
+
+    /// The beginning of every problem that ends when there is an emulator.
+    fn name(&self) -> String {
+        format!("the emulated GPU at {}", self.socket.display())
+    }
+
+    fn take_client(&mut self, client: u64, process: ProcessKey) {
+        let is_news = !self.clients.values().any(|known| *known == process);
+        self.clients.insert(client, process);
+        if is_news && self.task_of(process).is_none() {
+            self.notes.push_back(ControllerReport::Appeared(process));
+        }
+    }
+
+    fn take_queue(&mut self, info: &QueueInfo, process: ProcessKey, page: QueuePage) {
+        let device = usize::try_from(info.device.0).ok();
+        let Some((device, about)) = device.and_then(|at| Some((at, self.devices.get(at)?))) else {
+            return;
+        };
+        let (socket, instance, queue) = (self.socket.clone(), self.instance, info.queue);
+        let location = QueueLocation { socket, instance, queue, device };
+        let state = QueueState::new(location, info, process, page, about.can_tell_running);
+        self.queues.insert(queue.0, state);
+        if let Some(task) = self.task_of(process) {
+            self.announce(task, queue.0);
+            self.note_change(task, 1, 0);
+        } else if self.notes.back() != Some(&ControllerReport::Appeared(process)) {
+            self.notes.push_back(ControllerReport::Appeared(process));
+        }
+    }
+
+    fn take_end(&mut self, number: u64, is_faulted: bool) {
+        let Some(mut state) = self.queues.remove(&number) else { return };
+        if is_faulted {
+            let process = state.process();
+            self.notes.push_back(ControllerReport::Problem(format!(
+                "process {process}: the emulated GPU closed a queue: its ring contained an invalid \
+                 packet"
+            )));
+        }
+        if let Some((task, queue)) = state.owner() {
+            self.numbers.remove(&queue);
+            self.events.push_back(Event::QueueVanished { queue });
+            self.note_change(task, 0, 1);
+        }
+        // Only its records in the journal are left.
+        self.revert(&mut state);
+    }
+
+    /// Reports that a task's queues changed, together with the last report if that is of the same
+    /// task.
+    fn note_change(&mut self, task: TaskId, more: usize, fewer: usize) {
+        if let Some(ControllerReport::QueuesChanged { task: last, appeared, vanished }) =
+            self.notes.back_mut()
+            && *last == task
+        {
+            *appeared += more;
+            *vanished += fewer;
+            return;
+        }
+        self.notes.push_back(ControllerReport::QueuesChanged {
+            task,
+            appeared: more,
+            vanished: fewer,
+        });
     }
 }
 
 impl Backend for EmulatedBackend {
     fn submit(&mut self, command: Command) {
         let queue = command.queue();
-        let Some(target) = self.target(queue) else {
-            // Of what went away nothing can run any more: what is not done is done at once.
+        let Some(state) = self.state(queue) else {
+            // A queue that vanished needs no call: the command is completed at once.
             match command {
                 Command::Preempt { .. } => self.events.push_back(Event::Preempted { queue }),
                 Command::Resume { .. } => self.events.push_back(Event::Resumed { queue }),
@@ -157,19 +315,19 @@ impl Backend for EmulatedBackend {
             return;
         };
         let job = match command {
-            Command::Preempt { .. } => target.stop(queue),
-            Command::Resume { .. } => target.resume(queue),
-            Command::SetSlice { slice, .. } => target.set_slice(slice),
-            Command::PermitHold { .. } => target.set_hold(true),
-            Command::ForbidHold { .. } => target.set_hold(false),
-            Command::SetHardwarePriority { priority, .. } => target.set_priority(priority),
+            Command::Preempt { .. } => state.stop(queue),
+            Command::Resume { .. } => state.resume(queue),
+            Command::SetSlice { slice, .. } => state.set_slice(slice),
+            Command::PermitHold { .. } => state.set_hold(true),
+            Command::ForbidHold { .. } => state.set_hold(false),
+            Command::SetHardwarePriority { priority, .. } => state.set_priority(priority),
         };
-        let device = target.device();
-        self.workers[device].give(job);
+        let device = state.device();
+        self.workers[device].order(job);
     }
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        self.target(queue).map(Target::observe)
+        self.state(queue).map(QueueState::observe)
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -187,16 +345,14 @@ impl Controller for EmulatedBackend {
         if self.tasks.contains_key(&task) || self.task_of(process).is_some() {
             return Err(AdoptError::Twice(process));
         }
-        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(ProcessError::Gone(process.pid))?;
-        let descriptor = pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|errno| AdoptError::Unreachable(process, errno.into()))?;
-        // From here on the number cannot be given to another process.
+        let handle = ProcessHandle::open(process.pid)
+            .map_err(|error| AdoptError::Unreachable(process, error))?;
+        // The pidfd is open, so this checks the process that it is of.
         process.check()?;
         self.tasks.insert(task, process);
-        self.watcher.hold(process, descriptor);
-        self.notes.retain(|note| *note != Note::Appeared(process));
-        let own = self.queues.iter().filter(|(_, target)| target.process() == process);
+        self.watcher.watch(process, handle);
+        self.notes.retain(|note| *note != ControllerReport::Appeared(process));
+        let own = self.queues.iter().filter(|(_, state)| state.process() == process);
         let numbers: Vec<u64> = own.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.announce(task, number));
         Ok(())
@@ -205,36 +361,37 @@ impl Controller for EmulatedBackend {
     fn release(&mut self, task: TaskId) {
         let Some(process) = self.tasks.remove(&task) else { return };
         self.watcher.forget(process);
-        self.put_back_all_of(task);
+        self.revert_all_of(task);
     }
 
     fn users(&mut self) -> Vec<ProcessKey> {
         self.take_reports();
         let users: BTreeSet<ProcessKey> = self.clients.values().copied().collect();
-        self.notes.retain(|note| !matches!(note, Note::Appeared(key) if users.contains(key)));
+        self.notes
+            .retain(|note| !matches!(note, ControllerReport::Appeared(key) if users.contains(key)));
         users.into_iter().collect()
     }
 
     fn devices(&self) -> Vec<DeviceName> {
         let name = |index: usize| DeviceName {
             id: self.numbering.device(index),
-            uuid: name::uuid(&self.socket, index),
+            uuid: uuid(&self.socket, index),
         };
         (0..self.devices.len()).map(name).collect()
     }
 
     fn queues_of(&self, task: TaskId) -> Vec<QueueId> {
-        let owners = self.queues.values().filter_map(Target::owner);
+        let owners = self.queues.values().filter_map(QueueState::owner);
         owners.filter(|(owner, _)| *owner == task).map(|(_, queue)| queue).collect()
     }
 
     fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        let own = self.queues.values().filter(|target| target.process() == process);
-        let devices: BTreeSet<usize> = own.map(Target::device).collect();
-        devices.into_iter().map(|device| name::uuid(&self.socket, device)).collect()
+        let own = self.queues.values().filter(|state| state.process() == process);
+        let devices: BTreeSet<usize> = own.map(QueueState::device).collect();
+        devices.into_iter().map(|device| uuid(&self.socket, device)).collect()
     }
 
-    fn poll_note(&mut self) -> Option<Note> {
+    fn poll_report(&mut self) -> Option<ControllerReport> {
         self.take_reports();
         self.notes.pop_front()
     }
@@ -243,8 +400,8 @@ impl Controller for EmulatedBackend {
         self.watcher.stop();
         let tasks: Vec<TaskId> = self.tasks.keys().copied().collect();
         tasks.into_iter().for_each(|task| self.release(task));
-        self.workers.iter_mut().for_each(Worker::stop);
-        self.ledger.undo_all(|act| matches!(act, Act::Emulated(_)))
+        self.workers.iter_mut().for_each(WorkerThread::stop);
+        self.undo_log.undo_all(|change| matches!(change, GpuChange::Emulated(_)))
     }
 
     fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
@@ -272,16 +429,13 @@ impl QueueParking for EmulatedBackend {
     }
 
     fn park(&mut self, queue: QueueId, parked: bool) {
-        let Some(target) = self.target(queue) else { return };
-        let (job, device) = (target.park(parked), target.device());
-        self.workers[device].give(job);
+        let Some(state) = self.state(queue) else { return };
+        let (job, device) = (state.park(parked), state.device());
+        self.workers[device].order(job);
     }
 
     fn is_at_rest(&self, queue: QueueId) -> bool {
-        let target = self.numbers.get(&queue).and_then(|number| self.queues.get(number));
-        target.is_none_or(Target::is_at_rest)
+        let state = self.numbers.get(&queue).and_then(|number| self.queues.get(number));
+        state.is_none_or(QueueState::is_at_rest)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,124 +1,97 @@
-//! A thread that notices what comes and goes: the emulator, its clients, their queues, and the end
-//! of processes.
+//! A thread that watches the emulator, its clients, their queues, and the end of processes.
 //!
-//! While there is no emulator it looks for one, soon and then ever more rarely. When one is lost
-//! it waits to be told to look again: what was done to the last one has to be settled first.
+//! While there is no emulator it tries to connect, soon and then ever more rarely. When one is lost
+//! it waits for the order to connect again: the jobs for the last one have to be settled first.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
+use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_wire::emulator::EmuError;
-use gpreempt_wire::emulator::control::{Control, Options};
+use gpreempt_wire::emulator::control::{Control, ControlEvent, Listing, Options};
+use gpreempt_wire::emulator::{EmuError, QueueInfo, Refusal, TaskInfo};
 use gpreempt_wire::monotonic;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use super::connection::nobody_listens;
-use super::report::Report;
-use super::view::View;
-use crate::controller::{Alone, Reporter, Waker};
-use crate::process::ProcessKey;
+use super::change::is_absent;
+use super::worker::Report;
+use crate::controller::{Disconnected, Reporter, Waker};
+use crate::process::{ProcessHandle, ProcessInfo, ProcessKey};
+use crate::worker_thread::{WorkerThread, timespec};
 
-/// The thread, as long as it runs.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    orders: Option<Sender<Order>>,
-    wake: Waker,
-    thread: Option<JoinHandle<()>>,
+pub(super) struct EmulatorWatcher {
+    thread: WorkerThread<Order>,
 }
 
 #[derive(Debug)]
 enum Order {
-    Hold(ProcessKey, OwnedFd),
+    Watch(ProcessKey, ProcessHandle),
     Forget(ProcessKey),
     Connect,
 }
 
-impl Watcher {
-    /// Starts looking.
-    ///
-    /// # Errors
-    /// If there are no more descriptors or threads.
+impl EmulatorWatcher {
     pub(super) fn start(socket: PathBuf, reports: Reporter<Report>) -> io::Result<Self> {
-        let (orders, incoming) = channel();
-        let wake = Waker::new()?;
-        let mut rounds = Rounds {
-            socket,
-            incoming,
-            wake: wake.clone(),
-            link: Link::soon(),
-            held: Vec::new(),
-            problem: None,
-            reports,
-        };
-        let thread = std::thread::Builder::new()
-            .name("emulated watch".into())
-            .spawn(move || while rounds.go().is_ok() {})?;
-        Ok(Self { orders: Some(orders), wake, thread: Some(thread) })
+        let thread = WorkerThread::start_polling("emulated watch", move |incoming, wake| {
+            let (link, processes) = (Link::soon(), Vec::new());
+            let mut watch =
+                WatchLoop { socket, incoming, wake, link, processes, problem: None, reports };
+            while watch.iterate().is_ok() {}
+        })?;
+        Ok(Self { thread })
     }
 
-    /// Tells when that process has ended, which is when its descriptor becomes readable.
-    pub(super) fn hold(&self, process: ProcessKey, descriptor: OwnedFd) {
-        self.order(Order::Hold(process, descriptor));
+    /// Reports when that process has ended.
+    pub(super) fn watch(&self, process: ProcessKey, handle: ProcessHandle) {
+        self.thread.order(Order::Watch(process, handle));
     }
 
-    /// No longer tells.
     pub(super) fn forget(&self, process: ProcessKey) {
-        self.order(Order::Forget(process));
+        self.thread.order(Order::Forget(process));
     }
 
-    /// Looks for an emulator again.
+    /// Connects to an emulator again.
     pub(super) fn connect(&self) {
-        self.order(Order::Connect);
+        self.thread.order(Order::Connect);
     }
 
-    /// Ends it.
     pub(super) fn stop(&mut self) {
-        self.orders = None;
-        self.wake.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // It ends only when this side does.
-            let _ = orders.send(order);
-            self.wake.wake();
-        }
+        self.thread.stop();
     }
 }
 
-impl Drop for Watcher {
+impl Drop for EmulatorWatcher {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// What the thread works with.
-struct Rounds {
+/// The state of the thread.
+struct WatchLoop {
     socket: PathBuf,
     incoming: Receiver<Order>,
     wake: Waker,
     link: Link,
-    held: Vec<(ProcessKey, OwnedFd)>,
-    /// Why there is no connection, as far as it was told.
+    processes: Vec<(ProcessKey, ProcessHandle)>,
+    /// The last reported reason why there is no connection.
     problem: Option<String>,
     reports: Reporter<Report>,
 }
 
-/// The way to the emulator.
+/// The connection to the emulator.
 enum Link {
-    /// Lost, and not to be looked for.
+    /// Lost, and not to be connected yet.
     Lost,
-    /// Not found yet: when to look again, and how long to wait after that.
-    Sought { at: Instant, wait: Duration },
-    /// Found.
-    Open(Box<View>),
+    /// None yet: when to try, and how long to wait after that.
+    Sought {
+        at: Instant,
+        wait: Duration,
+    },
+    Open(Box<EmulatorView>),
 }
 
 impl Link {
@@ -130,11 +103,11 @@ impl Link {
     }
 }
 
-impl Rounds {
-    /// Waits until something happens, and tells about it.
-    fn go(&mut self) -> Result<(), Alone> {
+impl WatchLoop {
+    /// Waits for an event, and reports it.
+    fn iterate(&mut self) -> Result<(), Disconnected> {
         for process in self.wait() {
-            self.held.retain(|(held, _)| *held != process);
+            self.processes.retain(|(watched, _)| *watched != process);
             self.reports.send(Report::Ended(process))?;
         }
         self.take_orders()?;
@@ -146,7 +119,7 @@ impl Rounds {
                 }
                 *at = monotonic() + *wait;
                 *wait = (*wait + *wait).min(Link::WAIT_MAX);
-                self.seek()
+                self.try_connect()
             }
             Link::Open(view) => match view.take_events(&self.reports)? {
                 Ok(()) => Ok(()),
@@ -158,39 +131,43 @@ impl Rounds {
         }
     }
 
-    /// Waits until something happens. Returns which processes have ended.
+    /// Waits for an event. Returns the processes that have ended.
     fn wait(&self) -> Vec<ProcessKey> {
         let timeout = match &self.link {
-            Link::Sought { at, .. } => Some(timespec(at.since(monotonic()))),
+            Link::Sought { at, .. } => {
+                let wait = at.since(monotonic()).as_nanos();
+                Some(timespec(std::time::Duration::from_nanos(wait)))
+            }
             Link::Lost | Link::Open(_) => None,
         };
-        let held = self.held.iter().map(|(_, descriptor)| PollFd::new(descriptor, PollFlags::IN));
-        let mut fds: Vec<PollFd<'_>> = held.collect();
+        let handles = self.processes.iter().map(|(_, handle)| PollFd::new(handle, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = handles.collect();
         fds.push(PollFd::new(&self.wake, PollFlags::IN));
         if let Link::Open(view) = &self.link {
             fds.push(PollFd::new(&**view, PollFlags::IN));
         }
-        // If it was interrupted, the next one tells.
+        // If it was interrupted, the next one shows it.
         let _ = poll(&mut fds, timeout.as_ref());
         self.wake.clear();
-        let ended = self.held.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        let ended = self.processes.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
         ended.map(|((process, _), _)| *process).collect()
     }
 
-    fn take_orders(&mut self) -> Result<(), Alone> {
+    fn take_orders(&mut self) -> Result<(), Disconnected> {
         loop {
             match self.incoming.try_recv() {
-                Ok(Order::Hold(process, descriptor)) => self.held.push((process, descriptor)),
-                Ok(Order::Forget(process)) => self.held.retain(|(held, _)| *held != process),
+                Ok(Order::Watch(process, handle)) => self.processes.push((process, handle)),
+                Ok(Order::Forget(process)) => {
+                    self.processes.retain(|(watched, _)| *watched != process)
+                }
                 Ok(Order::Connect) => self.link = Link::soon(),
                 Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Alone),
+                Err(TryRecvError::Disconnected) => return Err(Disconnected),
             }
         }
     }
 
-    /// Looks for an emulator.
-    fn seek(&mut self) -> Result<(), Alone> {
+    fn try_connect(&mut self) -> Result<(), Disconnected> {
         let options = Options { watches: true, ..Options::default() };
         let found = Control::connect(&self.socket, options).and_then(|mut control| {
             let listing = control.list()?;
@@ -198,8 +175,8 @@ impl Rounds {
         });
         let (control, listing) = match found {
             Ok(found) => found,
-            // One that dies while it answers is as good as none.
-            Err(error) if nobody_listens(&error) || matches!(error, EmuError::Gone) => {
+            // An emulator that ends while it answers counts as none.
+            Err(error) if is_absent(&error) || matches!(error, EmuError::Gone) => {
                 return Ok(());
             }
             Err(error) => {
@@ -215,7 +192,7 @@ impl Rounds {
         let instance = control.instance();
         let devices = listing.devices.clone();
         self.reports.send(Report::Found { instance, devices })?;
-        let mut view = View::new(control);
+        let mut view = EmulatorView::new(control);
         match view.take_listing(listing, &self.reports)? {
             Ok(()) => self.link = Link::Open(Box::new(view)),
             Err(error) => {
@@ -223,16 +200,108 @@ impl Rounds {
                 self.reports.send(Report::Lost(error.to_string()))?;
             }
         }
-        // What happened meanwhile was received already: nothing wakes us for it.
+        // Events from meanwhile were received already: nothing else wakes the thread for them.
         self.wake.wake();
         Ok(())
     }
 }
 
-fn timespec(time: Duration) -> Timespec {
-    let time = std::time::Duration::from_nanos(time.as_nanos());
-    Timespec {
-        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(time.subsec_nanos()),
+/// A connection that receives events, and what was reported already: clients and queues that
+/// appeared while the list was made are in the list and in the events.
+#[derive(Debug)]
+struct EmulatorView {
+    control: Control,
+    clients: BTreeMap<TaskId, ProcessKey>,
+    queues: BTreeSet<QueueId>,
+}
+
+/// The outer error: the backend no longer exists. The inner one: the emulator has ended.
+type ReportResult = Result<Result<(), EmuError>, Disconnected>;
+
+impl EmulatorView {
+    fn new(control: Control) -> Self {
+        Self { control, clients: BTreeMap::new(), queues: BTreeSet::new() }
+    }
+
+    /// Takes in the list at the start.
+    fn take_listing(&mut self, listing: Listing, reports: &Reporter<Report>) -> ReportResult {
+        for task in listing.tasks {
+            self.add_client(task, reports)?;
+        }
+        for queue in listing.queues {
+            if let Err(error) = self.add_queue(queue, reports)? {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Takes in all events.
+    fn take_events(&mut self, reports: &Reporter<Report>) -> ReportResult {
+        loop {
+            let event = match self.control.poll_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(error)),
+            };
+            match event {
+                ControlEvent::TaskAppeared(task) => self.add_client(task, reports)?,
+                ControlEvent::TaskVanished(task) => {
+                    if self.clients.remove(&task).is_some() {
+                        reports.send(Report::Disconnected { client: task.0 })?;
+                    }
+                }
+                ControlEvent::QueueAppeared(queue) => {
+                    if let Err(error) = self.add_queue(queue, reports)? {
+                        return Ok(Err(error));
+                    }
+                }
+                ControlEvent::QueueVanished { queue, is_faulted } => {
+                    if self.queues.remove(&queue) {
+                        reports.send(Report::Closed { queue: queue.0, is_faulted })?;
+                    }
+                }
+                // This connection begins no calls.
+                ControlEvent::Completed { .. } => {}
+            }
+        }
+    }
+
+    /// A process that cannot be read has ended, or is in another namespace. It is ignored.
+    fn add_client(
+        &mut self,
+        task: TaskInfo,
+        reports: &Reporter<Report>,
+    ) -> Result<(), Disconnected> {
+        let Ok(info) = ProcessInfo::read(task.pid) else { return Ok(()) };
+        if self.clients.insert(task.task, info.key).is_some() {
+            return Ok(());
+        }
+        reports.send(Report::Connected { client: task.task.0, process: info.key })
+    }
+
+    fn add_queue(&mut self, info: QueueInfo, reports: &Reporter<Report>) -> ReportResult {
+        let Some(&process) = self.clients.get(&info.task) else { return Ok(Ok(())) };
+        if !self.queues.insert(info.queue) {
+            return Ok(Ok(()));
+        }
+        match self.control.page(info.queue) {
+            Ok(page) => {
+                let page = Box::new(page);
+                reports.send(Report::Opened { info, process, page })?;
+            }
+            Err(EmuError::Refused(Refusal::NoSuchQueue)) => {
+                self.queues.remove(&info.queue);
+            }
+            Err(error) => return Ok(Err(error)),
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl AsFd for EmulatorView {
+    /// Readable when there are events, unless they were received with an answer.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
     }
 }

@@ -1,134 +1,139 @@
-//! A thread that makes the control calls of one device, one after the other.
+//! The worker thread of one device, which makes its control calls one after the other, and the
+//! reports of all threads to the backend.
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 
+use gpreempt_core::event::Event;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
+use gpreempt_wire::emulator::ring_page::QueuePage;
+use gpreempt_wire::emulator::{DeviceInfo, QueueInfo};
 
-use super::act::explain;
-use super::connection::call;
-use super::report::Report;
-use crate::act::ActError;
-use crate::controller::{Alone, Awaited, Reporter};
-use crate::journal::Act;
-use crate::ledger::Ledger;
+use super::change::{call, explain};
+use crate::change::{ChangeError, GpuChange};
+use crate::controller::{Disconnected, PendingCompletion, Reporter};
 use crate::process::ProcessKey;
+use crate::undo_log::UndoLog;
+use crate::worker_thread::WorkerThread;
 
-/// One thing to do.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// A change, or with `undo` its end, and whom to tell.
-    Act { process: ProcessKey, act: Act, undo: bool, awaited: Option<Awaited> },
-    /// Fetch nothing more from a ring, or with `undo` again.
-    Park { process: ProcessKey, act: Act, undo: bool, queue: u64 },
-    /// Something that ends with us, so that nobody has to undo it.
-    Advise { process: ProcessKey, instance: u64, queue: QueueId, advice: Advice },
-    /// Say when everything before is done.
+    /// Makes a change, or reverts it, and reports the completion if one is awaited.
+    Change {
+        process: ProcessKey,
+        change: GpuChange,
+        undo: bool,
+        completion: Option<PendingCompletion>,
+    },
+    /// Stops fetching from a ring, or starts again.
+    Park { process: ProcessKey, change: GpuChange, undo: bool, queue: u64 },
+    /// Sets a property that ends with the connection, so that no process has to revert it.
+    Set { process: ProcessKey, instance: u64, queue: QueueId, property: QueueProperty },
+    /// Reports when all jobs before it are done.
     Settle,
 }
 
-/// What nobody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Advice {
-    /// It may be held across its gaps.
-    PermitHold,
-    /// It may no longer be held.
-    ForbidHold,
-    /// How important it is.
+pub(super) enum QueueProperty {
+    HoldPermitted(bool),
     Priority(Priority),
 }
 
-/// The thread, as long as it runs.
+/// A report of a thread to the backend.
 #[derive(Debug)]
-pub(super) struct Worker {
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+pub(super) enum Report {
+    /// For the scheduler.
+    Event(Event),
+    Problem(String),
+    /// There is an emulator with these devices. Its clients and queues follow.
+    Found {
+        instance: u64,
+        devices: Vec<DeviceInfo>,
+    },
+    /// There is an emulator that cannot be used, and why.
+    Unusable(String),
+    /// The emulator has ended, and why.
+    Lost(String),
+    Connected {
+        client: u64,
+        process: ProcessKey,
+    },
+    Disconnected {
+        client: u64,
+    },
+    /// A process has opened a queue, with this page.
+    Opened {
+        info: QueueInfo,
+        process: ProcessKey,
+        page: Box<QueuePage>,
+    },
+    /// The device no longer fetches from a ring, or fetches again.
+    Parked {
+        queue: u64,
+        is_parked: bool,
+    },
+    /// A queue was closed, perhaps because of what was in its ring.
+    Closed {
+        queue: u64,
+        is_faulted: bool,
+    },
+    /// A worker has carried out all jobs from before the emulator was lost.
+    Settled,
+    /// A watched process has ended.
+    Ended(ProcessKey),
 }
 
-impl Worker {
-    /// Starts a worker for a device of the emulator at that socket.
-    ///
-    /// # Errors
-    /// If there are no more threads.
-    pub(super) fn start(
-        socket: PathBuf,
-        ledger: Ledger,
-        reports: Reporter<Report>,
-    ) -> io::Result<Self> {
-        let (jobs, incoming) = channel::<Job>();
-        let hands = Hands { socket, ledger, reports };
-        let thread =
-            std::thread::Builder::new().name("emulated device".into()).spawn(move || {
-                while let Ok(job) = incoming.recv() {
-                    // Nobody listens any more: whoever started us is about to end us.
-                    if hands.take(job).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self { jobs: Some(jobs), thread: Some(thread) })
-    }
-
-    /// Gives it something to do.
-    pub(super) fn give(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // A worker ends only when this side does.
-            let _ = jobs.send(job);
-        }
-    }
-
-    /// Waits until all is done and ends it.
-    pub(super) fn stop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What the thread works with.
-struct Hands {
+/// Starts the worker of a device of the emulator at that socket.
+pub(super) fn start(
     socket: PathBuf,
-    ledger: Ledger,
+    undo_log: UndoLog,
+    reports: Reporter<Report>,
+) -> io::Result<WorkerThread<Job>> {
+    let control = DeviceControl { socket, undo_log, reports };
+    WorkerThread::start("emulated device", move |job| control.take(job))
+}
+
+/// What the worker works with.
+struct DeviceControl {
+    socket: PathBuf,
+    undo_log: UndoLog,
     reports: Reporter<Report>,
 }
 
-impl Hands {
-    fn take(&self, job: Job) -> Result<(), Alone> {
+impl DeviceControl {
+    fn take(&self, job: Job) -> Result<(), Disconnected> {
         match job {
-            Job::Act { process, act, undo, awaited } => {
-                let result = self.ledger.perform(process, &act, undo);
-                self.complain(result.as_ref().err())?;
-                let Some(awaited) = awaited else { return Ok(()) };
+            Job::Change { process, change, undo, completion } => {
+                let result = self.undo_log.perform(process, &change, undo);
+                self.report_problem(result.as_ref().err())?;
+                let Some(completion) = completion else { return Ok(()) };
                 let result = result.map_err(|error| error.fault());
-                self.reports.send(Report::Event(awaited.event(result)))
+                self.reports.send(Report::Event(completion.event(result)))
             }
-            Job::Park { process, act, undo, queue } => {
-                let result = self.ledger.perform(process, &act, undo);
-                self.complain(result.as_ref().err())?;
+            Job::Park { process, change, undo, queue } => {
+                let result = self.undo_log.perform(process, &change, undo);
+                self.report_problem(result.as_ref().err())?;
                 if result.is_err() {
                     return Ok(());
                 }
                 self.reports.send(Report::Parked { queue, is_parked: !undo })
             }
-            Job::Advise { process, instance, queue, advice } => {
-                let result = call(&self.socket, instance, |control| match advice {
-                    Advice::PermitHold => control.permit_hold(queue),
-                    Advice::ForbidHold => control.forbid_hold(queue),
-                    Advice::Priority(priority) => control.set_priority(queue, priority),
+            Job::Set { process, instance, queue, property } => {
+                let result = call(&self.socket, instance, |control| match property {
+                    QueueProperty::HoldPermitted(true) => control.permit_hold(queue),
+                    QueueProperty::HoldPermitted(false) => control.forbid_hold(queue),
+                    QueueProperty::Priority(priority) => control.set_priority(queue, priority),
                 });
                 let result = result.map_err(|error| explain(process.pid, error));
-                self.complain(result.err().as_ref())
+                self.report_problem(result.err().as_ref())
             }
             Job::Settle => self.reports.send(Report::Settled),
         }
     }
 
-    /// Tells about a problem that is one.
-    fn complain(&self, error: Option<&ActError>) -> Result<(), Alone> {
+    /// Reports an error, unless its object no longer exists.
+    fn report_problem(&self, error: Option<&ChangeError>) -> Result<(), Disconnected> {
         match error {
             Some(error) if !error.is_gone() => {
                 self.reports.send(Report::Problem(error.to_string()))

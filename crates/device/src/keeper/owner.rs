@@ -1,55 +1,53 @@
-//! The owner's side of a keeper.
+//! The owner's side of a keeper: starts it, sends heartbeats, detects when it hangs.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 
 use super::{READY, SILENCE_MAX, program};
 use crate::hold_pages::HoldPages;
-use crate::journal::Session;
+use crate::journal::OwnerJournal;
+use crate::worker_thread::timespec;
 
-/// How often an owner beats, at the most.
-const BEAT: Duration = Duration::from_millis(100);
-/// How many beats a keeper may leave unanswered. At [`BEAT`] that is two seconds in which the
-/// owner ran: beats are counted, not time, so an owner that was stopped itself blames no keeper.
-/// A keeper answers within one turn of its loop (20 ms), a hundredth of that. A mistake costs one
-/// start of a keeper; a longer limit costs time in which no process would undo anything.
+/// The shortest time between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// How many heartbeats a keeper may leave unanswered. At [`HEARTBEAT`] that is two seconds in which
+/// the owner ran: heartbeats are counted, not time, so an owner that was stopped itself blames no
+/// keeper. A keeper answers within one iteration of its loop (20 ms), a hundredth of that. A
+/// mistake costs one start of a keeper; a longer limit costs time in which no process would revert
+/// anything.
 const UNANSWERED_MAX: u32 = 20;
-/// How long a keeper may take to get ready: a hundred times what it takes on a busy machine.
+/// How long a keeper may take to start: a hundred times what it takes on a busy machine.
 const START_MAX: Duration = Duration::from_secs(2);
-/// How long it may take to die after `SIGKILL`. Only a call inside the kernel delays that.
+/// How long it may take to end after `SIGKILL`. Only a call inside the kernel delays that.
 const END_MAX: Duration = Duration::from_secs(1);
-/// How often the owner checks whether it is dead.
 const END_CHECK: Duration = Duration::from_millis(2);
 /// The longest line a keeper prints.
 const LINE_MAX: usize = 256;
 
-/// While this lives, the keeper waits.
+/// A running keeper. It begins to revert changes when this is dropped.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
     /// Closed when this is dropped, or when the owner dies.
     alive: ChildStdin,
     answers: ChildStdout,
-    beaten: Option<Instant>,
+    last_heartbeat: Option<Instant>,
     unanswered: u32,
 }
 
-/// Why there is no keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The program cannot be started.
     #[error("the keeper cannot be started: {0}")]
     Spawn(#[from] io::Error),
-    /// It ended, or printed something else than that it is ready.
+    /// It ended, or printed another line than [`READY`].
     #[error("the keeper did not start ({0}); nothing was changed")]
     Unfit(String),
-    /// It printed nothing in time.
-    #[error("the keeper did not get ready within {START_MAX:?}; nothing was changed")]
+    #[error("the keeper did not start within {START_MAX:?}; nothing was changed")]
     Late,
 }
 
@@ -60,25 +58,22 @@ impl From<StartError> for io::Error {
 }
 
 impl Keeper {
-    /// Starts a keeper for a session and waits until it holds it.
-    ///
-    /// # Errors
-    /// If it cannot be started or does not get ready.
-    pub fn start(session: &Session) -> Result<Self, StartError> {
+    /// Starts a keeper for a journal and waits until it has the lock.
+    pub fn start(session: &OwnerJournal) -> Result<Self, StartError> {
         Self::start_with(session, None)
     }
 
-    /// The same, for an owner that holds devices: the keeper can end every hold.
-    ///
-    /// # Errors
-    /// If it cannot be started or does not get ready.
-    pub fn start_with(session: &Session, holds: Option<&HoldPages>) -> Result<Self, StartError> {
+    /// The same, for an owner that places holds: the keeper can end every hold.
+    pub fn start_with(
+        session: &OwnerJournal,
+        holds: Option<&HoldPages>,
+    ) -> Result<Self, StartError> {
         let (program, arguments) = program()?;
         let mut command = Command::new(program);
         command.args(arguments).arg(session.folder()).stdin(Stdio::piped()).stdout(Stdio::piped());
         match holds {
-            // The keeper inherits the memory itself: the owner's path to it would end with the
-            // owner, perhaps before the keeper has opened it.
+            // The keeper inherits the memory itself: the owner's path to it ends with the owner,
+            // perhaps before the keeper has opened it.
             Some(holds) => {
                 command.arg(HoldPages::INHERITED).stderr(holds.as_fd().try_clone_to_owned()?)
             }
@@ -93,13 +88,15 @@ impl Keeper {
             _ => Err(StartError::Unfit("it has no pipes".to_owned())),
         };
         let prepared = ready.and_then(|(alive, answers)| {
-            // A keeper that reads nothing must not block its owner, nor one that answers nothing.
+            // A keeper that does not read or answer must not block its owner.
             ioctl_fionbio(&alive, true).map_err(io::Error::from)?;
             ioctl_fionbio(&answers, true).map_err(io::Error::from)?;
             Ok((alive, answers))
         });
         match prepared {
-            Ok((alive, answers)) => Ok(Self { child, alive, answers, beaten: None, unanswered: 0 }),
+            Ok((alive, answers)) => {
+                Ok(Self { child, alive, answers, last_heartbeat: None, unanswered: 0 })
+            }
             Err(error) => {
                 let _ = child.kill();
                 let _ = wait_for_end(&mut child);
@@ -108,61 +105,58 @@ impl Keeper {
         }
     }
 
-    /// Tells the keeper that the owner not only lives but runs. From the first beat on, a keeper
-    /// that hears nothing for [`SILENCE_MAX`] undoes everything and ends: an owner that is stopped,
-    /// or waits for something, cannot keep processes stopped.
+    /// Sends a heartbeat: the owner not only lives but runs. From the first one on, a keeper that
+    /// receives none for [`SILENCE_MAX`] reverts all changes and exits: an owner that is stopped or
+    /// blocked cannot keep processes stopped.
     pub fn beat(&mut self) {
-        if self.beaten.is_some_and(|beaten| beaten.elapsed() < BEAT) {
+        if self.last_heartbeat.is_some_and(|at| at.elapsed() < HEARTBEAT) {
             return;
         }
-        self.beaten = Some(Instant::now());
-        self.hear();
-        // A keeper that is gone is noticed by `has_died`, one whose pipe is full by its silence.
+        self.last_heartbeat = Some(Instant::now());
+        self.read_answers();
+        // `has_died` notices a dead keeper, and missing answers one whose pipe is full.
         let _ = self.alive.write(&[1]);
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// Whether the keeper does not answer: it is stopped, or hangs in a call. Then nothing would be
-    /// undone if the owner died.
+    /// Whether the keeper does not answer: it is stopped, or hangs in a call. Then it would not
+    /// revert anything if the owner died.
     pub fn is_hung(&mut self) -> bool {
         if self.unanswered >= UNANSWERED_MAX {
-            // Whatever the reason why the owner did not read before, the answers may be there.
-            self.hear();
+            // The answers may have arrived since the last read.
+            self.read_answers();
         }
         self.unanswered >= UNANSWERED_MAX
     }
 
-    /// Kills the keeper, so that another one can take its session. False if it did not die: a call
-    /// inside the kernel holds it.
+    /// Kills the keeper, so that another one can take its journal. False if it did not end: a call
+    /// inside the kernel blocks it.
     pub fn end(&mut self) -> bool {
         let _ = self.child.kill();
         wait_for_end(&mut self.child)
     }
 
-    /// Whether the owner was silent for longer than a keeper waits: then the keeper undoes
-    /// everything, or has done so. Ask before the next beat.
-    pub fn was_left_alone(&self) -> bool {
-        self.beaten.is_some_and(|beaten| beaten.elapsed() > SILENCE_MAX)
+    /// Whether the owner sent no heartbeat for longer than a keeper waits: then the keeper reverts
+    /// all changes, or has done so. Ask before the next heartbeat.
+    pub fn missed_deadline(&self) -> bool {
+        self.last_heartbeat.is_some_and(|at| at.elapsed() > SILENCE_MAX)
     }
 
-    /// Whether it has ended by itself, which it does only after it undid everything, as opposed to
-    /// having been killed.
-    pub fn has_given_up(&mut self) -> bool {
+    /// Whether it has exited by itself, which it does only after it reverted all changes.
+    pub fn has_finished(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(status)) if status.code().is_some())
     }
 
-    /// Whether it is gone, so that no process would undo what the owner does next.
+    /// Whether it has ended, so that no process would revert the owner's next changes.
     pub fn has_died(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Takes in the keeper's answers.
-    fn hear(&mut self) {
+    fn read_answers(&mut self) {
         let mut buffer = [0; 64];
         while let Ok(count @ 1..) = self.answers.read(&mut buffer) {
             self.unanswered = 0;
@@ -173,7 +167,7 @@ impl Keeper {
     }
 }
 
-/// Waits for the line that says that the keeper is ready.
+/// Waits for the line [`READY`].
 fn wait_until_ready(answers: &mut ChildStdout) -> Result<(), StartError> {
     let until = Instant::now() + START_MAX;
     let mut line = Vec::new();
@@ -182,12 +176,8 @@ fn wait_until_ready(answers: &mut ChildStdout) -> Result<(), StartError> {
         if left.is_zero() {
             return Err(StartError::Late);
         }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
         let mut fds = [PollFd::new(&*answers, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
+        match poll(&mut fds, Some(&timespec(left))) {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
             Err(error) => return Err(io::Error::from(error).into()),
@@ -205,7 +195,7 @@ fn wait_until_ready(answers: &mut ChildStdout) -> Result<(), StartError> {
     }
 }
 
-/// Whether a process that was killed is dead, after a while.
+/// Waits for the end of a killed process. False if it has not ended in time.
 fn wait_for_end(child: &mut Child) -> bool {
     let until = Instant::now() + END_MAX;
     loop {

@@ -3,14 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// What it is.
     pub model: String,
-    /// Which one it is.
     pub uuid: String,
-    /// Where it is plugged in, such as `0000:00:06.0`.
+    /// Such as `0000:00:06.0`.
     pub pci: String,
 }
 

@@ -1,31 +1,124 @@
-//! Holding a device for one context across its gaps, from outside.
+//! Holds: keeping a device on one context between its kernels, from outside.
 //!
-//! One channel of ours is added to the context's compute group. When the device comes to it, it
-//! finds an order to wait for a word in memory, without letting other groups in: the context's
-//! own channels go on meanwhile, and others do not come between two kernels. Ending the hold is a
-//! store to that word. The program knows nothing of it: nothing is injected, no call of its is
-//! hooked, and its own synchronisation does not wait for our channel.
+//! gpreempt adds one channel to the context's compute group. When the device reaches that channel,
+//! it finds a command to wait for a word in memory without switching to other groups: the context's
+//! own channels run meanwhile, and no other group runs between two of its kernels. A store to that
+//! word ends the hold. The program is not involved: nothing is injected, none of its calls is
+//! hooked, and its own synchronisation does not wait for the added channel.
 //!
-//! What is added is written down first ([`crate::journal`]) and taken out again by [`detach`], by
-//! whoever comes to do that; the word is in memory that our keeper shares ([`crate::hold_pages`]).
+//! The journal records the channel before it is added ([`crate::journal`]); any process can remove
+//! it with [`detach`]. The word is in memory that the keeper shares ([`crate::hold_pages`]).
 
 mod attach;
 mod channel;
-mod grip;
-mod site;
+mod policy;
 pub mod watcher;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::controller::HoldFigures;
-pub use attach::{attach, detach, is_attached};
-pub use channel::HoldChannel;
-pub use grip::{Ending, Grip, GripSettings, Look, Move};
-pub use site::{HoldSite, channel_names};
+use serde::{Deserialize, Serialize};
 
-/// What became of the holds of one context: the watcher counts, and others show it.
+use super::abi::class::Generation;
+use super::rm::Handle;
+use super::uvm::AddressRange;
+use crate::controller::HoldFigures;
+use crate::hold_pages::{SLOT_SIZE, SLOTS};
+pub use attach::{attach, detach, is_attached};
+pub use channel::{DoorbellMap, HoldChannel};
+pub use policy::{HoldAction, HoldLimits, HoldPolicy, ReleaseReason, RingSample};
+
+/// The first handle of gpreempt's objects in a client: four for each slot.
+const HANDLES_FROM: Handle = 0x5d00_1000;
+/// The address of the slots' memory in the address space of the group. Ring entries have 40 bits
+/// for an address; no observed program uses these.
+const MEMORY_AT: u64 = 0xe0_0000_0000;
+const MEMORY_STRIDE: u64 = 0x40_0000;
+/// The addresses at which unified memory may map what the channel needs. The group has it already.
+const NEEDS_AT: u64 = 0xe1_0000_0000;
+const NEEDS_LENGTH: u64 = 0x400_0000;
+
+/// A compute group of a client, and the slot of its hold channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldSite {
+    pub client: Handle,
+    pub device: Handle,
+    pub group: Handle,
+    pub context_share: Handle,
+    pub compute_class: u32,
+    pub channel_class: u32,
+    pub uuid: [u8; 16],
+    /// The slot determines the handles, so two holds in one client do not collide.
+    pub slot: usize,
+}
+
+/// The handles that hold channels can have in a client.
+pub fn channel_handles() -> impl Iterator<Item = Handle> {
+    (HANDLES_FROM..).step_by(4).take(SLOTS).map(|memory| memory + 1)
+}
+
+impl HoldSite {
+    /// A site for tests.
+    #[cfg(test)]
+    pub(crate) fn example(slot: usize) -> Self {
+        Self {
+            client: 1,
+            device: 2,
+            group: 3,
+            context_share: 4,
+            compute_class: 0xcbc0,
+            channel_class: 0xc86f,
+            uuid: [0; 16],
+            slot,
+        }
+    }
+
+    fn memory(&self) -> Handle {
+        self.handle(0)
+    }
+
+    /// The hold channel.
+    pub(crate) fn channel(&self) -> Handle {
+        self.handle(1)
+    }
+
+    /// The engine object of the hold channel.
+    fn compute(&self) -> Handle {
+        self.handle(2)
+    }
+
+    fn handle(&self, part: u32) -> Handle {
+        HANDLES_FROM + self.slot_number() * 4 + part
+    }
+
+    pub(crate) fn slot_number(&self) -> u32 {
+        // A damaged journal may contain any number.
+        u32::try_from(self.slot % SLOTS).unwrap_or(0)
+    }
+
+    /// The objects that unified memory has to duplicate.
+    fn shared(&self) -> [Handle; 3] {
+        [self.memory(), self.group, self.context_share]
+    }
+
+    fn range(&self) -> AddressRange {
+        let base = MEMORY_AT + (self.slot % SLOTS) as u64 * MEMORY_STRIDE;
+        AddressRange { base, length: SLOT_SIZE as u64 }
+    }
+
+    /// The addresses for what the channel needs.
+    fn needs(&self) -> AddressRange {
+        let base = NEEDS_AT + (self.slot % SLOTS) as u64 * NEEDS_LENGTH;
+        AddressRange { base, length: NEEDS_LENGTH }
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        Generation::of_channel(self.channel_class)
+    }
+}
+
+/// Counts of the holds of one context: the watcher writes them, other threads read them.
 #[derive(Debug, Default)]
-pub struct HoldCounts {
+pub struct HoldCounters {
     placed: AtomicU64,
     expired: AtomicU64,
     longest_us: AtomicU64,
@@ -35,8 +128,7 @@ pub struct HoldCounts {
     blind_us: AtomicU64,
 }
 
-impl HoldCounts {
-    /// What there is now.
+impl HoldCounters {
     pub fn figures(&self) -> HoldFigures {
         HoldFigures {
             placed: self.placed.load(Ordering::Relaxed),
@@ -47,5 +139,24 @@ impl HoldCounts {
             late_looks: self.late_looks.load(Ordering::Relaxed),
             blind_us: self.blind_us.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_slots_share_no_handle_and_no_address() {
+        let handles = |site: HoldSite| [site.memory(), site.channel(), site.compute()];
+        let (one, two) = (HoldSite::example(0), HoldSite::example(1));
+        assert!(handles(one).iter().all(|handle| !handles(two).contains(handle)));
+        assert!(one.range().base + one.range().length <= two.range().base);
+        assert!(one.needs().base + one.needs().length <= two.needs().base);
+        let last = HoldSite::example(SLOTS - 1);
+        assert!(last.range().base + last.range().length <= one.needs().base);
+        assert!(last.needs().base + last.needs().length < 1 << 40);
+        let handles: Vec<Handle> = channel_handles().collect();
+        assert_eq!((handles[1], handles.last()), (two.channel(), Some(&last.channel())));
     }
 }

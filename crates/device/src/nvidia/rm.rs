@@ -1,7 +1,7 @@
-//! NVIDIA's resource manager: objects in clients, reached through an open `/dev/nvidiactl`.
+//! NVIDIA's resource manager (RM): objects in clients, reached through an open `/dev/nvidiactl`.
 //!
-//! A client belongs to the open file it was made with, and so does the right to use it: whoever
-//! holds the file may. Two kinds of failure are kept apart: the kernel's, and the driver's own.
+//! A client belongs to the open file it was made with, and so does the right to use it: every
+//! holder of the file may. Two kinds of failure are kept apart: the kernel's, and the driver's own.
 #![expect(unsafe_code, reason = "control blocks are passed by address")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,12 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use zerocopy::FromZeros;
 
-use super::abi::alloc::RmAlloc;
 use super::abi::class;
-use super::abi::control::RmControl;
-use super::abi::control::root::HandleInfo;
+use super::abi::control::{HandleInfo, RmControl};
 use super::abi::escape::{
-    self, Alloc, Control, DeviceInfo, DeviceInfos, Duplicate, Free, MapMemory, RegisterFile, Share,
+    self, Alloc, Control, DeviceInfo, DeviceInfos, Duplicate, Free, MapMemory, RegisterFile,
+    RmAlloc, Share,
 };
 use super::abi::hold::{ChannelParameters, HOST_MEMORY, HostMemory};
 use super::abi::status::Status;
@@ -23,37 +22,30 @@ use crate::ioctl::exchange;
 /// The name of an object in a client, or of a client.
 pub type Handle = u32;
 
-/// Why a call did not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RmError {
-    /// The kernel did not let it through.
     #[error("the kernel refused the call: {0}")]
     Os(Errno),
-    /// The driver did not do it.
     #[error("the driver refused: {0}")]
     Refused(Status),
 }
 
-/// An open `/dev/nvidiactl`, ours or borrowed.
+/// An open `/dev/nvidiactl`, gpreempt's own or borrowed from another process.
 #[derive(Debug)]
 pub struct Rm {
     file: OwnedFd,
 }
 
-/// A handle that no client of any program has: what is made under it is always refused.
-const NOWHERE: Handle = 0x5d00_0ffe;
-const NOTHING: Handle = 0x5d00_0fff;
+/// Handles that no client of any program has: an allocation under them is always refused.
+const NO_PARENT: Handle = 0x5d00_0ffe;
+const NO_OBJECT: Handle = 0x5d00_0fff;
 
 impl Rm {
-    /// Through that file.
     pub fn new(file: OwnedFd) -> Self {
         Self { file }
     }
 
     /// Calls a control command of an object.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
     pub fn control<C: RmControl>(
         &self,
         client: Handle,
@@ -71,44 +63,30 @@ impl Rm {
             status: Status::OK,
         };
         // SAFETY: `Control` is the block of this number; its address is that of `parameters`, which
-        // is exclusively ours until the call returns and has the size the block says; the driver
-        // uses it as `C` describes, which is what implementing `RmControl` vouches for.
+        // is exclusively borrowed until the call returns and has the size the block says; the
+        // driver uses it as `C` describes, which is what implementing `RmControl` vouches for.
         unsafe { exchange(&self.file, escape::CONTROL, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
-    /// Whether a client of that name can be used through this file. Asks by making an object under
-    /// a parent that cannot be: a control call on a client that is not there would leave a line in
-    /// the kernel's log each time.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
+    /// Whether a client of that name can be used through this file. Asks by allocating an object
+    /// under a parent that cannot exist: a control call on a client that does not exist would leave
+    /// a line in the kernel's log each time.
     pub fn has_client(&self, client: Handle) -> Result<bool, RmError> {
-        let mut block = Alloc::new_zeroed();
-        (block.client, block.parent, block.object) = (client, NOWHERE, NOTHING);
-        block.class = class::SUBDEVICE;
-        // SAFETY: `Alloc` is the block of this number and holds no address.
-        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        // SAFETY: no parameters.
+        let block = unsafe { self.allocate((client, NO_PARENT, NO_OBJECT), class::SUBDEVICE, 0) }?;
         Ok(block.status == Status::OBJECT_NOT_FOUND)
     }
 
-    /// Makes a client of our own: it lives as long as this file.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Allocates a client of gpreempt's own: it lives as long as this file.
     pub fn new_client(&self) -> Result<Handle, RmError> {
-        let mut block = Alloc::new_zeroed();
-        block.class = class::CLIENT;
-        // SAFETY: `Alloc` is the block of this number and holds no address.
-        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)?;
+        // SAFETY: no parameters.
+        let block = unsafe { self.allocate((0, 0, 0), class::CLIENT, 0) }?;
+        check(block.status)?;
         Ok(block.object)
     }
 
-    /// Makes an object in a client of our own.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Allocates an object in a client of gpreempt's own.
     pub fn alloc<A: RmAlloc>(
         &self,
         client: Handle,
@@ -116,21 +94,13 @@ impl Rm {
         object: Handle,
         parameters: &mut A,
     ) -> Result<(), RmError> {
-        let mut block = Alloc::new_zeroed();
-        (block.client, block.parent, block.object) = (client, parent, object);
-        block.class = A::CLASS;
-        block.parameters = std::ptr::from_mut(parameters).addr() as u64;
-        // SAFETY: `Alloc` is the block of this number; its address is that of `parameters`, which
-        // is exclusively ours until the call returns; the driver uses it as `A` describes, which
-        // is what implementing `RmAlloc` vouches for.
-        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        let address = std::ptr::from_mut(parameters).addr() as u64;
+        // SAFETY: the parameters are exclusively borrowed until the call returns; that they are the
+        // block of the class is what implementing `RmAlloc` vouches for.
+        check(unsafe { self.allocate((client, parent, object), A::CLASS, address) }?.status)
     }
 
-    /// Makes an object that needs no block: whatever the class asks for has a default.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Allocates an object whose class needs no parameters.
     pub fn alloc_plain(
         &self,
         client: Handle,
@@ -138,18 +108,11 @@ impl Rm {
         object: Handle,
         class: u32,
     ) -> Result<(), RmError> {
-        let mut block = Alloc::new_zeroed();
-        (block.client, block.parent, block.object) = (client, parent, object);
-        block.class = class;
-        // SAFETY: `Alloc` is the block of this number and holds no address.
-        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        // SAFETY: no parameters.
+        check(unsafe { self.allocate((client, parent, object), class, 0) }?.status)
     }
 
-    /// Makes a channel of that generation's class in a group.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Allocates a channel of that generation's class in a group.
     pub fn alloc_channel(
         &self,
         client: Handle,
@@ -158,23 +121,37 @@ impl Rm {
         generation: class::Generation,
         parameters: &mut ChannelParameters,
     ) -> Result<(), RmError> {
-        let mut block = Alloc::new_zeroed();
-        (block.client, block.parent, block.object) = (client, group, object);
-        block.class = generation.channel();
-        block.parameters = std::ptr::from_mut(parameters).addr() as u64;
-        // SAFETY: `Alloc` is the block of this number; its address is that of `parameters`, which
-        // is exclusively ours until the call returns; every class of channels takes this block,
-        // which has the size of the driver's own in the branch where this is called.
-        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        let address = std::ptr::from_mut(parameters).addr() as u64;
+        // SAFETY: the parameters are exclusively borrowed until the call returns; every class of
+        // channels takes this block, which has the driver's size in the branch where this is run.
+        check(
+            unsafe { self.allocate((client, group, object), generation.channel(), address) }?
+                .status,
+        )
     }
 
-    /// Makes pages of ours known to a device of a client. `node` is the device's, registered with
-    /// this file. The device may write them until the object is freed, so whoever calls this keeps
-    /// them for that long, in nobody's Rust value.
+    /// Allocates an object at (client, parent, object). The status is in the answer.
     ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// # Safety
+    /// `parameters` is zero, or the address of the block that the driver reads and writes for
+    /// `class`, which belongs to the caller alone until the call returns.
+    unsafe fn allocate(
+        &self,
+        at: (Handle, Handle, Handle),
+        class: u32,
+        parameters: u64,
+    ) -> Result<Alloc, RmError> {
+        let mut block = Alloc::new_zeroed();
+        (block.client, block.parent, block.object) = at;
+        (block.class, block.parameters) = (class, parameters);
+        // SAFETY: `Alloc` is the block of this number; the caller vouches for the address in it.
+        unsafe { exchange(&self.file, escape::ALLOC, &mut block) }.map_err(RmError::Os)?;
+        Ok(block)
+    }
+
+    /// Makes pages of this process known to a device of a client. `node` is the device's,
+    /// registered with this file. The device may write them until the object is freed, so the
+    /// caller keeps them for that long, outside of any Rust value.
     pub fn alloc_host_memory(
         &self,
         node: BorrowedFd<'_>,
@@ -184,24 +161,17 @@ impl Rm {
         // address for the device; they are shared memory that nothing but volatile loads and
         // stores ever touches.
         unsafe { exchange(node, HOST_MEMORY, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
-    /// Gives an object back.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
     pub fn free(&self, client: Handle, parent: Handle, object: Handle) -> Result<(), RmError> {
         let mut block = Free { client, parent, object, status: Status::OK };
         // SAFETY: `Free` is the block of this number and holds no address.
         unsafe { exchange(&self.file, escape::FREE, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
-    /// Allows one other client, or everybody, to duplicate an object, or no longer.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Allows one other client, or all clients, to duplicate an object, or no longer.
     pub fn share(
         &self,
         client: Handle,
@@ -212,19 +182,16 @@ impl Rm {
         let mut block = Share::new_zeroed();
         (block.client, block.object) = (client, object);
         block.rights = Share::DUPLICATE;
-        block.kind = if with.is_some() { Share::CLIENT } else { Share::EVERYBODY };
+        block.kind = if with.is_some() { Share::CLIENT } else { Share::ALL_CLIENTS };
         block.target = with.unwrap_or(0);
         block.action = if allow { Share::ADD } else { Share::REMOVE };
         // SAFETY: `Share` is the block of this number and holds no address.
         unsafe { exchange(&self.file, escape::SHARE, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
-    /// Makes an object of another client visible in one of ours: `to` and `from` are a client and
-    /// an object in it, the first with its parent between them.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// Makes an object of another client (client, object) visible in a client of gpreempt (client,
+    /// parent, object).
     pub fn duplicate(
         &self,
         to: (Handle, Handle, Handle),
@@ -235,15 +202,12 @@ impl Rm {
         (block.client_source, block.object_source) = from;
         // SAFETY: `Duplicate` is the block of this number and holds no address.
         unsafe { exchange(&self.file, escape::DUPLICATE, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
     /// Prepares `node`, a fresh `/dev/nvidiaN`, for `mmap(2)` of the beginning of an object, below
-    /// the device or subdevice it belongs to. Only for clients of our own: for others the driver
-    /// refuses, and complains afterwards.
-    ///
-    /// # Errors
-    /// If the kernel or the driver refuses.
+    /// the device or subdevice it belongs to. Only for clients of gpreempt's own: for others the
+    /// driver refuses, and complains afterwards.
     pub fn prepare_map(
         &self,
         client: Handle,
@@ -258,28 +222,22 @@ impl Rm {
         block.file = node.as_raw_fd();
         // SAFETY: `MapMemory` is the block of this number; the address in it is the driver's own.
         unsafe { exchange(&self.file, escape::MAP_MEMORY, &mut block) }.map_err(RmError::Os)?;
-        refused(block.status)
+        check(block.status)
     }
 
-    /// Ties a `/dev/nvidiaN` to this file.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
+    /// Registers a `/dev/nvidiaN` with this file.
     pub fn register(&self, node: BorrowedFd<'_>) -> Result<(), RmError> {
         let mut block = RegisterFile { control_file: self.file.as_raw_fd() };
         // SAFETY: `RegisterFile` is the block of this number and holds no address.
         unsafe { exchange(node, escape::REGISTER_FILE, &mut block) }.map_err(RmError::Os)
     }
 
-    /// The open file itself: unified memory wants to know whose client it is told of.
+    /// The open file itself: calls of unified memory name it.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     /// The devices the driver has.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, RmError> {
         let mut block = DeviceInfos::new_zeroed();
         // SAFETY: `DeviceInfos` is the block of this number; the addresses in it are not followed.
@@ -290,8 +248,8 @@ impl Rm {
     /// The class and the parent of an object, if there is one of that name.
     ///
     /// # Errors
-    /// If there is no such client any more. The driver writes a line into the kernel's log each
-    /// time it is asked about one that is gone, so ask no further.
+    /// If the client no longer exists. The driver writes a line into the kernel's log each time it
+    /// is asked about such a client, so ask no further.
     pub fn describe(
         &self,
         client: Handle,
@@ -305,18 +263,13 @@ impl Rm {
             ) => return Err(error),
             Err(_) => return Ok(None),
         }
-        let parent = self.parent_of(client, object);
+        let parent = self.handle_info(client, HandleInfo::parent_of(object));
         Ok(u32::try_from(class.result).ok().zip(parent))
     }
 
-    /// The class of an object, if there is one of that name in a client that is there.
+    /// The class of an object, if there is one of that name in a client that exists.
     pub fn class_of(&self, client: Handle, object: Handle) -> Option<u32> {
         self.handle_info(client, HandleInfo::class_of(object))
-    }
-
-    /// The parent of an object.
-    pub fn parent_of(&self, client: Handle, object: Handle) -> Option<Handle> {
-        self.handle_info(client, HandleInfo::parent_of(object))
     }
 
     fn handle_info(&self, client: Handle, mut info: HandleInfo) -> Option<u32> {
@@ -325,7 +278,8 @@ impl Rm {
     }
 }
 
-fn refused(status: Status) -> Result<(), RmError> {
+/// The driver's status as a result.
+pub(super) fn check(status: Status) -> Result<(), RmError> {
     if status == Status::OK { Ok(()) } else { Err(RmError::Refused(status)) }
 }
 
@@ -339,7 +293,7 @@ mod tests {
         let rm = Rm::new(null.into());
         assert_eq!(rm.has_client(0xc1d0_0000), Err(RmError::Os(Errno::NOTTY)));
         assert_eq!(rm.class_of(1, 2), None);
-        assert_eq!(refused(Status::OK), Ok(()));
-        assert!(matches!(refused(Status::INVALID_CLIENT), Err(RmError::Refused(_))));
+        assert_eq!(check(Status::OK), Ok(()));
+        assert!(matches!(check(Status::INVALID_CLIENT), Err(RmError::Refused(_))));
     }
 }

@@ -1,90 +1,80 @@
-//! KFD's rules: who may do what, what is answered, who waits for whom.
+//! KFD's rules: which call is permitted, what it returns, and what it waits for.
 //!
-//! A state machine without a clock and without threads. Calls come in as bytes with a [`Ticket`];
-//! answers come out when it is time ([`Driver::poll_answer`]), which may be never if a process
-//! waits for a debugger that says nothing, as in the kernel. Devices are told what to do and
-//! [`Driver::handle_done`] is how the driver learns that they have.
+//! A state machine without a clock and without threads. Calls arrive as bytes with a [`Ticket`];
+//! [`Driver::poll_answer`] returns their answers when they are ready, which may be never: a process
+//! may wait for a debugger that does not reply, as in the kernel. Calls to devices are
+//! asynchronous; [`Driver::handle_done`] reports their completion.
 
+mod client_calls;
 mod debug;
-mod frame;
-mod hardware;
-mod own;
 mod preempt;
 mod process;
-mod queue;
+mod request;
+mod run_list;
 mod scheduler;
-mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use gpreempt_kfd::abi::block::{self, CriuOperation, GetVersion};
-use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
+use gpreempt_kfd::abi::block::{self, GetVersion};
+use gpreempt_kfd::abi::patched::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
 use gpreempt_kfd::abi::trap::{DBG_TRAP, RuntimeState};
 use gpreempt_sim::external_gpu::CallId;
-use rustix::io::Errno;
-
-use super::rules::Rules;
-use super::world::World;
-pub use frame::{Answer, Asked, Caller, Ticket};
 use process::Process;
+pub use process::{ProcessView, QueueView};
+pub use request::{Answer, Caller, IoctlRequest, Ticket};
+use rustix::io::Errno;
 use scheduler::Schedulers;
-pub use view::{ProcessView, QueueView};
 
-/// The driver.
+use super::driver_env::DriverEnv;
+use super::kernel_profile::KfdProfile;
+
 #[derive(Debug)]
 pub struct Driver {
-    rules: Rules,
+    profile: KfdProfile,
     processes: BTreeMap<u32, Process>,
     waiting: BTreeMap<Ticket, Waiting>,
     answers: VecDeque<(Ticket, Answer)>,
-    /// How often the queues of each device were all taken off and put on again.
+    /// How often each device's run list was replaced.
     remaps: BTreeMap<u32, u64>,
     schedulers: Schedulers,
     last_call: u64,
     last_pasid: u32,
-    /// The last serial number that a queue was given.
     last_serial: u64,
-    /// Grows with every change that somebody could see.
+    /// Increases with every change that the files show.
     changes: u64,
 }
 
-/// A call that is not answered yet.
 #[derive(Debug)]
 struct Waiting {
-    /// Whose it is.
     pid: u32,
-    why: Why,
+    why: WaitReason,
     answer: Answer,
 }
 
-/// What a call waits for.
 #[derive(Debug)]
-enum Why {
-    /// The devices.
+enum WaitReason {
     Devices(BTreeSet<CallId>),
-    /// The debugger's answer to the caller's runtime.
+    /// The debugger's reply to the caller's runtime.
     Debugger,
     /// A suspended queue that is to be destroyed.
     Suspended(u32),
 }
 
-/// How a call goes on.
 #[derive(Debug)]
-enum Next {
+enum CallProgress {
     Done,
-    Wait(Why),
+    Wait(WaitReason),
 }
 
-/// Calls of the driver to its devices have names that nobody else uses.
+/// The driver's calls to devices have ids from here on.
 const FIRST_CALL: u64 = 1 << 63;
-/// The first number of a process for the devices.
+/// The first PASID, the number of a process for the devices.
 const FIRST_PASID: u32 = 0x8000;
 
 impl Driver {
-    /// One without processes.
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(profile: KfdProfile) -> Self {
         Self {
-            rules,
+            profile,
             processes: BTreeMap::new(),
             waiting: BTreeMap::new(),
             answers: VecDeque::new(),
@@ -97,7 +87,6 @@ impl Driver {
         }
     }
 
-    /// A process opens the device.
     pub fn open(&mut self, pid: u32) {
         self.changes += 1;
         let process = self.processes.entry(pid).or_insert_with(|| {
@@ -107,86 +96,84 @@ impl Driver {
         process.opened += 1;
     }
 
-    /// A process closes it. The last time is its end.
-    pub fn close(&mut self, world: &mut World<'_>, pid: u32) {
+    /// The last close of a process is its end.
+    pub fn close(&mut self, env: &mut DriverEnv<'_>, pid: u32) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.opened = process.opened.saturating_sub(1);
         if process.opened == 0 {
-            self.end_process(world, pid);
+            self.end_process(env, pid);
         }
     }
 
-    /// A process ends: its queues go, its sessions end, and nobody waits in it any longer.
-    pub fn end_process(&mut self, world: &mut World<'_>, pid: u32) {
+    /// A process ends: KFD destroys its queues, ends its session and interrupts its calls.
+    pub fn end_process(&mut self, env: &mut DriverEnv<'_>, pid: u32) {
         self.changes += 1;
-        self.end_debugger(world, pid);
+        self.end_debugger(env, pid);
         let mut devices = BTreeSet::new();
         for queue in self.processes.remove(&pid).into_iter().flat_map(|process| process.queues) {
             devices.insert(queue.1.entry.gpu_id);
-            world.devices.close_queue(queue.1.device_id);
+            env.devices.close_queue(queue.1.device_id);
         }
-        self.remap(world, &devices);
+        self.remap(env, &devices);
         let theirs =
             |(&ticket, waiting): (&Ticket, &Waiting)| (waiting.pid == pid).then_some(ticket);
         let tickets: Vec<Ticket> = self.waiting.iter().filter_map(theirs).collect();
         for ticket in tickets {
             self.end_wait(ticket, Err(Errno::INTR));
         }
-        self.settle(world);
+        self.settle(env);
     }
 
-    /// A process ends as a debugger: its sessions end, and everything they did, and what it
-    /// preempted goes on.
-    pub fn end_debugger(&mut self, world: &mut World<'_>, pid: u32) {
+    /// A debugger ends: KFD ends its sessions and resumes what it suspended or preempted.
+    pub fn end_debugger(&mut self, env: &mut DriverEnv<'_>, pid: u32) {
         let is_theirs = |process: &Process| process.debugger == Some(pid);
         let processes = self.processes.iter().filter(|(_, process)| is_theirs(process));
         let targets: Vec<u32> = processes.map(|(&target, _)| target).collect();
         for target in targets {
-            self.end_session(world, target);
+            self.end_session(env, target);
         }
-        self.release_owner(world, pid);
-        self.settle(world);
+        self.release_owner(env, pid);
+        self.settle(env);
     }
 
-    /// A call. Its answer comes when it is time.
+    /// Starts a call. `poll_answer` returns its answer.
     pub fn call(
         &mut self,
-        world: &mut World<'_>,
+        env: &mut DriverEnv<'_>,
         ticket: Ticket,
         caller: Caller,
-        mut asked: Asked,
+        mut request: IoctlRequest,
     ) {
         self.changes += 1;
-        let next = self.perform(world, caller, &mut asked);
-        let answer = asked.answer();
+        let next = self.perform(env, caller, &mut request);
+        let answer = request.answer();
         match next {
-            Ok(Next::Wait(Why::Devices(calls))) if calls.is_empty() => {
+            Ok(CallProgress::Wait(WaitReason::Devices(calls))) if calls.is_empty() => {
                 self.answers.push_back((ticket, answer));
             }
-            Ok(Next::Done) => self.answers.push_back((ticket, answer)),
-            Ok(Next::Wait(why)) => {
+            Ok(CallProgress::Done) => self.answers.push_back((ticket, answer)),
+            Ok(CallProgress::Wait(why)) => {
                 self.waiting.insert(ticket, Waiting { pid: caller.pid, why, answer });
             }
             Err(errno) => self.answers.push_back((ticket, Answer { result: Err(errno), ..answer })),
         }
-        self.settle(world);
+        self.settle(env);
     }
 
-    /// Whoever made a call does not wait for its answer any longer.
+    /// The caller was interrupted and does not wait for the answer any longer.
     pub fn forget(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
     }
 
-    /// The next answer.
     pub fn poll_answer(&mut self) -> Option<(Ticket, Answer)> {
         self.answers.pop_front()
     }
 
-    /// The devices have done something.
+    /// A call to the devices has completed.
     pub fn handle_done(&mut self, call: CallId) {
         let mut through = Vec::new();
         for (&ticket, waiting) in &mut self.waiting {
-            if let Why::Devices(calls) = &mut waiting.why
+            if let WaitReason::Devices(calls) = &mut waiting.why
                 && calls.remove(&call)
                 && calls.is_empty()
             {
@@ -199,7 +186,6 @@ impl Driver {
         }
     }
 
-    /// Whether a call is one of this driver's to its devices.
     pub fn is_ours(call: CallId) -> bool {
         call.0 >= FIRST_CALL
     }
@@ -212,10 +198,10 @@ impl Driver {
 
     fn perform(
         &mut self,
-        world: &mut World<'_>,
+        env: &mut DriverEnv<'_>,
         caller: Caller,
-        asked: &mut Asked,
-    ) -> Result<Next, Errno> {
+        request: &mut IoctlRequest,
+    ) -> Result<CallProgress, Errno> {
         const VERSION: u32 = block::GET_VERSION & 0xff;
         const CREATE: u32 = block::CREATE_QUEUE & 0xff;
         const DESTROY: u32 = block::DESTROY_QUEUE & 0xff;
@@ -226,61 +212,61 @@ impl Driver {
         const PREEMPT: u32 = PREEMPT_QUEUE & 0xff;
         const RESUME: u32 = RESUME_QUEUE & 0xff;
         const SET_PRIORITY: u32 = SET_PREEMPT_PRIORITY & 0xff;
-        if asked.opcode >> 8 & 0xff != u32::from(b'K') {
+        if request.opcode >> 8 & 0xff != u32::from(b'K') {
             return Err(Errno::NOTTY);
         }
-        if !asked.is_whole() {
+        if !request.is_whole() {
             return Err(Errno::FAULT);
         }
-        // Through a file of somebody else there is one thing that can be asked.
-        if asked.through.is_some_and(|pid| pid != caller.pid) && asked.number() != CRIU {
+        // Through a descriptor of another process only one call is permitted.
+        if request.through.is_some_and(|pid| pid != caller.pid) && request.number() != CRIU {
             return Err(Errno::BADF);
         }
-        match asked.number() {
+        match request.number() {
             VERSION => {
-                let version = self.rules.version;
-                asked.set_block(&GetVersion { major: version.major, minor: version.minor });
-                Ok(Next::Done)
+                let version = self.profile.version;
+                request.set_block(&GetVersion { major: version.major, minor: version.minor });
+                Ok(CallProgress::Done)
             }
-            CREATE => self.create_queue(world, caller, asked),
-            DESTROY => self.destroy_queue(caller, asked),
-            UPDATE => self.update_queue(world, caller, asked),
-            CRIU => self.criu(world, caller, asked),
-            RUNTIME => self.runtime_enable(world, caller, asked),
-            TRAP => self.trap(world, caller, asked),
-            PREEMPT if self.rules.own_calls => self.preempt_queue(world, caller, asked),
-            RESUME if self.rules.own_calls => self.resume_queue(world, caller, asked),
-            SET_PRIORITY if self.rules.own_calls => self.set_preempt_priority(caller, asked),
+            CREATE => self.create_queue(env, caller, request),
+            DESTROY => self.destroy_queue(caller, request),
+            UPDATE => self.update_queue(env, caller, request),
+            CRIU => self.criu(env, caller, request),
+            RUNTIME => self.runtime_enable(env, caller, request),
+            TRAP => self.trap(env, caller, request),
+            PREEMPT if self.profile.patched => self.preempt_queue(env, caller, request),
+            RESUME if self.profile.patched => self.resume_queue(env, caller, request),
+            SET_PRIORITY if self.profile.patched => self.set_preempt_priority(caller, request),
             _ => Err(Errno::NOTTY),
         }
     }
 
-    /// Lets those go on who wait for something that is so by now.
-    fn settle(&mut self, world: &mut World<'_>) {
+    /// Completes waiting calls whose condition holds now.
+    fn settle(&mut self, env: &mut DriverEnv<'_>) {
         let tickets: Vec<Ticket> = self.waiting.keys().copied().collect();
         for ticket in tickets {
             let Some(waiting) = self.waiting.get(&ticket) else { continue };
             let pid = waiting.pid;
             match waiting.why {
-                Why::Devices(_) => {}
-                Why::Debugger => {
+                WaitReason::Devices(_) => {}
+                WaitReason::Debugger => {
                     let Some(process) = self.processes.get_mut(&pid) else { continue };
                     if let Some(rest) = process.answers.checked_sub(1) {
                         process.answers = rest;
                         self.end_wait(ticket, Ok(()));
                     }
                 }
-                Why::Suspended(queue) => {
+                WaitReason::Suspended(queue) => {
                     let queues = self.processes.get(&pid).map(|process| &process.queues);
                     let found = queues.and_then(|queues| queues.get(&queue));
                     if found.is_some_and(|queue| queue.is_suspended) {
                         continue;
                     }
-                    let calls = self.remove_queue(world, pid, queue);
+                    let calls = self.remove_queue(env, pid, queue);
                     if calls.is_empty() {
                         self.end_wait(ticket, Ok(()));
                     } else if let Some(waiting) = self.waiting.get_mut(&ticket) {
-                        waiting.why = Why::Devices(calls);
+                        waiting.why = WaitReason::Devices(calls);
                     }
                 }
             }
@@ -291,24 +277,13 @@ impl Driver {
         self.processes.get_mut(&pid).ok_or(Errno::SRCH)
     }
 
-    /// Whether another process has the only place for a debugged one.
+    /// Whether another process has the only debugger slot.
     fn is_taken(&self, pid: u32) -> bool {
         let is_active = |process: &Process| {
             process.is_debugged() && process.info.runtime() == RuntimeState::Enabled
         };
-        self.rules.one_debugged
+        self.profile.one_debugged
             && self.processes.iter().any(|(other, process)| *other != pid && is_active(process))
-    }
-}
-
-/// The operation of that number, if it is one that is used here.
-fn criu_operation(number: u32) -> Result<CriuOperation, Errno> {
-    const PROCESS_INFO: u32 = CriuOperation::ProcessInfo as u32;
-    const UNPAUSE: u32 = CriuOperation::Unpause as u32;
-    match number {
-        PROCESS_INFO => Ok(CriuOperation::ProcessInfo),
-        UNPAUSE => Ok(CriuOperation::Unpause),
-        _ => Err(Errno::INVAL),
     }
 }
 

@@ -1,34 +1,31 @@
-//! What can be set of the scheduler inside of a patched KFD: parameters of its module elsewhere,
-//! files in a folder here.
+//! The parameters of the in-kernel scheduler: module parameters in the kernel, files in a folder
+//! here.
 //!
-//! A file system of ours cannot refuse what somebody writes. What makes no sense is replaced by
-//! what was there before, the next time the files are looked at.
+//! The folder cannot refuse a write. An invalid value is replaced by the previous one when the
+//! files are read next.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::time::Duration;
 
-/// The settings, with the kernel's names, units and limits.
+/// The parameters, with the kernel's names, units and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Whether queues are scheduled.
     pub enable: bool,
-    /// Whether equals take turns.
+    /// Whether queues of equal priority take turns.
     pub round_robin: bool,
     /// How often rings are read.
     pub interval_ms: u32,
-    /// How long a turn lasts.
     pub slice_ms: u32,
-    /// After what time a queue that is kept off has a turn; 0 is never.
+    /// After this time off a queue gets a turn above all others; 0: never.
     pub aging_ms: u32,
     /// How long that turn lasts.
     pub grant_ms: u32,
-    /// How long others wait for the next work of somebody, at most.
+    /// How long lower queues wait for the next kernel of a queue with short gaps.
     pub linger_us: u32,
-    /// How long a ring must look empty.
+    /// How long a ring must be empty.
     pub quiet_us: u32,
 }
 
@@ -47,16 +44,10 @@ impl Default for Parameters {
     }
 }
 
-/// What the names of all of them begin with.
 const PREFIX: &str = "kfd_preempt_";
-/// The longest time of any of them.
 const TIME_MAX: u32 = 1_000_000;
 
 impl Parameters {
-    /// Writes all of them into a folder.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub(crate) fn write(mut self, folder: &Path) -> io::Result<()> {
         for (name, value) in self.values() {
             fs::write(folder.join(format!("{PREFIX}{name}")), value.text())?;
@@ -64,11 +55,11 @@ impl Parameters {
         Ok(())
     }
 
-    /// What the files in a folder say now, and are made to say if they say nonsense.
+    /// Reads the files, and restores those with invalid values.
     pub(crate) fn read(mut self, folder: &Path) -> Self {
         for (name, mut value) in self.values() {
             let path = folder.join(format!("{PREFIX}{name}"));
-            // A file that is just being written is empty; it is looked at again.
+            // A file that is being written is empty; it is read again.
             let Ok(text) = fs::read_to_string(&path) else { continue };
             let text = text.trim();
             if !text.is_empty() && !value.set(text) {
@@ -78,7 +69,7 @@ impl Parameters {
         self
     }
 
-    /// What they mean to our own scheduler.
+    /// The same settings for `core`.
     pub(super) fn config(&self) -> Config {
         let ms = |value: u32| Duration::from_millis(value.into());
         let aging = Aging { after: ms(self.aging_ms), grant: ms(self.grant_ms) };
@@ -106,7 +97,6 @@ impl Parameters {
     }
 }
 
-/// One of them, with its limits.
 enum Value<'a> {
     Switch(&'a mut bool),
     Number(&'a mut u32, u32, u32),
@@ -121,7 +111,7 @@ impl Value<'_> {
         }
     }
 
-    /// Whether it is something the kernel takes; then it is so from now on.
+    /// Sets the value, if the kernel would accept the text.
     fn set(&mut self, text: &str) -> bool {
         match self {
             Self::Switch(value) => match text {
@@ -143,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_say_what_is_set_and_nonsense_does_not_stay() {
+    fn files_contain_the_parameters_and_invalid_values_are_replaced() {
         let folder = std::env::temp_dir().join(format!("gpreempt-{}-param", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let before = Parameters::default();
@@ -164,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_is_one_of_ours() {
+    fn every_parameter_is_valid_for_core() {
         Parameters::default().config().check().unwrap();
         let all = Parameters { round_robin: true, aging_ms: 9, ..Parameters::default() };
         assert!(all.config().aging.is_some() && all.config().policy == PolicyKind::RoundRobin);

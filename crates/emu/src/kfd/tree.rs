@@ -1,57 +1,44 @@
-//! The files of an emulated KFD: what sysfs and debugfs show elsewhere.
+//! The files of an emulated KFD: what sysfs and debugfs show of the kernel's.
 //!
-//! Everything appears and vanishes whole: it is made beside its place and moved there.
-
-mod mqds;
-mod own;
+//! Every file and folder appears and disappears atomically: it is created in a staging folder and
+//! renamed. `queues`, `preempt` and the parameters exist only for a patched KFD.
 
 use std::fmt::Write;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
+use gpreempt_core::id::QueueId;
 use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
 
-use super::driver::ProcessView;
-pub(crate) use mqds::mqds;
+use crate::kfd::driver::{ProcessView, QueueView};
+use crate::kfd::parameters::Parameters;
 
-/// Says that a folder is ours, so that what is in it may be replaced.
+/// Marks a folder as an emulator's, so that its contents may be replaced.
 const MARK: &str = ".gpreempt-kfd";
-/// Where things are made and broken up.
-const WORKSHOP: &str = ".making";
+const STAGING: &str = ".making";
 
-/// What the devices are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// How many there are.
+pub(crate) struct DeviceShape {
     pub(crate) devices: usize,
-    /// The generation: 90402 is gfx942.
     pub(crate) gfx: u32,
-    /// Dies with compute units.
     pub(crate) xccs: u32,
-    /// Compute units.
     pub(crate) compute_units: u32,
 }
 
-/// The files of one KFD.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct KfdTree {
     folder: PathBuf,
-    /// Processes as they are shown.
+    /// The processes that the files show.
     shown: Vec<ProcessView>,
-    /// How often something was made or broken up.
     made: u64,
 }
 
-impl Tree {
-    /// Makes the files that do not change, in the place of those of an emulator before.
-    ///
-    /// # Errors
-    /// If the folder has such files that are not an emulator's, or cannot be written.
-    pub(crate) fn create(folder: &Path, shape: Shape) -> io::Result<Self> {
+impl KfdTree {
+    /// Creates the files that do not change, replacing those of an earlier emulator.
+    pub(crate) fn create(folder: &Path, shape: DeviceShape) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mark = folder.join(MARK);
-        let parts = [SYSFS, DEBUGFS, PARAMETERS, WORKSHOP].map(|part| folder.join(part));
+        let parts = [SYSFS, DEBUGFS, PARAMETERS, STAGING].map(|part| folder.join(part));
         if !mark.exists() && parts.iter().any(|part| part.exists()) {
             let what = format!("{} has files that are not an emulator's", folder.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
@@ -79,10 +66,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Shows processes and their queues as they are now.
-    ///
-    /// # Errors
-    /// If files cannot be written.
+    /// Updates processes and their queues.
     pub(crate) fn show(&mut self, processes: &[ProcessView]) -> io::Result<()> {
         let proc = self.folder.join(SYSFS).join("proc");
         for old in std::mem::take(&mut self.shown) {
@@ -119,28 +103,20 @@ impl Tree {
         Ok(())
     }
 
-    /// Shows how often a device was remapped.
-    ///
-    /// # Errors
-    /// If files cannot be written.
     pub(crate) fn show_remaps(&mut self, device: usize, count: u64) -> io::Result<()> {
         let place = format!("{SYSFS}/topology/nodes/{}/remaps", device + 1);
         self.replace(&place, &format!("{count}\n"))
     }
 
-    /// Shows what the hardware has for every queue.
-    ///
-    /// # Errors
-    /// If files cannot be written.
     pub(crate) fn show_mqds(&mut self, text: &str) -> io::Result<()> {
         self.replace(&format!("{DEBUGFS}/mqds"), text)
     }
 
-    /// A queue's files, which have no ends of lines, made beside their place.
-    fn make_queue(&mut self, queue: &super::driver::QueueView) -> io::Result<PathBuf> {
+    /// The files of a queue, which have no newlines, in the staging folder.
+    fn make_queue(&mut self, queue: &QueueView) -> io::Result<PathBuf> {
         let made = self.next_place();
         fs::create_dir(&made)?;
-        // Queues of both kinds of packets are for kernels here; the others are for copies.
+        // PM4 and AQL queues are both compute queues here.
         let kind = u32::from(!matches!(queue.entry.queue_type, 0 | 2));
         let files =
             [("size", queue.entry.ring_size), ("type", kind), ("gpuid", queue.entry.gpu_id)];
@@ -164,13 +140,13 @@ impl Tree {
 
     fn next_place(&mut self) -> PathBuf {
         self.made += 1;
-        self.folder.join(WORKSHOP).join(self.made.to_string())
+        self.folder.join(STAGING).join(self.made.to_string())
     }
 }
 
-impl Drop for Tree {
+impl Drop for KfdTree {
     fn drop(&mut self) {
-        for part in [SYSFS, DEBUGFS, PARAMETERS, WORKSHOP] {
+        for part in [SYSFS, DEBUGFS, PARAMETERS, STAGING] {
             let _ = fs::remove_dir_all(self.folder.join(part));
         }
         let _ = fs::remove_file(self.folder.join(MARK));
@@ -183,10 +159,10 @@ fn write_node(node: &Path, gpu_id: u32, properties: &str) -> io::Result<()> {
     fs::write(node.join("properties"), properties)
 }
 
-/// Bytes to save a queue's waves in, and those of them for the control stack.
+/// The size of a queue's save area, and of its control stack.
 pub(crate) const SAVE_AREA_BYTES: (u32, u32) = (0x16a_7000, 0x7000);
 
-fn properties(shape: Shape, device: usize) -> String {
+fn properties(shape: DeviceShape, device: usize) -> String {
     let (simds_per_unit, waves_per_simd, vendor) = (4, 8, 0x1002);
     let lines = [
         ("simd_count", u64::from(shape.compute_units) * simds_per_unit),
@@ -208,5 +184,209 @@ fn properties(shape: Shape, device: usize) -> String {
     text
 }
 
+const WORDS: usize = 512;
+const LINE: usize = 8;
+const STACK_USED: u32 = 0x100;
+
+/// The contents of `mqds`; `saved` returns the number of saved waves of a queue.
+pub(crate) fn mqds(processes: &[ProcessView], xccs: u32, saved: impl Fn(QueueId) -> u64) -> String {
+    let mut text = String::new();
+    for process in processes {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "Process {} PASID 0x{:x}:", process.pid, process.pasid);
+        for queue in process.queues.iter().rev() {
+            let _ = writeln!(text, "  Compute queue on device {:x}", queue.entry.gpu_id);
+            let words = words(queue, saved(queue.device_id) > 0);
+            for _ in 0..xccs {
+                dump(&mut text, &words);
+            }
+        }
+    }
+    text
+}
+
+fn dump(text: &mut String, words: &[u32; WORDS]) {
+    for (line, words) in words.chunks_exact(LINE).enumerate() {
+        let _ = write!(text, "    {:08x}:", line * LINE * size_of::<u32>());
+        for word in words {
+            let _ = write!(text, " {word:08x}");
+        }
+        text.push('\n');
+    }
+}
+
+/// The known words of a descriptor.
+fn words(queue: &QueueView, is_saved: bool) -> [u32; WORDS] {
+    let mut words = [0; WORDS];
+    words[0] = 0xc031_0800;
+    words[130] = u32::from(queue.is_on);
+    words[133] = match queue.priority {
+        0..=6 => 0,
+        7..=10 => 1,
+        _ => 2,
+    };
+    words[134] = queue.priority;
+    let entry = &queue.entry;
+    let addresses = [
+        (136, entry.ring_base >> 8),
+        (139, entry.read_pointer),
+        (141, entry.write_pointer),
+        (171, entry.save_area),
+    ];
+    for (at, address) in addresses {
+        let bytes = address.to_le_bytes();
+        let half = |from: usize| bytes[from..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        (words[at], words[at + 1]) = (half(0), half(4));
+    }
+    let stack = SAVE_AREA_BYTES.1;
+    words[174] = if is_saved { stack - STACK_USED } else { stack };
+    words[175] = stack;
+    words[177] = entry.save_area_size;
+    words
+}
+
+impl KfdTree {
+    pub(crate) fn show_queues(&mut self, processes: &[ProcessView]) -> io::Result<()> {
+        self.replace(&format!("{DEBUGFS}/queues"), &queues(processes))
+    }
+
+    pub(crate) fn show_scheduler(&mut self, text: &str) -> io::Result<()> {
+        self.replace(&format!("{DEBUGFS}/preempt"), text)
+    }
+
+    pub(crate) fn show_parameters(&mut self, parameters: Parameters) -> io::Result<()> {
+        parameters.write(&self.folder.join(PARAMETERS))
+    }
+
+    /// The parameters in the files, starting from the current ones.
+    pub(crate) fn parameters(&self, before: Parameters) -> Parameters {
+        before.read(&self.folder.join(PARAMETERS))
+    }
+}
+
+fn queues(processes: &[ProcessView]) -> String {
+    let mut text = String::new();
+    for process in processes {
+        for queue in &process.queues {
+            let entry = &queue.entry;
+            let (kind, format) = match entry.queue_type {
+                0 => (0, 0),
+                2 => (0, 1),
+                _ => (1, 0),
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "pid {} queue {} serial {} gpu_id {} type {kind} format {format} ring {:x} \
+                 size {} read {:x} write {:x}{}",
+                process.pid,
+                entry.queue_id,
+                queue.serial,
+                entry.gpu_id,
+                entry.ring_base,
+                entry.ring_size,
+                entry.read_pointer,
+                entry.write_pointer,
+                if queue.is_preempted { " preempted" } else { "" },
+            );
+        }
+    }
+    text
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use gpreempt_core::id::QueueId;
+    use gpreempt_kfd::abi::trap::QueueEntry;
+
+    use super::*;
+    use crate::kfd::driver::QueueView;
+
+    const SHAPE: DeviceShape = DeviceShape { devices: 2, gfx: 90_402, xccs: 4, compute_units: 304 };
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn queue(name: u32) -> QueueView {
+        let entry = QueueEntry {
+            queue_id: name,
+            gpu_id: 7,
+            ring_size: 64,
+            queue_type: 2,
+            ..QueueEntry::default()
+        };
+        QueueView {
+            entry,
+            device_id: QueueId(name.into()),
+            serial: u64::from(name) + 1,
+            priority: 11,
+            is_on: true,
+            is_preempted: false,
+        }
+    }
+
+    fn process(pid: u32, pasid: u32, queues: &[u32]) -> ProcessView {
+        ProcessView { pid, pasid, queues: queues.iter().map(|name| queue(*name)).collect() }
+    }
+
+    #[test]
+    fn files_follow_processes_and_queues() {
+        let folder = folder("tree");
+        let mut tree = KfdTree::create(&folder, SHAPE).unwrap();
+        let proc = folder.join("sys/proc");
+        tree.show(&[process(42, 1, &[0, 3]), process(43, 2, &[])]).unwrap();
+        assert_eq!(fs::read_to_string(proc.join("42/queues/3/type")).unwrap(), "0");
+        assert_eq!(fs::read_to_string(proc.join("42/queues/3/gpuid")).unwrap(), "7");
+        assert_eq!(fs::read_to_string(proc.join("43/pasid")).unwrap(), "2\n");
+        tree.show(&[process(42, 1, &[3, 4])]).unwrap();
+        assert!(!proc.join("43").exists() && !proc.join("42/queues/0").exists());
+        assert!(proc.join("42/queues/4").exists());
+        // Another process with the same pid.
+        tree.show(&[process(42, 3, &[])]).unwrap();
+        assert!(!proc.join("42/queues/4").exists());
+        tree.show_remaps(1, 5).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("sys/topology/nodes/2/remaps")).unwrap(), "5\n");
+        let properties =
+            fs::read_to_string(folder.join("sys/topology/nodes/1/properties")).unwrap();
+        assert!(properties.contains("gfx_target_version 90402\n"), "{properties}");
+        drop(tree);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn foreign_files_are_not_replaced() {
+        let folder = folder("precious");
+        fs::create_dir_all(folder.join("sys")).unwrap();
+        assert!(KfdTree::create(&folder, SHAPE).is_err());
+        assert!(folder.join("sys").exists());
+        fs::remove_dir_all(&folder).unwrap();
+        // The files of a killed emulator are replaced.
+        drop(KfdTree::create(&folder, SHAPE).unwrap());
+        fs::create_dir_all(folder.join("sys/old")).unwrap();
+        fs::write(folder.join(MARK), "").unwrap();
+        let tree = KfdTree::create(&folder, SHAPE).unwrap();
+        assert!(!folder.join("sys/old").exists());
+        drop(tree);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn mqds_lists_every_die_and_the_newest_queue_first() {
+        let text = mqds(&[process(42, 0x8001, &[0, 1])], 4, |queue| queue.0);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "Process 42 PASID 0x8001:");
+        assert_eq!(lines[1], "  Compute queue on device 7");
+        assert!(lines[2].starts_with("    00000000: "));
+        assert_eq!(lines.len(), 1 + 2 * (1 + 4 * 64));
+        // Words 128 to 135: active, pipe priority, priority.
+        let words: Vec<&str> = lines[2 + 16].split_whitespace().collect();
+        assert_eq!(
+            (words[0], words[3], words[6], words[7]),
+            ("00000200:", "00000001", "00000002", "0000000b")
+        );
+    }
+}

@@ -1,4 +1,4 @@
-//! The simulator's device in virtual time, for tests in one program: time passes while somebody
+//! The simulator's device in virtual time, for tests in one program: time advances while a call
 //! waits, and every result can be checked.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,21 @@ use gpreempt_wire::emulated_kfd::{device_of, gpu_id};
 use gpreempt_wire::emulator::ring_page::QueuePage;
 use rustix::io::Errno;
 
-use super::local::LocalDevices;
-use super::world::Devices;
+use super::driver_env::Devices;
+use super::in_process::LocalDevices;
 use crate::load::exactness::{Exactness, Expected};
 use crate::server::load_kernels;
 use crate::server::queue::DevicePage;
 
-/// Packets in a ring.
 const CAPACITY: u32 = 64;
-/// Work-groups of a kernel, of one wave each.
 const GROUPS: u32 = 2;
-/// Bytes of a queue's memory: eight words for each wave.
+/// Eight words per wave.
 const MEMORY_BYTES: u32 = GROUPS * 32;
-/// The number of the kernel whose result shows every launch and their order.
+/// The kernel whose result depends on every launch and their order.
 const MIX: u32 = 1;
-/// Steps of the devices at once.
 const STEPS_MAX: u32 = 10_000;
 
-/// Devices. A clone is the same ones.
+/// Clones share the devices.
 #[derive(Clone)]
 pub struct VirtualDevices {
     inner: Arc<Mutex<Inner>>,
@@ -44,7 +41,7 @@ struct Inner {
     gpu: ExternalGpu,
     queues: BTreeMap<QueueId, VirtualQueue>,
     last_queue: u64,
-    /// Calls that are not through.
+    /// Calls that have not completed.
     begun: BTreeSet<CallId>,
     done: Vec<CallId>,
     faults: u64,
@@ -58,7 +55,7 @@ struct VirtualQueue {
 }
 
 impl VirtualDevices {
-    /// That many devices of a model. None if it cannot be preempted.
+    /// None if the model cannot preempt.
     pub fn new(model: DeviceModel, count: u32) -> Option<Self> {
         let gpu = ExternalGpu::new(model, MachineKind::Cwsr, count, load_kernels())?;
         let queues = BTreeMap::new();
@@ -71,7 +68,6 @@ impl VirtualDevices {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets that much time pass.
     pub fn run_for(&self, time: Duration) {
         let mut inner = self.inner();
         let until = inner.gpu.now() + time;
@@ -79,7 +75,7 @@ impl VirtualDevices {
         inner.take_events();
     }
 
-    /// Submits a kernel that is busy for that long. False if the ring is full or the queue gone.
+    /// Submits a kernel of this duration. False if the ring is full or the queue is gone.
     pub fn submit(&self, queue: QueueId, work_ns: u32) -> bool {
         let mut inner = self.inner();
         let Some(found) = inner.queues.get_mut(&queue) else { return false };
@@ -97,15 +93,15 @@ impl VirtualDevices {
         true
     }
 
-    /// Kernels of a queue: submitted, and complete. None if it is gone.
+    /// The numbers of submitted and completed kernels. None if the queue is gone.
     pub fn progress(&self, queue: QueueId) -> Option<(u64, u64)> {
         let inner = self.inner();
         let found = inner.queues.get(&queue)?;
         Some((found.put, found.page.read().completed))
     }
 
-    /// Whether everything that was submitted ran exactly once, in order and whole. None if the
-    /// queue is gone.
+    /// Whether every submitted kernel ran completely, exactly once and in order. None if the queue
+    /// is gone.
     pub fn is_exact(&self, queue: QueueId) -> Option<bool> {
         let inner = self.inner();
         let found = inner.queues.get(&queue)?;
@@ -119,17 +115,16 @@ impl VirtualDevices {
         Some(self.inner().gpu.usage(queue)?.is_resident)
     }
 
-    /// Times that running waves were taken off a device.
+    /// How often running waves were saved.
     pub fn preemptions(&self) -> u64 {
         self.inner().gpu.preemptions()
     }
 
-    /// Queues that the devices gave up.
+    /// How many queues faulted.
     pub fn faults(&self) -> u64 {
         self.inner().faults
     }
 
-    /// What KFD calls the devices.
     pub fn gpu_ids(&self) -> Vec<u32> {
         (0..self.inner().gpu.devices()).filter_map(gpu_id).collect()
     }
@@ -208,7 +203,7 @@ impl LocalDevices for VirtualDevices {
     fn advance(&mut self) -> Vec<CallId> {
         let mut inner = self.inner();
         inner.take_events();
-        // Time is for those who wait: work goes on only as long as a call does.
+        // Time only advances while a call waits.
         while inner.done.is_empty() && !inner.begun.is_empty() {
             let Some(next) = inner.gpu.next_at() else { break };
             inner.gpu.advance_to(next, 1);

@@ -1,16 +1,21 @@
-//! The emulator as a KFD: connections that are open files of it, and the files that show it.
+//! The emulator as a KFD: each connection is an open `/dev/kfd`, and files show its state.
+//!
+//! A patched KFD also acts without a call: timeouts end and the in-kernel scheduler runs rounds.
 
-mod devices;
-mod own;
-mod show;
-
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use gpreempt_core::time::Instant;
-use gpreempt_sim::external_gpu::CallId;
+use gpreempt_core::id::QueueId;
+use gpreempt_core::ring::RingView;
+use gpreempt_core::time::{Duration, Instant};
+use gpreempt_kfd::abi::block::CreateQueue;
+use gpreempt_kfd::abi::patched::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
+use gpreempt_kfd::abi::trap::DeviceEntry;
+use gpreempt_sim::external_gpu::{Call, CallId, ExternalGpu};
 use gpreempt_wire::emulated_kfd::{Answer, MESSAGE_BYTES_MAX, Question};
+use gpreempt_wire::emulated_kfd::{device_of, gpu_id};
 use gpreempt_wire::emulator::ring_page::QueueState;
 use gpreempt_wire::message::Body;
 use gpreempt_wire::monotonic;
@@ -19,74 +24,70 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::{Listening, ServeError, Server};
-use crate::kfd::Rules;
-use crate::kfd::driver::{Asked, Caller, Driver, Ticket};
+use super::{Listening, ServeError};
+use crate::kfd::KfdProfile;
+use crate::kfd::driver::{Caller, Driver, IoctlRequest, Ticket};
+use crate::kfd::driver_env::{Devices, DriverEnv};
 use crate::kfd::parameters::Parameters;
-use crate::kfd::tree::{Shape, Tree};
-use crate::kfd::world::World;
-use devices::ServedDevices;
+use crate::kfd::tree::{DeviceShape, KfdTree, mqds};
+use crate::server::Server;
+use crate::server::connection::Connection;
+use crate::server::queue::{DevicePage, ServedQueue, file_identity};
 
-/// What kind of KFD.
 #[derive(Clone, Debug)]
 pub struct KfdOptions {
-    /// Where its socket and its files are.
+    /// The folder of its socket and files.
     pub folder: PathBuf,
-    /// Which kernel, and what its devices can do.
-    pub rules: Rules,
+    pub profile: KfdProfile,
     /// The generation of the devices: 90402 is gfx942.
     pub gfx: u32,
-    /// Dies with compute units of each device.
     pub xccs: u32,
-    /// Whether the scheduler of a patched one is on from the beginning.
+    /// Whether the in-kernel scheduler is on at the start.
     pub scheduler: bool,
 }
 
-/// The KFD of an emulator.
 #[derive(Debug)]
-pub(super) struct KfdSide {
+pub(super) struct ServedKfd {
     driver: Driver,
     pub(super) listening: Listening,
-    tree: Tree,
+    tree: KfdTree,
     options: KfdOptions,
-    /// Open files: the socket, and the process.
+    /// Open descriptors: the socket, and the process.
     files: BTreeMap<u64, (OwnedFd, u32)>,
     last_file: u64,
-    /// Where answers go.
+    /// The sockets for answers.
     replies: BTreeMap<Ticket, OwnedFd>,
     last_ticket: u64,
-    shown: show::Shown,
-    own: own::OwnSide,
+    shown: WrittenState,
+    patched: PatchedState,
 }
 
-/// Most open files at a time.
 const FILES_MAX: usize = 2_048;
-/// Most calls that are not answered.
 const CALLS_MAX: usize = 4_096;
-/// Messages taken from one file before the others have their turn.
+/// Messages per descriptor before the next one is served.
 const TURN_MAX: usize = 32;
-/// Tokens of open files begin here.
+/// epoll tokens of open descriptors begin here.
 pub(super) const FIRST_FILE: u64 = 1 << 62;
 
-impl KfdSide {
+impl ServedKfd {
     pub(super) fn new(
         options: KfdOptions,
         devices: usize,
         compute_units: u32,
     ) -> Result<Self, ServeError> {
-        let KfdOptions { folder, gfx, xccs, rules, scheduler } = &options;
-        let shape = Shape { devices, gfx: *gfx, xccs: *xccs, compute_units };
+        let KfdOptions { folder, gfx, xccs, profile, scheduler } = &options;
+        let shape = DeviceShape { devices, gfx: *gfx, xccs: *xccs, compute_units };
         let complain = |error| ServeError::Files { path: folder.clone(), error };
         std::fs::create_dir_all(folder).map_err(complain)?;
-        // Before anything is written: another emulator may have the folder.
+        // Before any file is written: another emulator may use the folder.
         let listening = Listening::new(folder.join(gpreempt_wire::emulated_kfd::SOCKET))?;
-        let mut tree = Tree::create(folder, shape).map_err(complain)?;
-        if rules.own_calls {
+        let mut tree = KfdTree::create(folder, shape).map_err(complain)?;
+        if profile.patched {
             let parameters = Parameters { enable: *scheduler, ..Parameters::default() };
             tree.show_parameters(parameters).map_err(complain)?;
         }
         Ok(Self {
-            driver: Driver::new(*rules),
+            driver: Driver::new(*profile),
             listening,
             tree,
             options,
@@ -94,19 +95,18 @@ impl KfdSide {
             last_file: 0,
             replies: BTreeMap::new(),
             last_ticket: 0,
-            shown: show::Shown::default(),
-            own: own::OwnSide::default(),
+            shown: WrittenState::default(),
+            patched: PatchedState::default(),
         })
     }
 
-    /// When the files are to be written, if nothing else happens before.
+    /// When the files are due to be written.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.shown.due().into_iter().chain(self.own_due()).min()
+        self.shown.due().into_iter().chain(self.patched_due()).min()
     }
 }
 
 impl Server {
-    /// Accepts whoever opens the KFD.
     pub(super) fn accept_files(&mut self) {
         loop {
             let Some(kfd) = &mut self.kfd else { return };
@@ -130,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Takes what is asked through an open file. Whatever is no question closes it.
+    /// Reads the calls of a descriptor. Anything else closes it.
     pub(super) fn listen_to_file(&mut self, token: u64) {
         let number = token - FIRST_FILE;
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
@@ -150,7 +150,7 @@ impl Server {
                 return;
             };
             if kfd.replies.len() >= CALLS_MAX {
-                // Its caller sees that nobody will answer.
+                // Closing the reply socket tells the caller.
                 continue;
             }
             self.ask(pid, question, reply, files.next());
@@ -163,37 +163,37 @@ impl Server {
         let Some(kfd) = &mut self.kfd else { return };
         kfd.last_ticket += 1;
         let ticket = Ticket(kfd.last_ticket);
-        if !crate::kfd::procfs::is_thread_of(thread, pid) {
-            // Somebody has the file who did not open it.
+        if !crate::kfd::driver_env::is_thread_of(thread, pid) {
+            // Another process uses the descriptor than the one that opened it.
             let array = array.unwrap_or_default();
             send(&reply, &Answer::Returned { result: Err(Errno::BADF), block, array });
             return;
         }
         kfd.replies.insert(ticket, reply);
-        let may_checkpoint = through.is_some() && crate::kfd::procfs::may_checkpoint(pid);
-        let is_admin = own::is_ours(opcode) && crate::kfd::procfs::is_admin(pid);
+        let may_checkpoint = through.is_some() && crate::kfd::driver_env::may_checkpoint(pid);
+        let is_admin = is_ours(opcode) && crate::kfd::driver_env::is_admin(pid);
         let caller = Caller { pid, thread, may_checkpoint, is_admin };
         let file = file.filter(|_| has_file);
-        let asked = Asked { opcode, block, array, file, through };
-        self.act(|driver, world| driver.call(world, ticket, caller, asked));
+        let request = IoctlRequest { opcode, block, array, file, through };
+        self.act(|driver, env| driver.call(env, ticket, caller, request));
     }
 
     fn close_file(&mut self, number: u64) {
         let Some(kfd) = &mut self.kfd else { return };
         let Some((_, pid)) = kfd.files.remove(&number) else { return };
-        self.act(|driver, world| driver.close(world, pid));
+        self.act(|driver, env| driver.close(env, pid));
     }
 
-    /// The devices have done what the driver told them.
+    /// A call of the driver to the devices has completed.
     pub(super) fn driver_call_done(&mut self, call: CallId) {
-        self.act(|driver, world| {
-            driver.note_update(call, world.now);
+        self.act(|driver, env| {
+            driver.note_update(call, env.now);
             driver.handle_done(call);
         });
     }
 
-    /// Does something with the driver, and passes on what comes of it.
-    fn act(&mut self, what: impl FnOnce(&mut Driver, &mut World<'_>)) {
+    /// Calls the driver and sends its answers.
+    fn act(&mut self, what: impl FnOnce(&mut Driver, &mut DriverEnv<'_>)) {
         let Some(kfd) = &mut self.kfd else { return };
         let mut devices = ServedDevices {
             gpu: &mut self.gpu,
@@ -202,10 +202,10 @@ impl Server {
             closed: Vec::new(),
             options: &kfd.options,
         };
-        let tracer_of = crate::kfd::procfs::tracer_of;
-        let mut world = World { devices: &mut devices, tracer_of: &tracer_of, now: monotonic() };
-        what(&mut kfd.driver, &mut world);
-        // First, so that nobody hears that a queue is gone and still sees it.
+        let tracer_of = crate::kfd::driver_env::tracer_of;
+        let mut env = DriverEnv { devices: &mut devices, tracer_of: &tracer_of, now: monotonic() };
+        what(&mut kfd.driver, &mut env);
+        // First, so that a client that gets the answer no longer sees the closed queue.
         for queue in devices.closed {
             self.forget_queue(queue, QueueState::Closed);
         }
@@ -219,9 +219,193 @@ impl Server {
     }
 }
 
-/// Sends an answer. If nobody waits for it any longer, that is as good.
+/// Sends an answer, if the caller still waits.
 fn send(socket: &OwnedFd, answer: &Answer) {
     if let Ok(bytes) = answer.try_encode(0) {
         let _ = packet_socket::send(socket, &bytes, &[]);
+    }
+}
+
+/// How often the parameter files are read.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Whether a call is one of the patches.
+pub(super) fn is_ours(opcode: u32) -> bool {
+    [PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY]
+        .iter()
+        .any(|own| own & 0xff == opcode & 0xff)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PatchedState {
+    /// When the parameters were last read.
+    looked: Option<Instant>,
+    /// The parameters that the driver has.
+    told: Option<Parameters>,
+}
+
+impl ServedKfd {
+    /// When the next timeout, round or read of the parameters is due.
+    pub(super) fn patched_due(&self) -> Option<Instant> {
+        if !self.options.profile.patched {
+            return None;
+        }
+        let look = self.patched.looked.map_or(Instant::ZERO, |looked| looked + LOOK);
+        [Some(look), self.driver.next_expiry(), self.driver.next_round()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl Server {
+    /// Executes what is due.
+    pub(in crate::server) fn act_by_itself(&mut self) {
+        let now = monotonic();
+        let Some(kfd) = &mut self.kfd else { return };
+        if kfd.patched_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let mut changed = None;
+        if kfd.patched.looked.is_none_or(|looked| looked + LOOK <= now) {
+            kfd.patched.looked = Some(now);
+            let before = kfd.driver.parameters();
+            let parameters = kfd.tree.parameters(before);
+            changed = Some(parameters).filter(|new| kfd.patched.told != Some(*new));
+            kfd.patched.told = Some(parameters);
+        }
+        self.act(|driver, env| {
+            if let Some(parameters) = changed {
+                driver.set_parameters(env, parameters);
+            }
+            driver.expire(env);
+            driver.schedule(env);
+        });
+    }
+}
+
+/// The shortest interval between two writes of `mqds`, which is long.
+const MQDS_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+pub(super) struct WrittenState {
+    changes: u64,
+    mqds_changes: u64,
+    mqds_at: Option<Instant>,
+    /// Whether `mqds` is out of date.
+    is_behind: bool,
+    remaps: BTreeMap<usize, u64>,
+}
+
+impl WrittenState {
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.is_behind.then(|| self.mqds_at.map_or(Instant::ZERO, |at| at + MQDS_EVERY))
+    }
+}
+
+impl Server {
+    /// Writes the files that changed. A failed write is tried again.
+    pub(in crate::server) fn show_files(&mut self) {
+        let Some(kfd) = &mut self.kfd else { return };
+        let changes = kfd.driver.changes();
+        let shown = &mut kfd.shown;
+        if shown.changes != changes {
+            let processes = kfd.driver.processes();
+            let mut is_shown = kfd.tree.show(&processes).is_ok();
+            if kfd.options.profile.patched {
+                is_shown &= kfd.tree.show_queues(&processes).is_ok();
+            }
+            if is_shown {
+                shown.changes = changes;
+            }
+            for device in 0..self.gpu.devices() {
+                let count = gpu_id(device).map_or(0, |gpu_id| kfd.driver.remaps_of(gpu_id));
+                let last = shown.remaps.entry(device).or_default();
+                if *last != count && kfd.tree.show_remaps(device, count).is_ok() {
+                    *last = count;
+                }
+            }
+        }
+        shown.is_behind = shown.mqds_changes != changes;
+        let now = monotonic();
+        if shown.is_behind && shown.mqds_at.is_none_or(|at| now >= at + MQDS_EVERY) {
+            let saved = |queue| self.gpu.usage(queue).map_or(0, |usage| usage.saved_waves);
+            let text = mqds(&kfd.driver.processes(), kfd.options.xccs, saved);
+            let _ = kfd.tree.show_mqds(&text);
+            if kfd.options.profile.patched {
+                let _ = kfd.tree.show_scheduler(&kfd.driver.scheduler_text());
+            }
+            (shown.mqds_changes, shown.mqds_at, shown.is_behind) = (changes, Some(now), false);
+        }
+    }
+}
+
+/// The parts of the emulator that the driver uses.
+pub(super) struct ServedDevices<'a> {
+    pub(super) gpu: &'a mut ExternalGpu,
+    pub(super) queues: &'a mut BTreeMap<QueueId, ServedQueue>,
+    pub(super) connections: &'a BTreeMap<u64, Connection>,
+    /// Closed queues whose clients are to be notified.
+    pub(super) closed: Vec<QueueId>,
+    pub(super) options: &'a KfdOptions,
+}
+
+impl Devices for ServedDevices<'_> {
+    /// The ring is identified by its file, which the client got from the emulator's own socket.
+    fn open_queue(
+        &mut self,
+        pid: u32,
+        block: &CreateQueue,
+        ring: Option<OwnedFd>,
+    ) -> Result<QueueId, Errno> {
+        let ring = file_identity(&ring.ok_or(Errno::INVAL)?).ok_or(Errno::INVAL)?;
+        let found = self.queues.iter_mut().find(|(_, served)| served.identity == ring);
+        let (&queue, served) = found.ok_or(Errno::INVAL)?;
+        let connection = self.connections.get(&served.connection);
+        let connection = connection.filter(|connection| connection.pid == pid);
+        let client = connection.and_then(Connection::client).ok_or(Errno::INVAL)?;
+        let device = device_of(block.gpu_id).filter(|device| *device < self.gpu.devices());
+        let device = device.ok_or(Errno::INVAL)?;
+        if usize::try_from(served.device.0) != Ok(device) {
+            return Err(Errno::INVAL);
+        }
+        if served.is_made {
+            return Err(Errno::BUSY);
+        }
+        served.is_made = true;
+        let page = Box::new(DevicePage(Arc::clone(&served.page)));
+        self.gpu.open_stopped_queue(queue, device, client.memory, page);
+        Ok(queue)
+    }
+
+    fn close_queue(&mut self, queue: QueueId) {
+        self.gpu.close_queue(queue);
+        self.closed.push(queue);
+    }
+
+    fn remap(&mut self, call: CallId, gpu_id: u32, runlist: BTreeSet<QueueId>) -> bool {
+        let Some(device) = device_of(gpu_id) else { return true };
+        self.gpu.remap(call, device, runlist);
+        false
+    }
+
+    fn move_queue(&mut self, call: CallId, queue: QueueId, on: bool) -> bool {
+        self.gpu.call(call, queue, if on { Call::Resume } else { Call::Stop });
+        false
+    }
+
+    fn ring(&self, queue: QueueId) -> Option<RingView> {
+        Some(self.queues.get(&queue)?.page.read().view(false))
+    }
+
+    fn describe(&self, gpu_id: u32) -> DeviceEntry {
+        DeviceEntry {
+            gpu_id,
+            gfx_version: self.options.gfx,
+            simds: self.gpu.model().compute_units.saturating_mul(4),
+            waves_per_simd: 8,
+            xccs: self.options.xccs,
+            ..DeviceEntry::default()
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! Queues: a ring that a client shares, on a device.
+//! Queues: rings that clients share, on a device; and the events of the devices.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_sim::external_gpu::ExternalGpuEvent;
 use gpreempt_sim::ring::PACKET_BYTES;
 use gpreempt_sim::ring::RingPage;
 use gpreempt_wire::emulator::ring_page::{QueuePage, QueueState};
@@ -12,34 +13,30 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Server;
+use crate::kfd::driver::Driver;
 
-/// Most queues of one client.
 const TASK_QUEUES_MAX: usize = 64;
-/// Most queues of all.
 const QUEUES_MAX: usize = 4_096;
-/// Most packets a ring holds.
 const CAPACITY_MAX: u32 = 4_096;
 
-/// An open queue.
 #[derive(Debug)]
 pub(super) struct ServedQueue {
-    /// The connection of the client.
     pub(super) connection: u64,
     pub(super) device: DeviceId,
     pub(super) page: Arc<QueuePage>,
     file: OwnedFd,
-    /// What the file is known by.
+    /// Device and inode of the page's file.
     pub(super) identity: (u64, u64),
-    /// Whether the device has it: where there is a KFD, not before that was asked.
+    /// Whether the device has it: with a KFD, only after `CREATE_QUEUE`.
     pub(super) is_made: bool,
 }
 
-/// What a file is known by, whoever has it open.
+/// Device and inode of a file.
 pub(super) fn file_identity(file: &OwnedFd) -> Option<(u64, u64)> {
     rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// The page as the device sees it.
+/// The page as the device uses it.
 #[derive(Debug)]
 pub(crate) struct DevicePage(pub(crate) Arc<QueuePage>);
 
@@ -66,20 +63,19 @@ impl RingPage for DevicePage {
 }
 
 impl ServedQueue {
-    /// The page's file for somebody who only looks.
+    /// A read-only descriptor of the page.
     pub(super) fn read_only_file(&self) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Packets its ring holds.
     pub(super) fn capacity(&self) -> u32 {
         self.page.capacity()
     }
 }
 
 impl Server {
-    /// A client opens a queue: the answer, and the page's file.
+    /// Opens a queue for a client: the reply, and the page's file.
     pub(super) fn open_queue(
         &mut self,
         number: u64,
@@ -99,7 +95,7 @@ impl Server {
             return Err(Refusal::TooMany);
         }
         let memory = client.memory;
-        // What fails here is the number of files or the memory of this process.
+        // The process has no memory or descriptors left.
         let (page, file) = QueuePage::create(capacity).map_err(|_| Refusal::TooMany)?;
         let theirs = file.try_clone().map_err(|_| Refusal::TooMany)?;
         self.last_queue += 1;
@@ -121,13 +117,12 @@ impl Server {
         Ok((Reply::Opened { queue, device, capacity }, theirs))
     }
 
-    /// A queue's client does not want it any more, or is gone.
     pub(super) fn close_queue(&mut self, queue: QueueId) {
         self.gpu.close_queue(queue);
         self.forget_queue(queue, QueueState::Closed);
     }
 
-    /// The device does not execute a queue any more.
+    /// Removes a queue from the device.
     pub(super) fn forget_queue(&mut self, queue: QueueId, state: QueueState) {
         let Some(served) = self.queues.remove(&queue) else { return };
         served.page.set_state(state);
@@ -143,7 +138,7 @@ impl Server {
         self.announce(&Reply::QueueGone { queue, is_faulted });
     }
 
-    /// A queue as others see it.
+    /// The queue's entry in a listing.
     pub(super) fn queue_info(&self, queue: QueueId) -> Option<QueueInfo> {
         let served = self.queues.get(&queue)?;
         let usage = self.gpu.usage(queue)?;
@@ -156,13 +151,54 @@ impl Server {
         })
     }
 
-    /// A client rang its doorbell, for whichever of its queues.
+    /// Starts the fetch of all queues of the client.
     pub(super) fn answer_bell(&mut self, number: u64) {
         let Some(client) = self.connections.get(&number).and_then(|c| c.client()) else { return };
         let mut count = [0; 8];
         let _ = rustix::io::read(client.bell.as_fd(), &mut count);
         for &queue in &client.queues {
             self.gpu.ring_doorbell(queue);
+        }
+    }
+}
+
+impl Server {
+    /// Sends device events to the connections that wait for them, and closes connections that
+    /// cannot receive.
+    pub(super) fn report_events(&mut self) {
+        while let Some(event) = self.gpu.poll_event() {
+            let (call, reply) = match event {
+                ExternalGpuEvent::Done(call) | ExternalGpuEvent::Gone(call)
+                    if Driver::is_ours(call) =>
+                {
+                    self.driver_call_done(call);
+                    continue;
+                }
+                ExternalGpuEvent::Done(call) => (call, Reply::Done),
+                ExternalGpuEvent::Gone(call) => (call, Reply::Refused(Refusal::NoSuchQueue)),
+                ExternalGpuEvent::Faulted { queue, .. } => {
+                    self.forget_queue(queue, QueueState::Faulted);
+                    continue;
+                }
+            };
+            let Some((number, request)) = self.calls.remove(&call) else { continue };
+            let Some(connection) = self.connections.get_mut(&number) else { continue };
+            if let Some(control) = connection.control_mut() {
+                control.calls -= 1;
+            }
+            connection.send(&self.epoll, request, &reply, None);
+        }
+        loop {
+            let lost = self.connections.values().find(|connection| connection.is_lost);
+            let Some(number) = lost.map(|lost| lost.number) else { return };
+            self.close(number);
+        }
+    }
+
+    /// Sends a message to all watching connections.
+    pub(super) fn announce(&mut self, reply: &Reply) {
+        for connection in self.connections.values_mut().filter(|c| c.watches()) {
+            connection.send(&self.epoll, 0, reply, None);
         }
     }
 }

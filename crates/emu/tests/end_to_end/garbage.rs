@@ -1,4 +1,5 @@
-//! Peers that do not behave: they lose their connection or their queue, and nobody else does.
+//! Malformed messages and pages: the peer loses its connection or its queue, and no other peer is
+//! affected.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ use gpreempt_wire::emulator::{Refusal, Request, Role};
 use gpreempt_wire::message::Body;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::queues::{emulator, watcher};
+use crate::{emulator, watcher};
 
 const LAUNCH: Launch = Launch {
     kernel: 1,
@@ -26,7 +27,6 @@ const LAUNCH: Launch = Launch {
     work_ns: 100_000,
 };
 
-/// A connection without manners.
 fn connect(path: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket =
@@ -55,7 +55,7 @@ fn works(emulator: &Emulator) {
 }
 
 #[test]
-fn what_is_no_message_ends_its_connection() {
+fn a_malformed_message_closes_its_connection() {
     let mut emulator = emulator("");
     let hello = Request::Hello(Role::Client { memory_bytes: 64 }).encode(1);
     let control = Request::Hello(Role::Control { watches: true, releases: false }).encode(1);
@@ -86,7 +86,7 @@ fn what_is_no_message_ends_its_connection() {
 }
 
 #[test]
-fn whoever_asks_and_never_reads_is_closed() {
+fn a_peer_that_never_reads_is_closed() {
     let mut emulator = emulator("");
     for role in
         [Role::Client { memory_bytes: 1 << 20 }, Role::Control { watches: true, releases: false }]
@@ -104,14 +104,14 @@ fn whoever_asks_and_never_reads_is_closed() {
                 Err(errno) => panic!("{errno}"),
             }
         }
-        assert!(sent < 200_000, "nobody minded");
+        assert!(sent < 200_000, "the emulator accepted every message");
         works(&emulator);
     }
     emulator.assert_alive();
 }
 
 #[test]
-fn silent_connections_make_room_for_others() {
+fn connections_without_hello_are_closed_for_others() {
     let mut emulator = emulator("");
     let silent: Vec<OwnedFd> = (0..200).map(|_| connect(&emulator.socket())).collect();
     works(&emulator);
@@ -121,7 +121,7 @@ fn silent_connections_make_room_for_others() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_words() {
+fn invalid_requests_are_refused_with_a_reason() {
     let emulator = emulator("--devices 2");
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let refused = |result: Result<(), EmuError>| match result {
@@ -145,7 +145,7 @@ fn what_cannot_be_is_refused_in_words() {
 }
 
 #[test]
-fn a_ring_full_of_nonsense_costs_its_queue() {
+fn a_malformed_ring_faults_its_queue() {
     let mut emulator = emulator("");
     let mut watcher = watcher(&emulator);
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
@@ -168,7 +168,7 @@ fn a_ring_full_of_nonsense_costs_its_queue() {
         assert!(good.wait(count, Duration::from_millis(120_000)).unwrap());
         client.close_queue(&good).unwrap();
     }
-    // A kernel that reaches beyond the client's memory.
+    // A kernel that accesses memory beyond the client's.
     let mut far = client.open_queue(DeviceId(0), 8).unwrap();
     far.submit(&Launch { region: 0xffff_0000, ..LAUNCH }).unwrap();
     assert!(matches!(far.wait(1, Duration::from_millis(120_000)), Err(EmuError::Faulted)));
@@ -176,7 +176,7 @@ fn a_ring_full_of_nonsense_costs_its_queue() {
 }
 
 #[test]
-fn a_page_that_is_scribbled_over_at_random_hurts_only_its_owner() {
+fn a_randomly_overwritten_page_affects_only_its_owner() {
     let mut emulator = emulator("");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -199,7 +199,7 @@ fn a_page_that_is_scribbled_over_at_random_hurts_only_its_owner() {
     emulator.assert_alive();
 }
 
-/// A client that has nothing but a socket: its doorbell and its page as a file.
+/// A client that uses its socket, doorbell and page directly.
 fn raw_queue(socket: &OwnedFd) -> (OwnedFd, std::fs::File) {
     let ask = |request: Request| {
         rustix::net::send(socket, &request.encode(1), SendFlags::NOSIGNAL).unwrap();
@@ -225,7 +225,7 @@ fn receive_file(socket: &OwnedFd) -> OwnedFd {
 }
 
 #[test]
-fn a_file_that_control_got_is_only_for_reading() {
+fn a_controllers_page_is_read_only() {
     let emulator = emulator("");
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let queue = client.open_queue(DeviceId(0), 8).unwrap();

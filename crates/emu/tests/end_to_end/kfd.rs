@@ -1,9 +1,9 @@
-//! The emulator as a KFD, from the side of those who compute.
+//! The emulator as a KFD, used by client processes.
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
 use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
-use gpreempt_kfd::{Call, ClientDoor, Ioctl, Passed};
+use gpreempt_kfd::{Call, Ioctl, KfdClientCalls, Passed};
 use gpreempt_wire::emulated_kfd::PROTOCOL;
 use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, gpu_id};
 use gpreempt_wire::emulator::client::{Client, Launch};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::queues::kfd;
+use crate::kfd;
 
 const PATIENCE: Duration = Duration::from_millis(120_000);
 
@@ -35,7 +35,7 @@ fn update(name: u32, percentage: u32) -> UpdateQueue {
 }
 
 #[test]
-fn a_program_computes_and_takes_its_own_queue_off() {
+fn a_program_computes_and_disables_its_own_queue() {
     for arguments in ["", "--gfx 110000 --devices 2", "--kernel 6.1"] {
         let emulator = kfd(arguments);
         let mut client = KfdClient::connect(emulator.place(), 64).unwrap();
@@ -48,7 +48,7 @@ fn a_program_computes_and_takes_its_own_queue_off() {
         assert!(!queue.wait(done, Duration::from_millis(100)).unwrap(), "it is off");
         client.kfd().update_queue(&update(name, 100)).unwrap();
         assert!(queue.wait(done, PATIENCE).unwrap());
-        // Mixing 0 in twice, into words that were zero.
+        // Two mixes of 0 into words that were zero.
         let step = |word: u32| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let memory = client.read(0, 64).unwrap();
         assert_eq!(memory, step(step(0)).to_le_bytes().repeat(16));
@@ -58,7 +58,7 @@ fn a_program_computes_and_takes_its_own_queue_off() {
 }
 
 #[test]
-fn a_ring_belongs_to_the_process_it_was_made_for_and_to_one_queue() {
+fn a_ring_belongs_to_one_process_and_one_queue() {
     let mut emulator = kfd("");
     let kfd = KfdSocket::open(emulator.place()).unwrap();
     let create = |gpu_id: u32, file: Option<&std::fs::File>| {
@@ -73,7 +73,7 @@ fn a_ring_belongs_to_the_process_it_was_made_for_and_to_one_queue() {
     assert_eq!(create(device, Some(&null)), Err(Errno::INVAL), "not a ring");
     assert_eq!(create(7, Some(&null)), Err(Errno::INVAL), "not a device");
     assert_eq!(kfd.destroy_queue(0), Err(Errno::INVAL));
-    // A queue that no KFD was asked for does nothing.
+    // A queue without `CREATE_QUEUE` does nothing.
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
     let done = queue.submit(&launch(1)).unwrap();
@@ -124,7 +124,7 @@ fn garbage_closes_its_own_connection_and_nothing_else() {
 }
 
 #[test]
-fn all_loads_run_through_it() {
+fn every_load_runs_through_the_kfd() {
     let emulator = kfd("");
     for load in ["be", "lc --every-us 5000", "light --queues 3 --every-ms 5"] {
         let mut load = emulator.load(&format!("{load} --seconds 1")).unwrap();

@@ -1,39 +1,37 @@
-//! The backend, as the daemon runs it.
+//! The AMD backend, as the daemon runs it.
 
-use std::fs;
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use gpreempt_core::backend::Backend;
 use gpreempt_core::id::TaskId;
 use gpreempt_device::amd::AmdBackend;
-use gpreempt_device::amd::own_calls::OwnCalls;
-use gpreempt_device::amd::session::Session;
-use gpreempt_device::amd::site::Site;
-use gpreempt_device::controller::{Controller, Note, Numbering, Rescanning, Waker};
+use gpreempt_device::amd::kfd_instance::KfdInstance;
+use gpreempt_device::amd::session::DebugSession;
+use gpreempt_device::amd::stop_method::PatchedCalls;
+use gpreempt_device::controller::{Controller, ControllerReport, Numbering, Rescanning, Waker};
 use gpreempt_device::journal::Journal;
-use gpreempt_device::ledger::Ledger;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::undo_log::UndoLog;
 
-use super::session::door;
-use crate::actor::Actor;
-use crate::machine::Machine;
-use crate::tracing::{PATIENCE, untouched, wait_until};
-use crate::verdict::{Verdict, failed, same, says};
+use super::session::kfd;
+use crate::Machine;
+use crate::child::ChildProcess;
+use crate::outcome::{CheckResult, PATIENCE, failed, same, says, untouched, wait_until};
 
 const TASK: TaskId = TaskId(1);
-/// What the backend calls a thread that has a session.
+/// The name of the backend's threads that have a session.
 const WORKER: &str = "amd process";
-/// `poll` and `ppoll`, as the kernel counts.
+/// The numbers of the system calls `poll` and `ppoll`.
 const POLLS: [&str; 2] = ["7", "271"];
 
-/// A process that uses KFD is noticed, adopted without stopping it, and released.
-pub(super) fn adopts(machine: &Machine) -> Verdict {
-    let mut target = Actor::running_target()?;
+/// The backend finds a process that uses KFD, adopts it without stopping it, and releases it.
+pub(super) fn adopts(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::running_target()?;
     let (mut backend, process, _folder) = adopted(machine, &target)?;
     wait_until("the session", || is_polling(WORKER))?;
-    match Session::attach(door(machine), process.pid) {
+    match DebugSession::attach(kfd(machine), process.pid) {
         Err(error) => says(&error.to_string(), &["has a debugger already"])?,
         Ok(_) => return failed("the backend has no session"),
     }
@@ -42,33 +40,32 @@ pub(super) fn adopts(machine: &Machine) -> Verdict {
     target.does("begin")?;
     backend.release_all()?;
     untouched(process.pid)?;
-    Session::attach(door(machine), process.pid)?.detach()?;
+    DebugSession::attach(kfd(machine), process.pid)?.detach()?;
     target.leave()
 }
 
-/// When an adopted process ends, that is said.
-pub(super) fn sees_the_end(machine: &Machine) -> Verdict {
-    let mut target = Actor::running_target()?;
+/// The backend reports the end of an adopted process.
+pub(super) fn sees_the_end(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::running_target()?;
     let (mut backend, _, _folder) = adopted(machine, &target)?;
     target.kill()?;
-    note(&mut backend, |note| *note == Note::Ended(TASK))?;
+    note(&mut backend, |note| *note == ControllerReport::Ended(TASK))?;
     backend.release_all()?;
     Ok(())
 }
 
-/// On a kernel without sessions the process will be paused as a whole, the reason is said, and it
-/// runs on.
-pub(super) fn says_why(machine: &Machine) -> Verdict {
-    let mut target = Actor::target()?;
+/// On a kernel without sessions the backend reports that it pauses the process as a whole, and why.
+pub(super) fn says_why(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::target()?;
     let (mut backend, process, _folder) = adopted(machine, &target)?;
-    let said = note(&mut backend, |note| matches!(note, Note::Problem(_)))?;
+    let said = note(&mut backend, |note| matches!(note, ControllerReport::Problem(_)))?;
     says(&format!("{said:?}"), &["paused as a whole", "no interface to suspend queues"])?;
     backend.release_all()?;
     untouched(process.pid)?;
     target.does("version")
 }
 
-/// A folder for a journal, until this is dropped.
+/// A folder for a journal. Dropping it removes the folder.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -77,18 +74,20 @@ impl Drop for Folder {
     }
 }
 
-/// A backend that has a target.
-fn adopted(machine: &Machine, target: &Actor) -> Verdict<(AmdBackend, ProcessKey, Folder)> {
+fn adopted(
+    machine: &Machine,
+    target: &ChildProcess,
+) -> CheckResult<(AmdBackend, ProcessKey, Folder)> {
     let process = ProcessInfo::read(target.pid())?.key;
     let folder = std::env::temp_dir().join(format!("gpreempt-kfd-check-{}", target.pid()));
     let folder = Folder(folder);
     let session = Journal::at(folder.0.clone())?.begin()?;
-    let site = Site::kernel()?;
+    let instance = KfdInstance::kernel()?;
     if machine.expected.is_some() {
-        same("calls of our own", site.own_calls, OwnCalls::Absent)?;
+        same("patched calls", instance.patched_calls, PatchedCalls::Absent)?;
     }
-    let (ledger, waker) = (Ledger::new(session), Waker::new()?);
-    let mut backend = AmdBackend::new(site, ledger, Numbering::of(1), waker)?;
+    let (undo_log, waker) = (UndoLog::new(session), Waker::new()?);
+    let mut backend = AmdBackend::new(instance, undo_log, Numbering::of(1), waker)?;
     backend.set_rescan(Duration::from_millis(10));
     let since = Instant::now();
     while !backend.users().contains(&process) {
@@ -102,11 +101,14 @@ fn adopted(machine: &Machine, target: &Actor) -> Verdict<(AmdBackend, ProcessKey
 }
 
 /// The next note of a kind.
-fn note(backend: &mut AmdBackend, is_wanted: impl Fn(&Note) -> bool) -> Verdict<Note> {
+fn note(
+    backend: &mut AmdBackend,
+    is_wanted: impl Fn(&ControllerReport) -> bool,
+) -> CheckResult<ControllerReport> {
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         while backend.poll_event().is_some() {}
-        match backend.poll_note() {
+        match backend.poll_report() {
             Some(note) if is_wanted(&note) => return Ok(note),
             Some(_) => {}
             None => thread::sleep(Duration::from_millis(2)),
@@ -115,8 +117,8 @@ fn note(backend: &mut AmdBackend, is_wanted: impl Fn(&Note) -> bool) -> Verdict<
     failed("the backend never said what it should")
 }
 
-/// Whether a thread of ours with that name waits for something to happen. Asking the kernel about
-/// the session instead could get in the way of its beginning.
+/// Whether a thread of this process with that name is blocked in `poll`. A KFD call about the
+/// session could interfere with its start.
 fn is_polling(name: &str) -> bool {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();

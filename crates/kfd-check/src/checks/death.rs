@@ -1,67 +1,66 @@
-//! Nobody's death leaves anything behind.
+//! The end of a debugger or a process leaves nothing behind.
 
 use std::thread;
 use std::time::Duration;
 
-use gpreempt_device::amd::session::{Session, SessionError};
+use gpreempt_device::amd::session::{DebugSession, SessionError};
 
-use super::session::door;
-use crate::actor::{Actor, Whose};
-use crate::machine::Machine;
-use crate::tracing::{untouched, wait_until};
-use crate::verdict::{Verdict, failed, says};
+use super::session::kfd;
+use crate::Machine;
+use crate::child::{ChildProcess, ChildUser};
+use crate::outcome::{CheckResult, failed, says, untouched, wait_until};
 
-/// A debugger is killed: its session is over, and there is a place for another.
-pub(super) fn of_the_debugger(machine: &Machine) -> Verdict {
-    let mut target = Actor::running_target()?;
-    let mut debugger = Actor::debugger_of(&target)?;
+/// After a debugger was killed another session is possible.
+pub(super) fn of_the_debugger(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::running_target()?;
+    let mut debugger = ChildProcess::debugger_of(&target)?;
     debugger.does("suspend 0")?;
     debugger.kill()?;
     untouched(target.pid())?;
-    let mut session = Session::attach(door(machine), target.pid())?;
+    let mut session = DebugSession::attach(kfd(machine), target.pid())?;
     session.queues()?;
     target.does("end")?;
     session.detach()?;
     target.leave()
 }
 
-/// Killed while it begins a session, at several moments of that.
-pub(super) fn at_any_moment(machine: &Machine) -> Verdict {
-    let mut target = Actor::running_target()?;
+/// The debugger is killed at several moments while it starts a session.
+pub(super) fn at_any_moment(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::running_target()?;
     for moment in 0..12 {
-        let mut debugger = Actor::start(&["debugger"], Whose::Root)?;
+        let mut debugger = ChildProcess::start(&["debugger"], ChildUser::Root)?;
         debugger.tell(&format!("attach {}", target.pid()))?;
         thread::sleep(Duration::from_micros(400 * moment));
         debugger.kill()?;
         untouched(target.pid())?;
-        Session::attach(door(machine), target.pid())?.detach()?;
+        DebugSession::attach(kfd(machine), target.pid())?.detach()?;
         target.does("version")?;
     }
     target.does("end")?;
     target.leave()
 }
 
-/// A process is killed: its session says so.
-pub(super) fn of_the_target(machine: &Machine) -> Verdict {
-    let mut target = Actor::running_target()?;
-    let mut session = Session::attach(door(machine), target.pid())?;
+/// The session of a killed process ends.
+pub(super) fn of_the_target(machine: &Machine) -> CheckResult {
+    let mut target = ChildProcess::running_target()?;
+    let mut session = DebugSession::attach(kfd(machine), target.pid())?;
     target.kill()?;
     is_over(&mut session)
 }
 
-/// It leaves by itself, without a word.
-pub(super) fn target_leaves(machine: &Machine) -> Verdict {
-    let target = Actor::running_target()?;
-    let mut session = Session::attach(door(machine), target.pid())?;
+/// The session of a process that exits ends.
+pub(super) fn target_leaves(machine: &Machine) -> CheckResult {
+    let target = ChildProcess::running_target()?;
+    let mut session = DebugSession::attach(kfd(machine), target.pid())?;
     target.leave()?;
     is_over(&mut session)
 }
 
-/// A process is killed while its debugger makes one call after the other.
-pub(super) fn mid_call(_: &Machine) -> Verdict {
+/// A process is killed while its debugger makes calls.
+pub(super) fn mid_call(_: &Machine) -> CheckResult {
     for moment in 0..4 {
-        let mut target = Actor::running_target()?;
-        let mut debugger = Actor::debugger_of(&target)?;
+        let mut target = ChildProcess::running_target()?;
+        let mut debugger = ChildProcess::debugger_of(&target)?;
         debugger.does("hammer")?;
         thread::sleep(Duration::from_millis(3 * moment));
         target.kill()?;
@@ -71,7 +70,7 @@ pub(super) fn mid_call(_: &Machine) -> Verdict {
     Ok(())
 }
 
-fn is_over(session: &mut Session) -> Verdict {
+fn is_over(session: &mut DebugSession) -> CheckResult {
     let cell = std::cell::RefCell::new(session);
     wait_until("the end of the session", || {
         cell.borrow_mut().handle_events().is_ok_and(|happened| happened.is_over)

@@ -1,27 +1,25 @@
-//! Users without rights, and the kernel's setting for tracing (Yama).
+//! Unprivileged users, and the kernel's setting for tracing (Yama).
 
 use std::fs;
 
-use gpreempt_device::amd::session::Session;
-use gpreempt_device::amd::site::SiteName;
+use gpreempt_device::amd::kfd_instance::KfdLocation;
+use gpreempt_device::amd::session::DebugSession;
 
-use super::door::is_open_to_users;
-use super::session::door;
-use crate::actor::{Actor, Whose};
-use crate::machine::Machine;
-use crate::tracing::untouched;
-use crate::verdict::{Verdict, failed, says, skipped};
+use super::file_access::is_open_to_users;
+use super::session::kfd;
+use crate::Machine;
+use crate::child::{ChildProcess, ChildUser};
+use crate::outcome::{CheckResult, failed, says, skipped, untouched};
 
 const SETTING: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// A setting, until this is dropped.
+/// Restores the setting when dropped.
 pub(super) struct Yama {
     before: String,
 }
 
 impl Yama {
-    /// Sets it, if it is not so already.
-    pub(super) fn set(machine: &Machine, scope: u32) -> Verdict<Self> {
+    pub(super) fn set(machine: &Machine, scope: u32) -> CheckResult<Self> {
         let Ok(before) = fs::read_to_string(SETTING) else {
             return skipped("this kernel has no Yama");
         };
@@ -35,18 +33,18 @@ impl Yama {
 
 impl Drop for Yama {
     fn drop(&mut self) {
-        // 3 stays, whatever is written.
+        // 3 cannot be changed back.
         let _ = fs::write(SETTING, &self.before);
     }
 }
 
-/// A user without rights controls a process of their own.
-pub(super) fn own_process(machine: &Machine) -> Verdict {
+/// An unprivileged user controls a process of their own.
+pub(super) fn own_process(machine: &Machine) -> CheckResult {
     is_open_to_users()?;
     let _setting = Yama::set(machine, 0)?;
-    let mut target = Actor::start(&["target"], Whose::User)?;
+    let mut target = ChildProcess::start(&["target"], ChildUser::User)?;
     target.does("begin")?;
-    let mut user = Actor::start(&["debugger"], Whose::User)?;
+    let mut user = ChildProcess::start(&["debugger"], ChildUser::User)?;
     user.does(&format!("attach {}", target.pid()))?;
     untouched(target.pid())?;
     user.does("suspend 0")?;
@@ -55,54 +53,54 @@ pub(super) fn own_process(machine: &Machine) -> Verdict {
     target.leave()
 }
 
-/// But not those of others.
-pub(super) fn processes_of_others(machine: &Machine) -> Verdict {
+/// An unprivileged user cannot control processes of other users.
+pub(super) fn processes_of_others(machine: &Machine) -> CheckResult {
     is_open_to_users()?;
     let _setting = Yama::set(machine, 0)?;
-    let target = Actor::running_target()?;
-    let answer = refusal_of(Whose::User, &target)?;
+    let target = ChildProcess::running_target()?;
+    let answer = refusal_of(ChildUser::User, &target)?;
     says(&answer, &["may not be controlled", "only one's own processes", "as root"])
 }
 
-/// Only one's own children.
-pub(super) fn yama_1(machine: &Machine) -> Verdict {
+/// Only a process's own children may be traced.
+pub(super) fn yama_1(machine: &Machine) -> CheckResult {
     users_sentence(machine, 1, &["only one's own children", "kernel.yama.ptrace_scope=0"])
 }
 
-/// Only for the administrator.
-pub(super) fn yama_2(machine: &Machine) -> Verdict {
+/// Only root may trace.
+pub(super) fn yama_2(machine: &Machine) -> CheckResult {
     users_sentence(machine, 2, &["only root may trace", "run this as root"])?;
     let _setting = Yama::set(machine, 2)?;
-    let target = Actor::running_target()?;
-    Session::attach(door(machine), target.pid())?.detach()?;
+    let target = ChildProcess::running_target()?;
+    DebugSession::attach(kfd(machine), target.pid())?.detach()?;
     Ok(())
 }
 
-/// For nobody, until the machine starts anew.
-pub(super) fn yama_3(machine: &Machine) -> Verdict {
+/// No process may be traced until a reboot.
+pub(super) fn yama_3(machine: &Machine) -> CheckResult {
     machine.changes()?;
     let _setting = Yama::set(machine, 3)?;
-    let target = Actor::target()?;
-    match Session::attach(door(machine), target.pid()) {
+    let target = ChildProcess::target()?;
+    match DebugSession::attach(kfd(machine), target.pid()) {
         Err(error) => says(&error.to_string(), &["ptrace_scope is 3", "reboot"])?,
         Ok(_) => return failed("a process was traced all the same"),
     }
     untouched(target.pid())?;
-    let findings = gpreempt_device::amd::probe::look(&SiteName::Kernel);
+    let findings = gpreempt_device::amd::probe::look(&KfdLocation::Kernel);
     let text = format!("{findings:?}");
     says(&text, &["no process can be traced"])
 }
 
-fn users_sentence(machine: &Machine, scope: u32, words: &[&str]) -> Verdict {
+fn users_sentence(machine: &Machine, scope: u32, words: &[&str]) -> CheckResult {
     is_open_to_users()?;
     let _setting = Yama::set(machine, scope)?;
-    let target = Actor::start(&["target"], Whose::User)?;
-    says(&refusal_of(Whose::User, &target)?, words)
+    let target = ChildProcess::start(&["target"], ChildUser::User)?;
+    says(&refusal_of(ChildUser::User, &target)?, words)
 }
 
-/// What somebody is told who wants a session with a process.
-fn refusal_of(whose: Whose, target: &Actor) -> Verdict<String> {
-    let mut debugger = Actor::start(&["debugger"], whose)?;
+/// The message of a refused session.
+fn refusal_of(user: ChildUser, target: &ChildProcess) -> CheckResult<String> {
+    let mut debugger = ChildProcess::start(&["debugger"], user)?;
     let answer = debugger.ask(&format!("attach {}", target.pid()))?;
     untouched(target.pid())?;
     Ok(answer)

@@ -1,9 +1,11 @@
-//! What KFD tells a debugger about: a set of codes in 64 bits.
+//! The exceptions that KFD reports to a debugger: a set of codes in 64 bits.
 
 use std::fmt;
 use std::ops::BitOr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::table::SINCE_13;
 
 /// A set of exceptions (`KFD_EC_MASK`).
 #[derive(
@@ -13,37 +15,31 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct Exceptions(pub u64);
 
 impl Exceptions {
-    /// Nothing.
     pub const NONE: Self = Self(0);
-    /// A queue was made (`EC_QUEUE_NEW`). Until somebody takes note, it cannot be suspended.
+    /// A queue was created. KFD refuses to suspend it until a call clears this exception.
     pub const QUEUE_NEW: Self = Self::of(31);
-    /// A queue is gone (`EC_DEVICE_QUEUE_DELETE`).
+    /// A queue was destroyed.
     pub const QUEUE_DELETE: Self = Self::of(32);
-    /// The process begins or ends its runtime and may wait for an answer (`EC_PROCESS_RUNTIME`).
+    /// The process registers or unregisters its runtime and may wait for the debugger's reply.
     pub const RUNTIME: Self = Self::of(RUNTIME_CODE);
-    /// What a session wants to be told. All others go on to the process's own runtime, as they do
-    /// without a debugger.
+    /// What a debug session subscribes to. KFD reports all other exceptions to the process's own
+    /// runtime, as it does without a debugger.
     pub const WANTED: Self = Self(Self::QUEUE_NEW.0 | Self::QUEUE_DELETE.0 | Self::RUNTIME.0);
 
-    /// The set of one code.
     const fn of(code: u32) -> Self {
         Self(1 << (code - 1))
     }
 
-    /// Whether it has anything of another set.
+    /// Whether the two sets intersect.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// What is not in another set.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 }
-
-/// The code of [`Exceptions::RUNTIME`].
-pub const RUNTIME_CODE: u32 = 48;
 
 impl BitOr for Exceptions {
     type Output = Self;
@@ -60,10 +56,14 @@ impl fmt::Debug for Exceptions {
 }
 
 super::table::numbers! {
-    "KFD_EC_MASK(EC_QUEUE_NEW)" in super::table::SINCE_13 => Exceptions::QUEUE_NEW.0,
-    "KFD_EC_MASK(EC_DEVICE_QUEUE_DELETE)" in super::table::SINCE_13 => Exceptions::QUEUE_DELETE.0,
-    "KFD_EC_MASK(EC_PROCESS_RUNTIME)" in super::table::SINCE_13 => Exceptions::RUNTIME.0,
-    "EC_PROCESS_RUNTIME" in super::table::SINCE_13 => RUNTIME_CODE,
+    constants {
+        /// The code of [`Exceptions::RUNTIME`].
+        RUNTIME_CODE: u32 = 48, "EC_PROCESS_RUNTIME" in SINCE_13;
+    }
+
+    "KFD_EC_MASK(EC_QUEUE_NEW)" in SINCE_13 => Exceptions::QUEUE_NEW.0;
+    "KFD_EC_MASK(EC_DEVICE_QUEUE_DELETE)" in SINCE_13 => Exceptions::QUEUE_DELETE.0;
+    "KFD_EC_MASK(EC_PROCESS_RUNTIME)" in SINCE_13 => Exceptions::RUNTIME.0;
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_sets() {
+    fn exceptions_are_sets_of_codes() {
         let both = Exceptions::QUEUE_NEW | Exceptions::RUNTIME;
         assert_eq!(both.without(Exceptions::RUNTIME), Exceptions::QUEUE_NEW);
         assert!(both.has(Exceptions::RUNTIME) && !both.has(Exceptions::QUEUE_DELETE));

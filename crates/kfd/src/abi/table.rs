@@ -1,65 +1,75 @@
-//! What the code claims about KFD's header, as data for the test that asks a C compiler.
+//! Macros that define argument blocks and numbers once, together with what the header must say
+//! about them.
 //!
-//! The layout of a block is written once, in the `layouts!` below its file's structs: sizes and
-//! offsets are asserted there when this crate is compiled, and `tests/kfd_headers.rs` asserts the
-//! same numbers against a kernel's header.
+//! `blocks!` defines a struct, asserts its layout at compile time and lists it in `LAYOUTS`;
+//! `numbers!` defines constants and enumerations and lists them in `NUMBERS`. The test
+//! `kfd_headers.rs` asserts the same claims against kernel headers.
+
+use rustix::ioctl::{Opcode, opcode};
 
 use super::{block, exception, trap};
 
-/// The minor versions of the interface in which something is so.
+/// The ioctl group of KFD.
+const MAGIC: u8 = b'K';
+
+/// The number of an ioctl that fills a block.
+pub(super) const fn reads<T>(number: u8) -> Opcode {
+    opcode::read::<T>(MAGIC, number)
+}
+
+/// The number of an ioctl that reads a block.
+pub(super) const fn writes<T>(number: u8) -> Opcode {
+    opcode::write::<T>(MAGIC, number)
+}
+
+/// The number of an ioctl that reads and fills a block.
+pub(super) const fn exchanges<T>(number: u8) -> Opcode {
+    opcode::read_write::<T>(MAGIC, number)
+}
+
+/// The minor versions of the interface in which a claim holds, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Minors {
-    /// The first.
     pub from: u32,
-    /// The last.
     pub to: u32,
 }
 
 impl Minors {
-    /// Whether it is so in that one.
     pub const fn contain(self, minor: u32) -> bool {
         self.from <= minor && minor <= self.to
     }
 }
 
-/// In all of them.
 pub const ALWAYS: Minors = Minors { from: 0, to: u32::MAX };
-/// Where processes can be paused.
+/// Since processes can be paused (`AMDKFD_IOC_CRIU_OP`).
 pub const SINCE_7: Minors = Minors { from: 7, to: u32::MAX };
-/// Where there is a debugger's interface.
+/// Since the debugger's interface (`AMDKFD_IOC_DBG_TRAP`).
 pub const SINCE_13: Minors = Minors { from: 13, to: u32::MAX };
-/// Before queues could name a copy engine.
+/// Before `CREATE_QUEUE` could name a copy engine.
 pub const UNTIL_16: Minors = Minors { from: 0, to: 16 };
-/// Where queues can name a copy engine.
+/// Since `CREATE_QUEUE` can name a copy engine.
 pub const SINCE_17: Minors = Minors { from: 17, to: u32::MAX };
 
-/// A block of memory that KFD reads and writes, as the header names it.
+/// An argument block that KFD reads and writes.
 pub trait Block {
-    /// What the header must say about it.
     const LAYOUT: Layout;
 }
 
 /// What the header must say about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The C type.
     pub c_type: &'static str,
-    /// Bytes.
     pub size: usize,
-    /// Every field but the padding.
+    /// Every field except padding.
     pub fields: &'static [Field],
-    /// Where it is so.
     pub minors: Minors,
 }
 
-/// What the header must say about a field.
+/// What the header must say about a field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The name in C.
     pub c_name: &'static str,
-    /// Bytes from the beginning of the block.
     pub offset: usize,
-    /// Bytes.
     pub size: usize,
 }
 
@@ -68,69 +78,123 @@ pub struct Field {
 pub struct Number {
     /// A macro, an enumerator, or an expression of several.
     pub c_expression: &'static str,
-    /// Its value.
     pub value: u64,
-    /// Where it is so.
     pub minors: Minors,
 }
 
-/// Every block.
+/// Every block of the kernel's own header.
 pub const BLOCKS: &[&[Layout]] = &[block::LAYOUTS, block::GROWN, trap::LAYOUTS];
 
-/// Every number.
+/// Every number of the kernel's own header.
 pub const NUMBERS: &[&[Number]] = &[block::NUMBERS, exception::NUMBERS, trap::NUMBERS];
 
-/// How many bytes the field has that `_field` finds.
+/// The size of the field that `_field` returns.
 pub(crate) const fn field_size<T, F>(_field: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// Asserts the layout of blocks and collects them in `LAYOUTS`.
-macro_rules! layouts {
+/// Defines argument blocks. A field with a C name must be in the header at that offset; one without
+/// is padding.
+macro_rules! blocks {
     ($(
-        $block:ident = $c_type:literal in $minors:expr, $size:literal bytes:
-        $($field:ident = $c_name:literal at $offset:literal),+ $(,)?;
+        $(#[$attribute:meta])*
+        $block:ident = $c_type:literal in $minors:expr, $size:literal bytes {
+            $(
+                $(#[$field_attribute:meta])*
+                $field:ident: $type:ty $(= $c_name:literal at $offset:literal)?,
+            )+
+        }
     )+) => {
-        /// Every block of this file.
-        pub(crate) const LAYOUTS: &[$crate::abi::table::Layout] =
-            &[$(<$block as $crate::abi::table::Block>::LAYOUT),+];
         $(
+            $(#[$attribute])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes)]
+            #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
+            #[repr(C)]
+            pub struct $block {
+                $($(#[$field_attribute])* pub $field: $type,)+
+            }
+
             const _: () = assert!(size_of::<$block>() == $size);
-            $(const _: () = assert!(core::mem::offset_of!($block, $field) == $offset);)+
+            $($(const _: () = assert!(core::mem::offset_of!($block, $field) == $offset);)?)+
 
             impl $crate::abi::table::Block for $block {
                 const LAYOUT: $crate::abi::table::Layout = $crate::abi::table::Layout {
                     c_type: $c_type,
                     size: $size,
-                    fields: &[$($crate::abi::table::Field {
+                    fields: &[$($($crate::abi::table::Field {
                         c_name: $c_name,
                         offset: $offset,
-                        size: $crate::abi::table::field_size(
-                            |block: &$block| &block.$field
-                        ),
-                    }),+],
+                        size: $crate::abi::table::field_size(|block: &$block| &block.$field),
+                    },)?)+],
                     minors: $minors,
                 };
             }
         )+
+
+        pub const LAYOUTS: &[$crate::abi::table::Layout] =
+            &[$(<$block as $crate::abi::table::Block>::LAYOUT),+];
     };
 }
 
-/// Collects numbers in `NUMBERS`.
+/// Defines constants and enumerations by their C names, and lists further expressions of the header
+/// with the values that the code relies on.
 macro_rules! numbers {
-    ($($c_expression:literal in $minors:expr => $value:expr),+ $(,)?) => {
-        /// Every number of this file.
-        pub(crate) const NUMBERS: &[$crate::abi::table::Number] =
-            &[$($crate::abi::table::Number {
-                c_expression: $c_expression,
-                // CAST: what is collected here is unsigned and has at most 64 bits.
-                value: $value as u64,
-                minors: $minors,
-            }),+];
+    (
+        constants {
+            $(
+                $(#[$attribute:meta])*
+                $name:ident: $type:ty = $constant:expr, $c_name:literal in $minors:expr;
+            )*
+        }
+        $(
+            $(#[$enum_attribute:meta])*
+            enum $enum:ident in $enum_minors:ident {
+                $(
+                    $(#[$variant_attribute:meta])*
+                    $variant:ident = $number:literal, $c_variant:literal;
+                )+
+            }
+        )*
+        $($c_expression:literal in $expression_minors:expr => $value:expr;)*
+    ) => {
+        $($(#[$attribute])* pub const $name: $type = $constant;)*
+        $(
+            $(#[$enum_attribute])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[repr(u32)]
+            pub enum $enum {
+                $($(#[$variant_attribute])* $variant = $number,)+
+            }
+
+            impl $enum {
+                /// The variant of a number that a caller passed.
+                pub const fn of(number: u32) -> Option<Self> {
+                    match number {
+                        $($number => Some(Self::$variant),)+
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        pub const NUMBERS: &[$crate::abi::table::Number] = &[
+            $($crate::abi::table::numbers!(@one $c_name, $name, $minors),)*
+            $($($crate::abi::table::numbers!(@one $c_variant, $enum::$variant, $enum_minors),)+)*
+            $($crate::abi::table::numbers!(@one $c_expression, $value, $expression_minors),)*
+        ];
+    };
+    (@one $c_expression:expr, $value:expr, $minors:expr) => {
+        $crate::abi::table::Number {
+            c_expression: $c_expression,
+            // CAST: every value in these tables is unsigned and has at most 64 bits.
+            value: $value as u64,
+            minors: $minors,
+        }
     };
 }
 
-pub(crate) use {layouts, numbers};
+pub(crate) use {blocks, numbers};
 
 #[cfg(test)]
 mod tests {

@@ -1,25 +1,22 @@
-//! Which interface a kernel offers, and what can be done with it.
+//! The interface version of a KFD, and what it supports.
 
 use std::fmt;
 
-/// The version that KFD says it has.
+/// The version that KFD reports. The major number has always been 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Always 1 so far.
     pub major: u32,
-    /// Grows with every addition.
     pub minor: u32,
 }
 
 impl Version {
-    /// The first with which a process can be paused (`AMDKFD_IOC_CRIU_OP`).
+    /// The first that can pause a process (`AMDKFD_IOC_CRIU_OP`).
     pub const PAUSE: Self = Self { major: 1, minor: 7 };
-    /// The first with which queues can be suspended (`AMDKFD_IOC_DBG_TRAP`).
+    /// The first that can suspend queues (`AMDKFD_IOC_DBG_TRAP`).
     pub const DEBUG: Self = Self { major: 1, minor: 13 };
-    /// The newest whose header was compared with our tables.
+    /// The newest whose header was compared with the tables of this crate.
     pub const CHECKED: Self = Self { major: 1, minor: 17 };
 
-    /// What can be done with it.
     pub fn abilities(self) -> Abilities {
         let is_known = self.major == 1;
         Abilities {
@@ -36,24 +33,24 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a kernel's interface is good for.
+/// What an interface version supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Which interface it is.
     pub version: Version,
-    /// Single queues can be suspended and resumed.
+    /// Suspending and resuming single queues.
     pub suspend: bool,
-    /// Whole processes can be paused.
+    /// Pausing whole processes.
     pub pause: bool,
 }
 
 impl Abilities {
-    /// What it means, in a sentence.
+    /// A sentence for `gpreempt doctor`.
     pub fn sentence(&self) -> String {
         let version = self.version;
         match (self.suspend, self.pause) {
             (true, _) if version > Version::CHECKED => format!(
-                "KFD {version} can suspend single queues; it is newer than what was checked ({})",
+                "KFD {version} can suspend single queues; it is newer than the newest version that \
+                 was checked ({})",
                 Version::CHECKED
             ),
             (true, _) => format!("KFD {version} can suspend single queues"),
@@ -85,7 +82,9 @@ mod tests {
         assert!(of(14).suspend && of(17).suspend && of(18).suspend);
         assert!(!Version { major: 2, minor: 0 }.abilities().suspend);
         assert!(of(11).sentence().contains("KFD 1.11 cannot suspend single queues"));
-        assert!(of(18).sentence().contains("newer than what was checked (1.17)"));
+        assert!(
+            of(18).sentence().contains("newer than the newest version that was checked (1.17)")
+        );
         assert!(of(3).sentence().contains("use Linux 6.5"));
     }
 }

@@ -1,8 +1,8 @@
 //! The rings of this very process, to be emptied.
 
-use gpreempt_device::nvidia::act;
-use gpreempt_device::nvidia::discover::Engine;
-use gpreempt_device::nvidia::survey::look;
+use gpreempt_device::nvidia::change;
+use gpreempt_device::nvidia::process_discovery::inspect_process;
+use gpreempt_device::nvidia::rm_objects::Engine;
 use gpreempt_device::process::ProcessKey;
 
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ struct OwnGroup {
 impl OwnRings {
     /// Finds them, through our own open files. There must be a context already.
     pub(crate) fn find() -> Result<Self, Failure> {
-        let found = look(std::process::id()).map_err(Failure::run)?;
+        let found = inspect_process(std::process::id()).map_err(Failure::run)?;
         let clients = found.clients.as_ref().map_err(Failure::run)?;
         let mut groups = Vec::new();
         for client in clients {
@@ -45,9 +45,10 @@ impl OwnRings {
     /// Takes everything out of them that was not fetched yet.
     pub(crate) fn clear(&self) -> Result<(), Failure> {
         for group in &self.groups {
-            act::clear_ring(self.process, group.client, group.subdevice, &group.channels).map_err(
-                |error| Failure::run(format_args!("the ring cannot be emptied: {error}")),
-            )?;
+            change::clear_ring(self.process, group.client, group.subdevice, &group.channels)
+                .map_err(|error| {
+                    Failure::run(format_args!("the ring cannot be emptied: {error}"))
+                })?;
         }
         Ok(())
     }

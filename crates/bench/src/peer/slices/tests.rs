@@ -12,7 +12,7 @@ fn every_group_is_changed_and_remembered() {
     ];
     let acts = acts(7, &groups, BE_US).unwrap();
     let slice = |client, group, original_us| {
-        Act::from(NvidiaAct::Slice { client, group, original_us, set_us: BE_US })
+        GpuChange::from(NvidiaChange::Slice { client, group, original_us, set_us: BE_US })
     };
     assert_eq!(acts, [slice(1, 10, 2048), slice(2, 11, 1024)]);
 }
@@ -42,7 +42,11 @@ fn another_commands_processes_are_left_alone() {
     let own = gpreempt_device::process::ProcessInfo::read(std::process::id()).unwrap().key;
     let session = journal.begin().unwrap();
     let write = |process| {
-        let entry = gpreempt_device::journal::Entry { process, acts: Vec::new(), until_ns: None };
+        let entry = gpreempt_device::journal::ProcessRecord {
+            process,
+            changes: Vec::new(),
+            until_ns: None,
+        };
         session.write(&entry).unwrap();
     };
     // Somebody who is gone is in nobody's way.

@@ -1,17 +1,16 @@
-//! Answers that wait until a device has done what a client asked for.
+//! `Suspend` is answered when the process is off its devices, not when the request is accepted.
 //!
-//! A suspension is a wish until the process is off its devices: the journal may be full, the device
-//! may refuse. So `Suspend` is answered when all queues of the process are off, or when it is known
-//! that they will not be; then the suspension ends and the client is told why. Nothing here blocks
-//! the loop: each turn judges what is pending.
+//! The journal may be full and a device may refuse. So each iteration checks the pending
+//! suspensions: a client is answered when all queues of the process are off, or when it is known
+//! that they will not be; in the second case the suspension ends. Nothing here blocks the loop.
 
 use std::time::{Duration, Instant};
 
 use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::ledger::ActRefusal;
 use gpreempt_device::process::ProcessKey;
+use gpreempt_device::undo_log::ChangeRefusal;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
@@ -19,32 +18,32 @@ use gpreempt_wire::reply::Reply;
 use super::request_error::RequestError;
 use crate::service::Service;
 use crate::service::devices::Devices;
-use crate::service::processes::Processes;
+use crate::service::processes::{Named, Processes};
 use crate::service::telemetry::Telemetry;
 
-/// How long a process may take to get off its devices. Measured stops take 0.2 to 20 ms; this is
-/// well beyond that and within a client's own limit of 5 s.
+/// The longest time until a process is off its devices. Measured stops take 0.2 to 20 ms; this is
+/// far beyond that and within the 5 s that a client waits.
 const OFF_MAX: Duration = Duration::from_nanos(OFF_MAX_NS);
 pub(crate) const OFF_MAX_NS: u64 = 1_000_000_000;
-/// How long a process without queues is watched for some: its controller may be looking for them.
+/// How long a process without queues is observed: its controller may still be finding them.
 const QUEUES_WAIT: Duration = Duration::from_millis(100);
-/// How often what is pending is judged, at the least.
-pub(crate) const JUDGE_NS: u64 = 5_000_000;
+/// Interval of the checks while a suspension is pending.
+pub(crate) const CHECK_NS: u64 = 5_000_000;
 
 /// A request in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestRef {
     pub(crate) session: u64,
     pub(crate) request: u64,
 }
 
-/// A suspension whose client waits.
+/// A suspension whose client waits for an answer.
 #[derive(Debug)]
 pub(crate) struct PendingSuspension {
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestRef,
     pub(crate) key: ProcessKey,
     pub(crate) since: Instant,
-    /// What the log is told when the process is off, and for how long it is.
+    /// The line for the log when the process is off.
     pub(crate) line: String,
     /// When the suspension ends if it is never carried out.
     pub(crate) until_ns: u64,
@@ -56,11 +55,11 @@ pub(crate) struct PendingSuspension {
 pub(crate) enum SuspendError {
     #[error("process {0} was not suspended: it has ended")]
     Ended(ProcessKey),
-    #[error("process {0} was not suspended: another client resumed it first")]
+    #[error("{} was not suspended: another client resumed it first", Named(*.0))]
     Resumed(ProcessKey),
-    #[error("process {0} was not suspended: {1}")]
+    #[error("{name} was not suspended: {1}", name = Named(*.0))]
     Refused(ProcessKey, String),
-    #[error("process {0} was not suspended: its GPU did not stop it within {OFF_MAX:?}")]
+    #[error("{} was not suspended: its GPU did not stop it within {OFF_MAX:?}", Named(*.0))]
     Late(ProcessKey),
 }
 
@@ -73,17 +72,17 @@ impl SuspendError {
     }
 }
 
-/// Whether the hardware may not run a queue.
+/// Whether the hardware cannot run a queue.
 pub(crate) const fn is_off(view: &QueueView) -> bool {
     matches!(view.run_state, RunState::Off | RunState::Resuming)
 }
 
-/// What became of a suspension, if that is known by now.
-fn judge(
+/// The result of a suspension. `None` while it is not known.
+fn result_of(
     key: ProcessKey,
     queues: &[QueueView],
     waited: Duration,
-    refusal: Option<ActRefusal>,
+    refusal: Option<ChangeRefusal>,
 ) -> Option<Result<(), SuspendError>> {
     if queues.is_empty() {
         return (waited >= QUEUES_WAIT).then_some(Ok(()));
@@ -92,7 +91,7 @@ fn judge(
         return Some(Ok(()));
     }
     match refusal {
-        // The scheduler tries again, but there is no more space then.
+        // The scheduler would try again, and the journal would be as full as before.
         Some(refusal) if refusal.is_unwritten || waited >= OFF_MAX => {
             Some(Err(SuspendError::Refused(key, refusal.sentence)))
         }
@@ -101,28 +100,28 @@ fn judge(
 }
 
 impl Processes {
-    /// Whether all queues of a process are off, and there are some.
+    /// Whether a process has queues and all of them are off.
     pub(crate) fn is_off_its_devices(&self, key: ProcessKey, devices: &Devices) -> bool {
         let queues = self.queues_of(key, devices);
         !queues.is_empty() && queues.iter().all(is_off)
     }
 
     fn queues_of(&self, key: ProcessKey, devices: &Devices) -> Vec<QueueView> {
-        let task = self.roster.get(key).and_then(|member| Some(member.in_force?.task));
+        let task = self.table.get(key).and_then(|process| Some(process.applied?.task));
         let views = devices.scheduler().queues();
         task.map(|task| views.filter(|view| view.task == task).collect()).unwrap_or_default()
     }
 
-    /// The process is off from now on, unless another request has changed its lease meanwhile.
+    /// Begins the lease of a process that is off now, unless another request changed the lease.
     fn begin_lease(&mut self, pending: &PendingSuspension) {
-        if let Some(member) = self.roster.get_mut(pending.key)
-            && member.suspended_until_ns == Some(pending.until_ns)
+        if let Some(process) = self.table.get_mut(pending.key)
+            && process.suspended_until_ns == Some(pending.until_ns)
         {
-            member.suspended_until_ns = Some(monotonic_ns().saturating_add(pending.lease_ns));
+            process.suspended_until_ns = Some(monotonic_ns().saturating_add(pending.lease_ns));
         }
     }
 
-    /// Tells log and followers that a process is suspended.
+    /// Reports a suspension to the log and to followers.
     pub(crate) fn announce_suspension(
         &self,
         pending: &PendingSuspension,
@@ -134,10 +133,10 @@ impl Processes {
 }
 
 impl Service {
-    /// Answers the clients whose suspensions are carried out, or never will be.
-    pub(crate) fn settle_pending(&mut self) {
+    /// Answers the clients whose suspensions have been carried out or have failed.
+    pub(crate) fn answer_suspensions(&mut self) {
         for pending in std::mem::take(&mut self.clients.pending) {
-            match self.judge_suspension(&pending) {
+            match self.suspension_result(&pending) {
                 None => self.clients.pending.push(pending),
                 Some(Ok(())) => {
                     self.processes.begin_lease(&pending);
@@ -155,29 +154,27 @@ impl Service {
         }
     }
 
-    fn judge_suspension(&self, pending: &PendingSuspension) -> Option<Result<(), SuspendError>> {
+    fn suspension_result(&self, pending: &PendingSuspension) -> Option<Result<(), SuspendError>> {
         let key = pending.key;
-        let Some(member) = self.processes.roster.get(key) else {
+        let Some(process) = self.processes.table.get(key) else {
             return Some(Err(SuspendError::Ended(key)));
         };
-        if let Some(why) = &member.obstacle {
+        if let Some(why) = &process.obstacle {
             return Some(Err(SuspendError::Refused(key, why.clone())));
         }
-        if !member.is_suspended() {
+        if !process.is_suspended() {
             return Some(Err(SuspendError::Resumed(key)));
         }
-        let refusal = self.guard.ledger().refusal_of(key);
+        let refusal = self.recovery.undo_log().refusal_of(key);
         let refusal = refusal.filter(|refusal| refusal.at >= pending.since);
         let queues = self.processes.queues_of(key, &self.devices);
-        judge(key, &queues, pending.since.elapsed(), refusal)
+        result_of(key, &queues, pending.since.elapsed(), refusal)
     }
 
-    /// Answers a request of an earlier turn, if its session is still there.
-    pub(crate) fn reply(&mut self, asked: Asked, reply: Reply) {
-        let sessions = &mut self.clients.sessions;
-        let Some(session) = sessions.get_mut(asked.session) else { return };
-        let sent = session.connection().send(asked.request, reply);
-        sessions.sent(asked.session, sent, &self.poller, &mut self.telemetry.log);
+    /// Answers a request of an earlier iteration, if its session is still open.
+    pub(crate) fn reply(&mut self, asked: RequestRef, reply: Reply) {
+        let (sessions, log) = (&mut self.clients.sessions, &mut self.telemetry.log);
+        sessions.send(asked.session, asked.request, reply, &self.poller, log);
     }
 }
 
@@ -208,29 +205,29 @@ mod tests {
         }
     }
 
-    fn refusal(is_unwritten: bool) -> Option<ActRefusal> {
+    fn refusal(is_unwritten: bool) -> Option<ChangeRefusal> {
         let sentence = "no space".to_owned();
-        Some(ActRefusal { at: Instant::now(), is_unwritten, sentence })
+        Some(ChangeRefusal { at: Instant::now(), is_unwritten, sentence })
     }
 
     #[test]
     fn a_process_is_suspended_when_its_last_queue_is_off() {
         let [on, off] = [queue(RunState::On), queue(RunState::Off)];
-        assert_eq!(judge(KEY, &[off, on], SOON, None), None);
-        assert_eq!(judge(KEY, &[off, queue(RunState::Preempting)], SOON, None), None);
-        assert_eq!(judge(KEY, &[off, off], SOON, refusal(true)), Some(Ok(())));
-        assert_eq!(judge(KEY, &[], SOON, None), None, "its queues may be found later");
-        assert_eq!(judge(KEY, &[], QUEUES_WAIT, None), Some(Ok(())));
+        assert_eq!(result_of(KEY, &[off, on], SOON, None), None);
+        assert_eq!(result_of(KEY, &[off, queue(RunState::Preempting)], SOON, None), None);
+        assert_eq!(result_of(KEY, &[off, off], SOON, refusal(true)), Some(Ok(())));
+        assert_eq!(result_of(KEY, &[], SOON, None), None, "its queues may be found later");
+        assert_eq!(result_of(KEY, &[], QUEUES_WAIT, None), Some(Ok(())));
     }
 
     #[test]
-    fn what_cannot_be_written_fails_at_once_and_what_the_device_refuses_when_it_is_late() {
+    fn an_unwritten_journal_fails_at_once_and_a_refusal_of_the_device_after_the_limit() {
         let on = [queue(RunState::On)];
         let refused = Some(Err(SuspendError::Refused(KEY, "no space".to_owned())));
-        assert_eq!(judge(KEY, &on, SOON, refusal(true)), refused);
-        assert_eq!(judge(KEY, &on, SOON, refusal(false)), None);
-        assert_eq!(judge(KEY, &on, OFF_MAX, refusal(false)), refused);
-        assert_eq!(judge(KEY, &on, OFF_MAX, None), Some(Err(SuspendError::Late(KEY))));
+        assert_eq!(result_of(KEY, &on, SOON, refusal(true)), refused);
+        assert_eq!(result_of(KEY, &on, SOON, refusal(false)), None);
+        assert_eq!(result_of(KEY, &on, OFF_MAX, refusal(false)), refused);
+        assert_eq!(result_of(KEY, &on, OFF_MAX, None), Some(Err(SuspendError::Late(KEY))));
         let refused = RequestError::from(SuspendError::Refused(KEY, "no space".to_owned()));
         assert_eq!(refused.to_string(), "process 7 was not suspended: no space");
     }

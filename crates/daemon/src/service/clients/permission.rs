@@ -1,57 +1,51 @@
-//! Who may do what.
+//! Permissions of clients.
 //!
-//! Anybody may look, and may lower and restore their own processes. Above 7 is for root and the
-//! group `gpreempt`, other users' processes are for root, and so is the policy.
+//! Every user may read everything, and may lower and restore its own processes. A priority above 7
+//! needs root or the group `gpreempt`; other users' processes and the policy need root.
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::server::Peer;
 
+use super::request_error::RequestError;
 use crate::accounts::{Accounts, MayRaise};
-use crate::service::clients::request_error::RequestError;
 
-/// Who asks.
+/// The user that sends a request, and its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     uid: u32,
-    is_master: bool,
+    is_admin: bool,
     may_raise: bool,
 }
 
 impl Caller {
-    /// Whoever is at the other end. The user that runs the daemon is its master as root is: it
-    /// could do all of that without asking.
+    /// The user that runs the daemon has the rights of root: it could make every change without
+    /// the daemon.
     pub(crate) fn new(peer: Peer, own_uid: u32, accounts: &Accounts) -> Self {
-        let is_master = peer.uid == 0 || peer.uid == own_uid;
-        // The group of the socket's peer and what is written down. The other groups of the process
-        // would have to be read from /proc by its pid, which may be another's by now.
+        let is_admin = peer.uid == 0 || peer.uid == own_uid;
+        // The group of the socket's peer and /etc/group. The other groups of the process would be
+        // read from /proc by a pid that may have been reused.
         let may_raise = accounts.may_raise(Some(peer.uid), &[peer.gid]) != MayRaise::No;
-        Self { uid: peer.uid, is_master, may_raise: is_master || may_raise }
+        Self { uid: peer.uid, is_admin, may_raise: is_admin || may_raise }
     }
 
-    /// Whose processes are its own.
     pub(crate) const fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Whether limits are for others.
-    pub(crate) const fn is_master(&self) -> bool {
-        self.is_master
+    pub(crate) const fn is_admin(&self) -> bool {
+        self.is_admin
     }
 
-    /// Whether it may change a process of that user.
+    /// Whether it may change processes of that user.
     pub(crate) const fn may_touch(&self, uid: u32) -> bool {
-        self.is_master || self.uid == uid
+        self.is_admin || self.uid == uid
     }
 
-    /// Whether it may change that process.
     pub(crate) fn check_touch(&self, pid: u32, uid: u32) -> Result<(), RequestError> {
-        if self.may_touch(uid) {
-            return Ok(());
-        }
-        Err(RequestError::ForeignProcess { pid, uid })
+        if self.may_touch(uid) { Ok(()) } else { Err(RequestError::ForeignProcess { pid, uid }) }
     }
 
-    /// Whether it may give that priority to a process that may have `open` without asking.
+    /// Checks a priority for a process that may have priorities up to `open` without permission.
     pub(crate) fn check_priority(
         &self,
         wanted: Priority,
@@ -63,12 +57,8 @@ impl Caller {
         Err(RequestError::PriorityNotPermitted { wanted, open })
     }
 
-    /// Whether it may change the policy.
     pub(crate) fn check_policy(&self) -> Result<(), RequestError> {
-        if self.is_master {
-            return Ok(());
-        }
-        Err(RequestError::PolicyNotPermitted)
+        if self.is_admin { Ok(()) } else { Err(RequestError::PolicyNotPermitted) }
     }
 }
 
@@ -89,18 +79,21 @@ mod tests {
     }
 
     #[test]
-    fn everybody_may_change_their_own_and_root_all() {
+    fn users_may_change_their_own_processes_and_root_all() {
         assert!(caller(1000, 1000).check_touch(5, 1000).is_ok());
         let refusal = caller(1000, 1000).check_touch(5, 1001).unwrap_err();
         assert_eq!(refusal.code(), RefusalCode::NotPermitted);
         assert_eq!(refusal.to_string(), "process 5 belongs to uid 1001; be root to change it");
         assert!(caller(0, 0).check_touch(5, 1001).is_ok());
-        assert!(caller(1001, 1001).check_touch(5, 1000).is_err(), "a member is not root");
-        assert!(caller(777, 777).check_touch(5, 1000).is_ok(), "whoever runs the daemon");
+        assert!(
+            caller(1001, 1001).check_touch(5, 1000).is_err(),
+            "a member of the group is not root"
+        );
+        assert!(caller(777, 777).check_touch(5, 1000).is_ok(), "the user that runs the daemon");
     }
 
     #[test]
-    fn above_seven_is_for_root_and_the_group() {
+    fn a_priority_above_seven_needs_root_or_the_group() {
         let open = level(7);
         assert!(caller(1000, 1000).check_priority(level(7), open).is_ok());
         assert!(caller(1000, 1000).check_priority(level(8), open).is_err());
@@ -111,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_is_for_root() {
+    fn the_policy_needs_root() {
         assert!(caller(0, 0).check_policy().is_ok());
         assert!(caller(1001, 990).check_policy().is_err());
     }

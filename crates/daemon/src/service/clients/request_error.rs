@@ -1,16 +1,17 @@
-//! Why the daemon refuses a request: one variant per reason, its sentence and its code.
+//! Why the daemon refuses a request: one variant per reason, with its sentence and its code.
 
 use gpreempt_core::event::EventError;
 use gpreempt_core::priority::Priority;
-use gpreempt_device::act::ActError;
+use gpreempt_device::change::ChangeError;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::hint_page::MappingError;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
 
 use super::pending_answers::SuspendError;
 use crate::accounts::RAISING_GROUP;
-use crate::rule::Wish;
+use crate::rule::AttrSettings;
 use crate::service::devices::policy_settings::PolicyError;
+use crate::service::processes::Named;
 use crate::service::undo::hardware_check::ResumeError;
 
 /// Why a request is refused. Its text is the sentence that the client receives.
@@ -23,39 +24,41 @@ pub(crate) enum RequestError {
          for {open} or less, or be one of them"
     )]
     PriorityNotPermitted { wanted: Priority, open: Priority },
-    #[error("the policy concerns everybody; be root to change it")]
+    #[error("the policy applies to the processes of all users; be root to change it")]
     PolicyNotPermitted,
-    #[error("process {0} drives a display; the screen would freeze")]
+    #[error("{} drives a display; the screen would freeze", Named(*.0))]
     DrivesDisplay(ProcessKey),
-    #[error("process {0} drives a display; with a priority it could freeze the screen")]
+    #[error("{} drives a display; with a priority it could freeze the screen", Named(*.0))]
     PriorityOnDisplay(ProcessKey),
-    #[error("process {0} drives a display")]
+    #[error("{} drives a display; its queues cannot be suspended", Named(*.0))]
     QueueDrivesDisplay(ProcessKey),
 
-    #[error("the sender has ended")]
+    #[error("the process that sent the request has ended")]
     SenderEnded,
     #[error(transparent)]
     UnreadableProcess(#[from] ProcessError),
-    #[error("process {0} is not the one it was, or has ended")]
+    #[error("process {0} has ended; its pid may belong to another process now")]
     ReplacedProcess(u32),
 
     #[error(
-        "process {0} uses no GPU that gpreemptd controls; if it will, start it with `gpreempt run`"
+        "{} uses no GPU that gpreemptd controls; start it with `gpreempt run` to set its priority \
+         before it does",
+        Named(*.0)
     )]
     NotOnGpu(ProcessKey),
-    /// A private session does not control it; the sentence says why.
+    /// A private session does not control the process, with the reason.
     #[error("{0}")]
     NotOnPrivateGpu(String),
-    #[error("process {key} is {why}; change the rule")]
+    #[error("{} is {why}; change the rule", Named(*.key))]
     IgnoredByRule { key: ProcessKey, why: String },
 
-    #[error("a lease of {0} ms is too long; a day is the longest")]
+    #[error("a lease of {0} ms is too long; the longest is 86400000 ms, a day")]
     LeaseTooLong(u32),
-    #[error("a grace of {0} us is too long; a minute is the longest")]
+    #[error("a grace time of {0} us is too long; the longest is 60000000 us, a minute")]
     GraceTooLong(u32),
-    #[error("a weight is at most {max}", max = Wish::WEIGHT_MAX)]
+    #[error("a weight is at most {max}", max = AttrSettings::WEIGHT_MAX)]
     WeightTooHigh,
-    #[error("a deadline is at most {max} us, an hour", max = Wish::DEADLINE_US_MAX)]
+    #[error("a deadline is at most {max} us, an hour", max = AttrSettings::DEADLINE_US_MAX)]
     DeadlineTooLong,
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -65,31 +68,31 @@ pub(crate) enum RequestError {
     #[error(transparent)]
     NoHintPage(#[from] MappingError),
 
-    #[error("this session follows already; open another one")]
+    #[error("this session already receives events; open another session")]
     FollowsAlready,
-    #[error("this session has a page already")]
+    #[error("this session already has a hint page")]
     HasHintPage,
 
-    /// No controller could take the process in; the sentence says why.
+    /// No controller can control the process, with the reason.
     #[error("{0}")]
     NotAdopted(String),
-    /// A controller cannot suspend the process; the sentence says why.
+    /// A controller cannot suspend the process, with the reason.
     #[error("{0}")]
     BeyondControl(String),
 
-    /// A suspension cannot be recorded, so it would not be carried out.
+    /// The journal cannot record the suspension, so it must not be carried out.
     #[error("{what} was not suspended: {error}")]
-    Unrecorded { what: String, error: ActError },
+    Unrecorded { what: String, error: ChangeError },
     #[error(transparent)]
     Suspend(#[from] SuspendError),
     #[error(transparent)]
     Resume(#[from] ResumeError),
 
-    #[error("there is no queue {0}; it is gone, or never was")]
+    #[error("queue {0} does not exist; it may have been destroyed")]
     NoSuchQueue(u64),
     #[error(transparent)]
     QueueRefused(#[from] EventError),
-    #[error("the device of queue {0} has no preempt of that level")]
+    #[error("the device of queue {0} does not support that preempt level")]
     NoSuchLevel(u64),
     #[error("this session has not suspended queue {0}")]
     NotSuspendedHere(u64),
@@ -128,7 +131,7 @@ impl RequestError {
         }
     }
 
-    /// As much of the sentence as fits into a packet.
+    /// The sentence, cut to the size of a packet.
     pub(crate) fn to_wire(&self) -> Refusal {
         Refusal::new(self.code(), &self.to_string())
     }
@@ -139,9 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_and_codes_are_those_that_clients_know() {
+    fn a_refusal_has_its_code_and_says_what_to_do() {
         let key = ProcessKey { pid: 7, start_ticks: 9 };
-        let why = "left alone: rule 1 (line 3)".to_owned();
+        let why = "not scheduled: rule 1 (line 3)".to_owned();
         let told = [
             RequestError::NotOnGpu(key),
             RequestError::IgnoredByRule { key, why },
@@ -153,16 +156,19 @@ mod tests {
         let expected = [
             (
                 RefusalCode::NotControlled,
-                "process 7 uses no GPU that gpreemptd controls; if it will, start it with \
-                 `gpreempt run`",
+                "process 7 uses no GPU that gpreemptd controls; start it with `gpreempt run` to \
+                 set its priority before it does",
             ),
             (
                 RefusalCode::NotControlled,
-                "process 7 is left alone: rule 1 (line 3); change the rule",
+                "process 7 is not scheduled: rule 1 (line 3); change the rule",
             ),
             (RefusalCode::BadSetting, "a weight is at most 1000"),
             (RefusalCode::BadSetting, "a deadline is at most 3600000000 us, an hour"),
-            (RefusalCode::NoSuchProcess, "process 7 is not the one it was, or has ended"),
+            (
+                RefusalCode::NoSuchProcess,
+                "process 7 has ended; its pid may belong to another process now",
+            ),
         ]
         .map(|(code, sentence)| (code, sentence.to_owned()));
         assert_eq!(told, expected);

@@ -1,4 +1,7 @@
-//! Who is connected.
+//! Sessions: the listening socket and the connections of all clients.
+//!
+//! A client that breaks the protocol or floods the daemon loses its session, with one line in the
+//! log. It must never be able to delay the other clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,19 +18,17 @@ use gpreempt_wire::reply::{Refusal, RefusalCode};
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::{Accepted, BindError, CloseReason, Connection, Limits, Listener, Peer};
 
-use crate::service::clients::hint_page::Page;
-use crate::service::poller::{Poller, Source};
+use super::hint_pages::HintPage;
+use crate::service::poller::{PollSource, Poller};
 use crate::service::telemetry::log::Log;
 
-/// How many may be connected.
 const SESSIONS_MAX: usize = 512;
-/// How many of those are kept free for root, who may have to look after the others.
+/// Sessions that only root may use, so that root can always connect.
 const FOR_ROOT: usize = 64;
-/// How many of one user.
 const PER_USER_MAX: usize = 256;
-/// How many are let in, and how many messages of each are taken, in one turn of the loop.
+/// Connections accepted, and messages read from each, in one iteration of the loop.
 pub(crate) const AT_ONCE_MAX: usize = 32;
-/// How long somebody may be connected without saying hello.
+/// How long a client may stay connected before its first message.
 const HELLO_MAX: Duration = Duration::from_millis(5_000);
 
 /// Why the daemon does not listen.
@@ -40,23 +41,22 @@ pub(crate) enum ListenError {
     Watch(#[from] io::Error),
 }
 
-/// Somebody who wants to be told what happens.
+/// A session that receives events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Follower {
     pub(crate) request: u64,
-    /// When a trace is over; none for who follows without end.
+    /// The end of a trace; none for a session that follows without a limit.
     pub(crate) until: Option<Instant>,
 }
 
-/// One client.
 #[derive(Debug)]
 pub(crate) struct Session {
     connection: Connection,
-    /// The process at the other end, as it was when it connected.
+    /// The client's process, read when it connected.
     pub(crate) process: Option<ProcessKey>,
     pub(crate) follower: Option<Follower>,
-    pub(crate) page: Option<Page>,
-    /// The task whose page says that a request is on its way.
+    pub(crate) page: Option<HintPage>,
+    /// The task whose page announces a request.
     pub(crate) hinted: Option<TaskId>,
     since: Instant,
     is_watched_for_writing: bool,
@@ -72,7 +72,6 @@ impl Session {
     }
 }
 
-/// The socket, and everybody who is connected.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     listener: Option<Listener>,
@@ -80,20 +79,20 @@ pub(crate) struct Sessions {
     last: u64,
     /// Tasks whose hints ended with their session.
     orphans: Vec<TaskId>,
-    /// Sessions that were closed.
-    left: Vec<u64>,
+    /// Sessions closed since the last [`Self::take_closed`].
+    closed: Vec<u64>,
 }
 
 impl Sessions {
     /// Listens. Refuses if another daemon does.
     pub(crate) fn listen(path: &Path, poller: &Poller) -> Result<Self, ListenError> {
         let listener = Listener::bind(path)?;
-        poller.watch(&listener, Source::Clients)?;
-        let known = BTreeMap::new();
-        Ok(Self { listener: Some(listener), known, last: 0, orphans: Vec::new(), left: Vec::new() })
+        poller.watch(&listener, PollSource::Clients)?;
+        let (orphans, closed) = (Vec::new(), Vec::new());
+        Ok(Self { listener: Some(listener), known: BTreeMap::new(), last: 0, orphans, closed })
     }
 
-    /// Listens again if somebody removed the socket. True if that was so.
+    /// Listens again if the socket file was removed. Returns whether it was.
     pub(crate) fn keep_listening(
         &mut self,
         path: &Path,
@@ -102,10 +101,10 @@ impl Sessions {
         if self.listener.as_ref().is_some_and(Listener::is_in_place) {
             return Ok(false);
         }
-        // It has the lock, so it goes before another comes.
+        // The old listener holds the lock of the path, so it is closed first.
         self.listener = None;
         let listener = Listener::bind(path)?;
-        poller.watch(&listener, Source::Clients)?;
+        poller.watch(&listener, PollSource::Clients)?;
         self.listener = Some(listener);
         Ok(true)
     }
@@ -118,18 +117,17 @@ impl Sessions {
         self.known.get_mut(&id)
     }
 
-    /// Lets in who waits at the door.
     pub(crate) fn accept(&mut self, now: Instant, poller: &Poller, log: &mut Log) {
         for _ in 0..AT_ONCE_MAX {
             let Some(listener) = &mut self.listener else { return };
             match listener.accept(Limits::default(), now) {
                 Ok(Accepted::Client(connection)) => self.admit(connection, now, poller, log),
                 Ok(Accepted::TurnedAway(error)) => log.warn(format_args!(
-                    "a client was turned away: {error}; if this goes on, raise LimitNOFILE"
+                    "a client was turned away: {error}; if this repeats, raise LimitNOFILE"
                 )),
                 Ok(Accepted::NoClient) => return,
                 Err(error) => {
-                    log.error(format_args!("the socket is broken ({error}); it is made again"));
+                    log.error(format_args!("the socket failed ({error}); listening again"));
                     self.listener = None;
                 }
             }
@@ -142,10 +140,10 @@ impl Sessions {
         let places = if peer.uid == 0 { SESSIONS_MAX } else { SESSIONS_MAX - FOR_ROOT };
         let is_full = self.known.len() >= places || (own >= PER_USER_MAX && peer.uid != 0);
         let id = self.last + 1;
-        let watched = poller.watch(&connection, Source::Session(id));
+        let watched = poller.watch(&connection, PollSource::Session(id));
         if is_full || watched.is_err() {
             let mut connection = connection;
-            let sentence = "gpreemptd has too many sessions; end some of them";
+            let sentence = "gpreemptd has too many sessions; close some of them";
             let refusal = Refusal::new(RefusalCode::Limit, sentence);
             let _ = connection.send(0, Reply::Refused(refusal));
             log.warn(format_args!("process {} was turned away: too many sessions", peer.pid));
@@ -164,7 +162,6 @@ impl Sessions {
         self.known.insert(id, session);
     }
 
-    /// The next message of a session, if there is one.
     pub(crate) fn receive(
         &mut self,
         id: u64,
@@ -180,7 +177,7 @@ impl Sessions {
         }
     }
 
-    /// Takes note of what became of something that was sent.
+    /// Handles the result of a send: waits for room in the socket, or closes the session.
     pub(crate) fn sent(
         &mut self,
         id: u64,
@@ -208,7 +205,7 @@ impl Sessions {
         }
     }
 
-    /// Sends what waited for room.
+    /// Sends data that waited for room in the socket.
     pub(crate) fn flush(&mut self, id: u64, poller: &Poller, log: &mut Log) {
         if let Some(session) = self.known.get_mut(&id)
             && session.connection.wants_write()
@@ -223,50 +220,45 @@ impl Sessions {
         let wanted = session.connection.wants_write();
         if wanted != session.is_watched_for_writing {
             session.is_watched_for_writing = wanted;
-            poller.watch_writing(session.connection.as_fd(), Source::Session(id), wanted);
+            poller.watch_writing(session.connection.as_fd(), PollSource::Session(id), wanted);
         }
     }
 
-    /// Ends a session, with one line in the log if it was not the client's own wish.
+    /// Closes a session, with a warning unless the client closed it.
     fn close(&mut self, id: u64, offence: &CloseReason, log: &mut Log) {
         let Some(session) = self.known.remove(&id) else { return };
         let Peer { pid, uid, .. } = session.peer();
         if *offence == CloseReason::Left {
-            log.debug(format_args!("process {pid} left"));
+            log.debug(format_args!("process {pid} disconnected"));
         } else {
-            log.warn(format_args!("session of process {pid} (uid {uid}) closed: {offence}"));
+            let name = ProcessInfo::read(pid).map(|info| info.name);
+            let name = name.as_deref().unwrap_or("process");
+            log.warn(format_args!("session of {name} ({pid}, uid {uid}) closed: {offence}"));
         }
         self.orphans.extend(session.hinted);
-        self.left.push(id);
+        self.closed.push(id);
         session.connection.close(offence);
     }
 
-    /// Tasks whose hints ended with their session since the last call.
+    /// Tasks whose hints ended because their session was closed.
     pub(crate) fn take_orphans(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.orphans)
     }
 
-    /// Sessions that were closed since the last call.
-    pub(crate) fn take_left(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.left)
+    pub(crate) fn take_closed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.closed)
     }
 
-    /// Ends sessions that never say hello, and traces whose time is over.
+    /// Closes sessions that never sent Hello, and ends traces whose time is over.
     pub(crate) fn sweep(&mut self, now: Instant, poller: &Poller, log: &mut Log) {
-        let silent = |session: &Session| {
+        for id in self.ids(|session| {
             session.connection.role().is_none() && now.since(session.since) > HELLO_MAX
-        };
-        let late: Vec<u64> =
-            self.known.iter().filter(|(_, session)| silent(session)).map(|(id, _)| *id).collect();
-        for id in late {
+        }) {
             self.close(id, &CloseReason::NoHello { request: 0 }, log);
         }
-        let is_over = |session: &Session| {
+        for id in self.ids(|session| {
             session.follower.and_then(|follower| follower.until).is_some_and(|until| until <= now)
-        };
-        let over: Vec<u64> =
-            self.known.iter().filter(|(_, session)| is_over(session)).map(|(id, _)| *id).collect();
-        for id in over {
+        }) {
             let Some(session) = self.known.get_mut(&id) else { continue };
             let Some(follower) = session.follower.take() else { continue };
             let dropped = session.connection.take_dropped();
@@ -274,41 +266,36 @@ impl Sessions {
         }
     }
 
-    /// Whether anybody wants to be told what happens.
+    fn ids(&self, is_meant: impl Fn(&Session) -> bool) -> Vec<u64> {
+        self.known.iter().filter(|(_, session)| is_meant(session)).map(|(id, _)| *id).collect()
+    }
+
     pub(crate) fn has_followers(&self) -> bool {
         self.known.values().any(|session| session.follower.is_some())
     }
 
-    /// Tells everybody who wants to know.
+    /// Sends an event to all followers.
     pub(crate) fn tell(&mut self, event: Event, poller: &Poller, log: &mut Log) {
-        let followers: Vec<(u64, u64)> = self
-            .known
-            .iter()
-            .filter_map(|(id, session)| Some((*id, session.follower?.request)))
-            .collect();
-        for (id, request) in followers {
-            if let Some(session) = self.known.get_mut(&id) {
-                let result = session.connection.send_event(request, event);
-                self.sent(id, result, poller, log);
-            }
+        for id in self.ids(|session| session.follower.is_some()) {
+            let Some(session) = self.known.get_mut(&id) else { continue };
+            let Some(follower) = session.follower else { continue };
+            let result = session.connection.send_event(follower.request, event);
+            self.sent(id, result, poller, log);
         }
     }
 
-    /// Sessions that have a page.
     pub(crate) fn pages(&mut self) -> impl Iterator<Item = &mut Session> {
         self.known.values_mut().filter(|session| session.page.is_some())
     }
 
-    /// Whether a page must be looked at without being woken.
-    pub(crate) fn has_restless_page(&self) -> bool {
+    pub(crate) fn has_polled_page(&self) -> bool {
         let mut pages = self.known.values().filter_map(|session| session.page.as_ref());
-        pages.any(Page::is_restless)
+        pages.any(HintPage::is_polled)
     }
 
-    /// Tells everybody that we end, and ends every session.
+    /// Notifies all clients that the daemon stops, and closes their sessions.
     pub(crate) fn close_all(&mut self) {
-        let sentence = "gpreemptd is about to end";
-        let refusal = Refusal::new(RefusalCode::Stopping, sentence);
+        let refusal = Refusal::new(RefusalCode::Stopping, "gpreemptd is stopping");
         for (_, mut session) in std::mem::take(&mut self.known) {
             let _ = session.connection.send(0, Reply::Refused(refusal));
         }

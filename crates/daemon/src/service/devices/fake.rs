@@ -1,4 +1,4 @@
-//! A controller that does what tests say.
+//! A controller for tests: events, rings and commands are in the hands of the test.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,13 +10,13 @@ use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
-use gpreempt_device::act::UndoError;
+use gpreempt_device::change::UndoError;
 use gpreempt_device::controller::{
-    AdoptError, Controller, DeviceName, Note, Numbering, Rescanning, UnadoptedProcesses,
+    AdoptError, Controller, ControllerReport, DeviceName, Numbering, Rescanning, UnadoptedProcesses,
 };
 use gpreempt_device::process::ProcessKey;
 
-/// A clone is the same one, so that a test keeps a hand on it.
+/// A clone shares the state, so that a test keeps access to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fake(Rc<RefCell<State>>);
 
@@ -24,13 +24,10 @@ pub(crate) struct Fake(Rc<RefCell<State>>);
 struct State {
     numbering: Numbering,
     events: VecDeque<Event>,
-    notes: VecDeque<Note>,
     rings: BTreeMap<QueueId, RingView>,
     commands: Vec<Command>,
     others: Vec<Option<Priority>>,
     rescan: Option<std::time::Duration>,
-    adopted: Vec<(TaskId, ProcessKey)>,
-    released: Vec<TaskId>,
 }
 
 impl Fake {
@@ -38,13 +35,10 @@ impl Fake {
         Self(Rc::new(RefCell::new(State {
             numbering: Numbering::of(index),
             events: VecDeque::new(),
-            notes: VecDeque::new(),
             rings: BTreeMap::new(),
             commands: Vec::new(),
             others: Vec::new(),
             rescan: None,
-            adopted: Vec::new(),
-            released: Vec::new(),
         })))
     }
 
@@ -73,13 +67,10 @@ impl Backend for Fake {
     fn submit(&mut self, command: Command) {
         let mut state = self.0.borrow_mut();
         state.commands.push(command);
-        match command {
-            Command::Preempt { queue, .. } => state.events.push_back(Event::Preempted { queue }),
-            Command::Resume { queue } => state.events.push_back(Event::Resumed { queue }),
-            Command::SetSlice { .. }
-            | Command::PermitHold { .. }
-            | Command::ForbidHold { .. }
-            | Command::SetHardwarePriority { .. } => {}
+        if let Command::Preempt { queue, .. } = command {
+            state.events.push_back(Event::Preempted { queue });
+        } else if let Command::Resume { queue } = command {
+            state.events.push_back(Event::Resumed { queue });
         }
     }
 
@@ -97,14 +88,11 @@ impl Controller for Fake {
         "fake"
     }
 
-    fn adopt(&mut self, task: TaskId, process: ProcessKey) -> Result<(), AdoptError> {
-        self.0.borrow_mut().adopted.push((task, process));
+    fn adopt(&mut self, _task: TaskId, _process: ProcessKey) -> Result<(), AdoptError> {
         Ok(())
     }
 
-    fn release(&mut self, task: TaskId) {
-        self.0.borrow_mut().released.push(task);
-    }
+    fn release(&mut self, _task: TaskId) {}
 
     fn users(&mut self) -> Vec<ProcessKey> {
         Vec::new()
@@ -122,8 +110,8 @@ impl Controller for Fake {
         Vec::new()
     }
 
-    fn poll_note(&mut self) -> Option<Note> {
-        self.0.borrow_mut().notes.pop_front()
+    fn poll_report(&mut self) -> Option<ControllerReport> {
+        None
     }
 
     fn release_all(&mut self) -> Result<(), UndoError> {
@@ -140,7 +128,7 @@ impl Controller for Fake {
 }
 
 impl UnadoptedProcesses for Fake {
-    fn set_others(&mut self, priority: Option<Priority>) {
+    fn set_unmanaged(&mut self, priority: Option<Priority>) {
         self.0.borrow_mut().others.push(priority);
     }
 }

@@ -1,7 +1,7 @@
-//! The scheduler's settings by the names that the configuration file has for them.
+//! The scheduler's settings in the protocol, under their names in the configuration file.
 //!
-//! The protocol carries numbers only. Times are accepted in milliseconds and microseconds, whatever
-//! unit the file has, and told in the unit of the file where that is exact.
+//! The protocol carries integers only. Times are accepted in milliseconds and microseconds, and
+//! returned in the unit of the configuration file where that is exact.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use gpreempt_wire::policy::PolicySettings;
 
 use crate::config::{AGING_MS_MAX, MS_MAX};
 
-/// What can be set: a name without its unit, the unit that the file has, and the range there.
+/// Each setting: its name without the unit, its unit in the file, and its range in that unit.
 const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
     (
         "interval",
@@ -29,7 +29,7 @@ const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
 /// Why settings that a client asked for are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PolicyError {
-    #[error("there is no policy {0}; there are {names}", names = names())]
+    #[error("there is no policy {0}; the policies are {names}", names = names())]
     UnknownPolicy(String),
     #[error("there is no parameter {0}; see docs/configuration.md")]
     UnknownParameter(String),
@@ -37,12 +37,12 @@ pub(crate) enum PolicyError {
     OutOfRange {
         name: String,
         value: u64,
-        /// The parameter with the unit that the configuration file has for it.
+        /// The setting with its unit in the configuration file.
         in_file: String,
         least: u64,
         most: u64,
     },
-    /// Each value is in its range, and together they make no sense.
+    /// Each value is in its range, but the combination is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
 }
@@ -75,16 +75,13 @@ pub(crate) fn to_wire(config: &Config) -> PolicySettings {
     for (name, unit, _) in PARAMETERS {
         let Some(us) = read(config, name).map(Duration::as_micros) else { continue };
         let unit = if us % unit.in_us() == 0 { unit } else { Unit::Us };
-        // There are seven of them, and all have names.
+        // Seven settings fit into a message.
         let _ = settings.set(&format!("{name}{}", unit.suffix()), us / unit.in_us());
     }
     settings
 }
 
-/// The settings as they would be.
-///
-/// # Errors
-/// If a name is unknown, or a value is out of its range.
+/// The settings after the change that a client asks for.
 pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Config, PolicyError> {
     let mut next = *config;
     if let Some(name) = settings.name() {
@@ -102,7 +99,7 @@ pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
             return Err(PolicyError::UnknownParameter(name.to_owned()));
         };
         let (least, most) = range.into_inner();
-        // Aging is switched off by nothing in both of its parts.
+        // Aging is switched off by zero in both of its times.
         let is_off = us == 0 && matches!(plain, "after" | "grant");
         if !is_off && !(least * unit.in_us()..=most * unit.in_us()).contains(&us) {
             return Err(PolicyError::OutOfRange {
@@ -115,7 +112,7 @@ pub(crate) fn changed(config: &Config, settings: &PolicySettings) -> Result<Conf
         }
         write(&mut next, plain, Duration::from_micros(us));
     }
-    // Aging with nothing in both of its parts is how it is switched off.
+
     if next.aging.is_some_and(|aging| aging.after.is_zero() && aging.grant.is_zero()) {
         next.aging = None;
     }
@@ -167,20 +164,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_can_be_set_again() {
+    fn the_settings_in_force_can_be_set_again() {
         let aging =
             Some(Aging { after: Duration::from_millis(950), grant: Duration::from_micros(1_500) });
         for config in [Config::default(), Config { aging, ..Config::default() }] {
-            let told = to_wire(&config);
-            assert_eq!(changed(&Config::default(), &told), Ok(config));
+            let sent = to_wire(&config);
+            assert_eq!(changed(&Config::default(), &sent), Ok(config));
         }
-        let told = to_wire(&Config { aging, ..Config::default() });
-        assert_eq!((told.name(), told.value("interval_ms")), (Some("strict"), Some(5)));
-        assert_eq!((told.value("after_ms"), told.value("grant_us")), (Some(950), Some(1_500)));
+        let sent = to_wire(&Config { aging, ..Config::default() });
+        assert_eq!((sent.name(), sent.value("interval_ms")), (Some("strict"), Some(5)));
+        assert_eq!((sent.value("after_ms"), sent.value("grant_us")), (Some(950), Some(1_500)));
     }
 
     #[test]
-    fn only_what_is_mentioned_changes() {
+    fn a_setting_that_is_not_named_stays() {
         let next = changed(&Config::default(), &settings("", &[("slice_us", 2_500)])).unwrap();
         assert_eq!(next, Config { slice: Duration::from_micros(2_500), ..Config::default() });
         let next = changed(&next, &settings("round_robin", &[])).unwrap();
@@ -199,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_settings_are_refused_with_the_reason() {
         let refused = |name: &str, parameters: &[(&str, u64)]| {
             changed(&Config::default(), &settings(name, parameters)).unwrap_err().to_string()
         };
@@ -225,8 +222,8 @@ mod tests {
                 let text = format!("[scheduler]\n{key} = {number}\n");
                 let file = crate::config::Config::parse("f", &text);
                 let file = file.ok().map(|config| config.scheduler.core);
-                let told = changed(&Config::default(), &settings("", &[(key, number)])).ok();
-                assert_eq!(told, file, "{text}");
+                let sent = changed(&Config::default(), &settings("", &[(key, number)])).ok();
+                assert_eq!(sent, file, "{text}");
             }
         }
         for number in numbers.into_iter().filter(|number| *number > 0) {

@@ -1,9 +1,8 @@
-//! Processes that have to be looked into: a few in each turn.
+//! Processes that wait for inspection: a few are inspected in each iteration of the loop.
 //!
-//! What a process is has to be read from files of the kernel, which takes a good part of a
-//! millisecond. When a daemon starts where many use the GPUs, or reads its configuration again,
-//! that is to be done for all of them. One turn for all would leave everybody's rings unread
-//! meanwhile.
+//! An inspection reads files in /proc, which takes up to a millisecond. At the start and after a
+//! reload all processes are inspected. In one iteration that would leave the rings unread for too
+//! long, so the work budget spreads it.
 
 use std::collections::VecDeque;
 
@@ -11,68 +10,65 @@ use gpreempt_device::process::ProcessKey;
 
 use super::{Context, Processes};
 use crate::service::telemetry::log::Log;
-use crate::service::work_budget::{Allowance, Work};
+use crate::service::work_budget::{Work, WorkBudget};
 
-/// Why a process is looked into.
+/// Why a process is inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum InspectReason {
     /// It uses devices of that controller.
-    Meet(usize),
-    /// It has something else on the devices than before.
-    Regrouped,
-    /// There are other rules.
-    Reloaded,
+    Appeared(usize),
+    DevicesChanged,
+    RulesChanged,
 }
 
-/// Who waits, the first first.
+/// The processes that wait, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
-    waiting: VecDeque<(ProcessKey, Look)>,
-    /// The rules are others, and nobody was told yet that everybody has been judged by them.
+pub(crate) struct InspectionQueue {
+    waiting: VecDeque<(ProcessKey, InspectReason)>,
+    /// The rules have changed, and the end of that reload was not reported yet.
     is_reloading: bool,
 }
 
-impl Backlog {
-    /// Once for each reason is enough.
-    pub(crate) fn add(&mut self, key: ProcessKey, look: Look) {
-        if !self.waiting.contains(&(key, look)) {
-            self.waiting.push_back((key, look));
+impl InspectionQueue {
+    /// Adds a process, once for each reason.
+    pub(crate) fn add(&mut self, key: ProcessKey, reason: InspectReason) {
+        if !self.waiting.contains(&(key, reason)) {
+            self.waiting.push_back((key, reason));
         }
     }
 
-    fn next(&mut self) -> Option<(ProcessKey, Look)> {
+    fn next(&mut self) -> Option<(ProcessKey, InspectReason)> {
         self.waiting.pop_front()
     }
 
-    /// Everything about one process, before it is its turn.
-    fn take(&mut self, key: ProcessKey) -> Vec<Look> {
+    /// Takes one process out of order.
+    fn take(&mut self, key: ProcessKey) -> Vec<InspectReason> {
         let own = self.waiting.iter().filter(|(waits, _)| *waits == key);
-        let looks = own.map(|(_, look)| *look).collect();
+        let reasons = own.map(|(_, reason)| *reason).collect();
         self.waiting.retain(|(waits, _)| *waits != key);
-        looks
+        reasons
     }
 
     pub(crate) fn awaits(&self, key: ProcessKey) -> bool {
         self.waiting.iter().any(|(waits, _)| *waits == key)
     }
 
-    /// There are other rules, for all of these.
+    /// Adds all processes after the rules changed.
     pub(crate) fn add_reload(&mut self, keys: Vec<ProcessKey>) {
         self.is_reloading = true;
         for key in keys {
-            self.add(key, Look::Reloaded);
+            self.add(key, InspectReason::RulesChanged);
         }
     }
 
-    /// Whether all of them have been judged by the rules that hold now. True once.
+    /// Whether the last process of a reload has been inspected. True once per reload.
     fn take_end_of_reload(&mut self) -> bool {
-        let is_over = !self.waiting.iter().any(|(_, look)| *look == Look::Reloaded);
+        let is_over = !self.waiting.iter().any(|(_, why)| *why == InspectReason::RulesChanged);
         is_over && std::mem::take(&mut self.is_reloading)
     }
 
-    /// Nobody waits any more: everybody is to be met anew. A reload that was under way is over
-    /// then, and whoever waits for that is told.
-    pub(crate) fn forget_all(&mut self) {
+    /// Empties the queue before all processes are tracked anew. That ends a reload as well.
+    pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
 
@@ -86,52 +82,52 @@ impl Backlog {
 }
 
 impl Processes {
-    /// Inspects as many processes as the budget of this turn permits.
-    pub(crate) fn look_into_some(&mut self, allowance: &mut Allowance, context: &mut Context<'_>) {
-        while !allowance.is_spent() && self.look_into_next(context) {
-            allowance.take(Work::Process);
+    /// Inspects as many processes as the budget of this iteration permits.
+    pub(crate) fn inspect_some(&mut self, budget: &mut WorkBudget, context: &mut Context<'_>) {
+        while !budget.is_spent() && self.inspect_next(context) {
+            budget.take(Work::Process);
         }
     }
 
-    /// Inspects all of them, before the loop runs.
-    pub(crate) fn look_into_all(&mut self, context: &mut Context<'_>) {
-        while self.look_into_next(context) {}
+    /// Inspects all processes, before the loop runs.
+    pub(crate) fn inspect_all(&mut self, context: &mut Context<'_>) {
+        while self.inspect_next(context) {}
     }
 
-    /// Inspects the next one. False if none waits.
-    fn look_into_next(&mut self, context: &mut Context<'_>) -> bool {
-        let Some((key, look)) = self.backlog.next() else { return false };
-        self.look_into(key, look, context);
+    fn inspect_next(&mut self, context: &mut Context<'_>) -> bool {
+        let Some((key, reason)) = self.inspections.next() else { return false };
+        self.inspect(key, reason, context);
         true
     }
 
-    /// Inspects a process at once that a client names, if it waits.
-    pub(crate) fn look_into_now(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        for look in self.backlog.take(key) {
-            self.look_into(key, look, context);
+    /// Inspects a process that a client names at once, if it waits.
+    pub(crate) fn inspect_now(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        for reason in self.inspections.take(key) {
+            self.inspect(key, reason, context);
         }
     }
 
-    fn look_into(&mut self, key: ProcessKey, look: Look, context: &mut Context<'_>) {
-        match look {
-            Look::Meet(controller) => self.meet(controller, key, context),
-            Look::Regrouped => self.judge_again(key, context),
-            Look::Reloaded => self.judge_anew(key, context),
+    fn inspect(&mut self, key: ProcessKey, reason: InspectReason, context: &mut Context<'_>) {
+        match reason {
+            InspectReason::Appeared(controller) => self.track(controller, key, context),
+            InspectReason::DevicesChanged => self.reassign_for_devices(key, context),
+            InspectReason::RulesChanged => self.reassign(key, context),
         }
     }
 
-    /// Logs how many are left for later turns. True if the last one of a reload is done.
-    pub(crate) fn end_looks(&mut self, log: &mut Log) -> bool {
-        if !self.backlog.is_empty() {
-            let left = self.backlog.len();
-            log.debug(format_args!("processes to look into in the next turns: {left}"));
+    /// Logs how many processes still wait. Returns whether a reload is complete.
+    pub(crate) fn finish_inspections(&mut self, log: &mut Log) -> bool {
+        if !self.inspections.is_empty() {
+            let left = self.inspections.len();
+            log.debug(format_args!("processes to inspect in the next iterations: {left}"));
         }
-        self.backlog.take_end_of_reload()
+        self.inspections.take_end_of_reload()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::InspectReason::{Appeared, DevicesChanged, RulesChanged};
     use super::*;
 
     fn key(pid: u32) -> ProcessKey {
@@ -139,46 +135,46 @@ mod tests {
     }
 
     #[test]
-    fn the_first_comes_first_and_once_for_each_reason() {
-        let mut backlog = Backlog::default();
-        for (pid, look) in [(1, Look::Meet(0)), (2, Look::Regrouped), (1, Look::Meet(0))] {
-            backlog.add(key(pid), look);
+    fn processes_are_inspected_in_order_and_once_for_each_reason() {
+        let mut inspections = InspectionQueue::default();
+        for (pid, reason) in [(1, Appeared(0)), (2, DevicesChanged), (1, Appeared(0))] {
+            inspections.add(key(pid), reason);
         }
-        backlog.add(key(1), Look::Meet(1));
-        assert_eq!(backlog.len(), 3);
-        assert_eq!(backlog.next(), Some((key(1), Look::Meet(0))));
-        assert!(backlog.awaits(key(1)) && backlog.awaits(key(2)));
-        assert_eq!(backlog.next(), Some((key(2), Look::Regrouped)));
-        assert!(backlog.awaits(key(1)) && !backlog.awaits(key(2)));
+        inspections.add(key(1), Appeared(1));
+        assert_eq!(inspections.len(), 3);
+        assert_eq!(inspections.next(), Some((key(1), Appeared(0))));
+        assert!(inspections.awaits(key(1)) && inspections.awaits(key(2)));
+        assert_eq!(inspections.next(), Some((key(2), DevicesChanged)));
+        assert!(inspections.awaits(key(1)) && !inspections.awaits(key(2)));
     }
 
     #[test]
-    fn a_reload_is_over_once_and_after_the_last() {
-        let mut backlog = Backlog::default();
-        assert!(!backlog.take_end_of_reload(), "there was none");
-        backlog.add_reload(vec![key(1), key(2)]);
-        backlog.add(key(3), Look::Meet(0));
+    fn a_reload_ends_once_after_its_last_process() {
+        let mut inspections = InspectionQueue::default();
+        assert!(!inspections.take_end_of_reload(), "there was none");
+        inspections.add_reload(vec![key(1), key(2)]);
+        inspections.add(key(3), Appeared(0));
         for is_over in [false, false, true, false] {
-            assert_eq!(backlog.take_end_of_reload(), is_over);
-            backlog.next();
+            assert_eq!(inspections.take_end_of_reload(), is_over);
+            inspections.next();
         }
-        backlog.add_reload(vec![]);
-        assert!(backlog.take_end_of_reload(), "nobody had to be judged");
-        backlog.add_reload(vec![key(1)]);
-        backlog.forget_all();
-        assert!(backlog.is_empty() && backlog.take_end_of_reload(), "all are met anew");
+        inspections.add_reload(vec![]);
+        assert!(inspections.take_end_of_reload(), "no process was inspected");
+        inspections.add_reload(vec![key(1)]);
+        inspections.clear();
+        assert!(inspections.is_empty() && inspections.take_end_of_reload(), "all are tracked anew");
     }
 
     #[test]
-    fn who_is_asked_about_waits_no_longer() {
-        let mut backlog = Backlog::default();
+    fn a_process_that_a_client_names_is_inspected_out_of_order() {
+        let mut inspections = InspectionQueue::default();
         for pid in [1, 2] {
-            backlog.add(key(pid), Look::Meet(0));
-            backlog.add(key(pid), Look::Reloaded);
+            inspections.add(key(pid), Appeared(0));
+            inspections.add(key(pid), RulesChanged);
         }
-        assert_eq!(backlog.take(key(2)), [Look::Meet(0), Look::Reloaded]);
-        assert_eq!(backlog.take(key(2)), []);
-        assert_eq!(backlog.len(), 2);
-        assert!(!backlog.is_empty() && !backlog.awaits(key(2)));
+        assert_eq!(inspections.take(key(2)), [Appeared(0), RulesChanged]);
+        assert_eq!(inspections.take(key(2)), []);
+        assert_eq!(inspections.len(), 2);
+        assert!(!inspections.is_empty() && !inspections.awaits(key(2)));
     }
 }

@@ -1,61 +1,224 @@
-//! Who uses the devices.
+//! The processes that use a device: what each of them should have, and its task of the scheduler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 
+use gpreempt_core::event::SchedAttr;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
+use gpreempt_core::time::Duration;
 use gpreempt_device::process::ProcessKey;
+use gpreempt_wire::process::SchedAttrChange;
 
-use super::tracked_process::Member;
+use crate::assignment::{Assignment, Outcome, open_to_all};
+use crate::process_attributes::ProcessAttributes;
 
-/// The processes that use a device, and which task of the scheduler each is.
+/// The name, user and container of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessLabels {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) container: Option<String>,
+    pub(crate) pod: Option<String>,
+    pub(crate) slurm_job: Option<String>,
+}
+
+impl ProcessLabels {
+    pub(crate) fn new(attributes: &ProcessAttributes) -> Self {
+        let placement = attributes.cgroup.as_ref().map(|cgroup| cgroup.placement.clone());
+        let placement = placement.unwrap_or_default();
+        Self {
+            name: attributes.name.clone(),
+            // Only root may change a process whose user is unknown.
+            uid: attributes.uid.unwrap_or(u32::MAX),
+            container: placement.container,
+            pod: placement.pod,
+            slurm_job: placement.slurm_job.map(|job| job.to_string()),
+        }
+    }
+}
+
+/// Attributes that a user asked for. They take precedence over every rule but `ignore`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SchedOverride {
+    pub(crate) change: SchedAttrChange,
+    /// The user that asked.
+    pub(crate) uid: u32,
+}
+
+impl SchedOverride {
+    /// Both of them; where both set an attribute, the later one counts.
+    pub(crate) fn and(self, later: Self) -> Self {
+        let change = SchedAttrChange {
+            priority: later.change.priority.or(self.change.priority),
+            weight: later.change.weight.or(self.change.weight),
+            deadline_us: later.change.deadline_us.or(self.change.deadline_us),
+        };
+        Self { change, uid: later.uid }
+    }
+
+    fn apply(&self, mut attr: SchedAttr) -> SchedAttr {
+        attr.priority = self.change.priority.unwrap_or(attr.priority);
+        attr.weight = self.change.weight.map_or(attr.weight, |weight| weight.get());
+        if let Some(us) = self.change.deadline_us {
+            attr.deadline = Some(Duration::from_micros(us)).filter(|time| !time.is_zero());
+        }
+        attr
+    }
+}
+
+/// What the scheduler has for a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AppliedAttr {
+    pub(crate) task: TaskId,
+    pub(crate) attr: SchedAttr,
+    pub(crate) is_suspended: bool,
+}
+
+/// A process that uses a device.
+#[derive(Debug)]
+pub(crate) struct TrackedProcess {
+    pub(crate) key: ProcessKey,
+    pub(crate) labels: ProcessLabels,
+    /// What the configuration gives it.
+    pub(crate) assignment: Assignment,
+    pub(crate) overrides: Option<SchedOverride>,
+    pub(crate) is_detached: bool,
+    /// End of the suspension's lease, on the monotonic clock.
+    pub(crate) suspended_until_ns: Option<u64>,
+    /// Why it cannot be controlled, if so.
+    pub(crate) obstacle: Option<String>,
+    /// The controllers whose devices it uses.
+    pub(crate) controllers: BTreeSet<usize>,
+    /// Those of them that control it.
+    pub(crate) adopted: BTreeSet<usize>,
+    pub(crate) applied: Option<AppliedAttr>,
+    /// Readable when it has ended. A process without one is checked every 250 ms.
+    pub(crate) pidfd: Option<OwnedFd>,
+    /// The number of that descriptor in the epoll set.
+    pub(crate) watch: u64,
+}
+
+impl TrackedProcess {
+    pub(crate) fn new(
+        key: ProcessKey,
+        (labels, assignment): (ProcessLabels, Assignment),
+        controller: usize,
+        (pidfd, watch): (Option<OwnedFd>, u64),
+    ) -> Self {
+        Self {
+            key,
+            labels,
+            assignment,
+            overrides: None,
+            is_detached: false,
+            suspended_until_ns: None,
+            obstacle: None,
+            controllers: BTreeSet::from([controller]),
+            adopted: BTreeSet::new(),
+            applied: None,
+            pidfd,
+            watch,
+        }
+    }
+
+    /// Whether a rule excludes it from scheduling, which no user can change.
+    pub(crate) const fn is_ignored(&self) -> bool {
+        matches!(self.assignment.outcome, Outcome::Ignored(_))
+    }
+
+    pub(crate) const fn is_suspended(&self) -> bool {
+        self.suspended_until_ns.is_some()
+    }
+
+    /// What the scheduler should have. `None` if the process is not to be scheduled.
+    pub(crate) fn wanted(&self) -> Option<SchedAttr> {
+        // A detached process can be suspended, and is not scheduled again after that.
+        let is_detached = self.is_detached && !self.is_suspended();
+        if self.is_ignored() || is_detached || self.obstacle.is_some() {
+            return None;
+        }
+        let given = self.assignment.attr();
+        match self.overrides {
+            Some(overrides) => Some(overrides.apply(given.unwrap_or_default())),
+            None if self.is_suspended() => Some(given.unwrap_or_default()),
+            None => given,
+        }
+    }
+
+    /// The highest priority that its own user may give it: what every user may have, or what the
+    /// configuration gave it.
+    pub(crate) fn open_priority(&self, default_priority: Option<Priority>) -> Priority {
+        let open = open_to_all(default_priority);
+        self.assignment.attr().map_or(open, |attr| attr.priority.max(open))
+    }
+
+    /// The reason for its attributes, in one sentence.
+    pub(crate) fn why(&self) -> String {
+        if let Some(obstacle) = &self.obstacle {
+            return format!("not scheduled: {obstacle}");
+        }
+        match self.overrides {
+            Some(overrides) if !self.is_ignored() && !self.is_detached => {
+                let given = self.assignment.attr().unwrap_or_default();
+                let priority = overrides.apply(given).priority;
+                format!("priority {priority} (asked for by uid {})", overrides.uid)
+            }
+            _ if self.is_detached && !self.is_ignored() => {
+                "not scheduled: a user detached it".to_owned()
+            }
+            _ => self.assignment.to_string(),
+        }
+    }
+}
+
+/// The processes that use a device, and the task of each.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
-    members: BTreeMap<ProcessKey, Member>,
+pub(crate) struct ProcessTable {
+    processes: BTreeMap<ProcessKey, TrackedProcess>,
     tasks: BTreeMap<TaskId, ProcessKey>,
     last_task: u64,
 }
 
-impl Roster {
-    pub(crate) fn insert(&mut self, member: Member) {
-        self.members.insert(member.key, member);
+impl ProcessTable {
+    pub(crate) fn insert(&mut self, process: TrackedProcess) {
+        self.processes.insert(process.key, process);
     }
 
-    pub(crate) fn remove(&mut self, key: ProcessKey) -> Option<Member> {
-        let member = self.members.remove(&key)?;
-        if let Some(in_force) = member.in_force {
-            self.tasks.remove(&in_force.task);
+    pub(crate) fn remove(&mut self, key: ProcessKey) -> Option<TrackedProcess> {
+        let process = self.processes.remove(&key)?;
+        if let Some(applied) = process.applied {
+            self.tasks.remove(&applied.task);
         }
-        Some(member)
+        Some(process)
     }
 
-    pub(crate) fn get(&self, key: ProcessKey) -> Option<&Member> {
-        self.members.get(&key)
+    pub(crate) fn get(&self, key: ProcessKey) -> Option<&TrackedProcess> {
+        self.processes.get(&key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: ProcessKey) -> Option<&mut Member> {
-        self.members.get_mut(&key)
+    pub(crate) fn get_mut(&mut self, key: ProcessKey) -> Option<&mut TrackedProcess> {
+        self.processes.get_mut(&key)
     }
 
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
-        self.members.values()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &TrackedProcess> {
+        self.processes.values()
     }
 
     pub(crate) fn keys(&self) -> Vec<ProcessKey> {
-        self.members.keys().copied().collect()
+        self.processes.keys().copied().collect()
     }
 
-    /// The process that the loop watches by that number.
+    /// The process with that number in the epoll set.
     pub(crate) fn watched(&self, watch: u64) -> Option<ProcessKey> {
-        self.members.values().find(|member| member.watch == watch).map(|member| member.key)
+        self.iter().find(|process| process.watch == watch).map(|process| process.key)
     }
 
-    /// The process behind a task.
-    pub(crate) fn of_task(&self, task: TaskId) -> Option<&Member> {
-        self.members.get(self.tasks.get(&task)?)
+    pub(crate) fn of_task(&self, task: TaskId) -> Option<&TrackedProcess> {
+        self.processes.get(self.tasks.get(&task)?)
     }
 
-    /// A name that no task had before, for that process.
+    /// A task id that was never used before, for that process.
     pub(crate) fn name_task(&mut self, key: ProcessKey) -> TaskId {
         self.last_task += 1;
         let task = TaskId(self.last_task);
@@ -63,42 +226,41 @@ impl Roster {
         task
     }
 
-    /// That task is over; its process may go on.
     pub(crate) fn forget_task(&mut self, task: TaskId) {
         self.tasks.remove(&task);
     }
 
-    /// Forgets all tasks and where processes are, as if nobody had been met yet.
-    pub(crate) fn forget_places(&mut self) {
+    /// Forgets all tasks and controllers of processes, before all controllers are replaced.
+    pub(crate) fn forget_control(&mut self) {
         self.tasks.clear();
-        for member in self.members.values_mut() {
-            member.in_force = None;
-            member.homes.clear();
-            member.adopted.clear();
+        for process in self.processes.values_mut() {
+            process.applied = None;
+            process.controllers.clear();
+            process.adopted.clear();
         }
     }
 
-    /// Suspensions that are over by now.
+    /// Processes whose lease has ended.
     pub(crate) fn leases_over(&self, now_ns: u64) -> Vec<ProcessKey> {
-        let is_over = |member: &&Member| member.suspended_until_ns.is_some_and(|at| at <= now_ns);
-        self.members.values().filter(is_over).map(|member| member.key).collect()
+        let is_over =
+            |process: &&TrackedProcess| process.suspended_until_ns.is_some_and(|at| at <= now_ns);
+        self.iter().filter(is_over).map(|process| process.key).collect()
     }
 
-    /// When the next suspension is over.
     pub(crate) fn next_lease_ns(&self) -> Option<u64> {
-        self.members.values().filter_map(|member| member.suspended_until_ns).min()
+        self.iter().filter_map(|process| process.suspended_until_ns).min()
     }
 
-    /// The priority that stands for all processes of a controller that are not scheduled, where
-    /// those that are scheduled are of one class. None if there are no such processes, unless some
-    /// are expected.
-    pub(crate) fn others(&self, controller: usize, are_expected: bool) -> Option<Priority> {
-        let here = || self.members.values().filter(|member| member.homes.contains(&controller));
-        if !are_expected && here().all(|member| member.in_force.is_some()) {
+    /// The priority of the placeholder task for the unmanaged processes of a controller. They need
+    /// one where all managed processes are of one class. `None` if there are no unmanaged
+    /// processes, unless some are expected.
+    pub(crate) fn unmanaged(&self, controller: usize, are_expected: bool) -> Option<Priority> {
+        let here = || self.iter().filter(|process| process.controllers.contains(&controller));
+        if !are_expected && here().all(|process| process.applied.is_some()) {
             return None;
         }
-        let classes = || here().filter_map(|member| member.in_force);
-        let has = |class| classes().any(|in_force| in_force.attr.priority.class() == class);
+        let managed = || here().filter_map(|process| process.applied);
+        let has = |class| managed().any(|applied| applied.attr.priority.class() == class);
         match (has(Class::Low), has(Class::High)) {
             (true, false) => Priority::new(8),
             (false, true) => Priority::new(7),
@@ -110,73 +272,143 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::processes::tracked_process::{About, InForce};
-    use crate::verdict::{Outcome, Verdict};
-    use gpreempt_core::event::SchedAttr;
-    use std::collections::BTreeSet;
+    use crate::assignment::{SettingSource, Sourced};
+    use crate::rule::RuleLabel;
 
-    fn member(roster: &mut Roster, pid: u32, priority: Option<u8>) -> ProcessKey {
+    fn level(level: u8) -> Priority {
+        Priority::new(level).unwrap()
+    }
+
+    fn scheduled(priority: u8) -> Outcome {
+        let source = SettingSource::Default;
+        Outcome::Scheduled {
+            priority: Sourced { value: level(priority), source: source.clone() },
+            weight: Sourced { value: 1, source },
+            deadline: None,
+        }
+    }
+
+    fn process(pid: u32, outcome: Outcome) -> TrackedProcess {
         let key = ProcessKey { pid, start_ticks: 1 };
-        let in_force = priority.map(|level| {
-            let priority = Priority::new(level).unwrap();
-            let attr = SchedAttr { priority, ..SchedAttr::default() };
-            InForce { task: roster.name_task(key), attr, is_suspended: false }
+        let assignment = Assignment { outcome, notes: Vec::new() };
+        let watch = (None, u64::from(pid));
+        TrackedProcess::new(key, (ProcessLabels::default(), assignment), 0, watch)
+    }
+
+    fn overrides(priority: Option<u8>, deadline_us: Option<u64>) -> SchedOverride {
+        let change = SchedAttrChange {
+            priority: priority.map(level),
+            deadline_us,
+            ..SchedAttrChange::default()
+        };
+        SchedOverride { change, uid: 5 }
+    }
+
+    #[test]
+    fn a_process_that_no_rule_matches_is_scheduled_when_a_user_asks_for_it() {
+        let mut process = process(7, Outcome::Unknown);
+        let priority = |process: &TrackedProcess| Some(process.wanted()?.priority.level());
+        assert_eq!(process.wanted(), None);
+        process.suspended_until_ns = Some(1);
+        assert_eq!(priority(&process), Some(4));
+        process.overrides = Some(overrides(Some(9), None));
+        assert_eq!(priority(&process), Some(9));
+        assert_eq!(process.why(), "priority 9 (asked for by uid 5)");
+        process.is_detached = true;
+        assert!(process.wanted().is_some(), "as long as it is suspended");
+        process.suspended_until_ns = None;
+        assert_eq!(process.wanted(), None);
+        assert_eq!(process.why(), "not scheduled: a user detached it");
+    }
+
+    #[test]
+    fn an_override_changes_the_attributes_it_names() {
+        let mut process = process(7, scheduled(12));
+        process.overrides = Some(overrides(None, Some(500)));
+        let wanted = process.wanted().unwrap();
+        assert_eq!(wanted.priority, level(12));
+        assert_eq!(wanted.deadline, Some(Duration::from_micros(500)));
+        process.overrides = process.overrides.map(|first| first.and(overrides(Some(3), None)));
+        let wanted = process.wanted().unwrap();
+        assert_eq!((wanted.priority, wanted.deadline.is_some()), (level(3), true));
+        process.overrides = process.overrides.map(|first| first.and(overrides(None, Some(0))));
+        assert_eq!(process.wanted().unwrap().deadline, None);
+    }
+
+    #[test]
+    fn a_user_may_restore_the_priority_that_a_rule_gave() {
+        assert_eq!(process(7, scheduled(12)).open_priority(None), level(12));
+        assert_eq!(process(7, scheduled(3)).open_priority(None), level(7));
+        assert_eq!(process(7, Outcome::Unknown).open_priority(Some(level(9))), level(9));
+    }
+
+    #[test]
+    fn a_rule_with_ignore_overrules_every_user() {
+        let label = RuleLabel { number: 1, name: None, line: 3 };
+        let mut process = process(7, Outcome::Ignored(label));
+        process.overrides = Some(overrides(Some(9), None));
+        process.suspended_until_ns = Some(1);
+        assert_eq!(process.wanted(), None);
+        assert_eq!(process.why(), "not scheduled: rule 1 (line 3)");
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_controlled_is_not_scheduled_and_says_why() {
+        let mut process = process(7, scheduled(12));
+        process.obstacle = Some("another command has it".to_owned());
+        assert_eq!(process.wanted(), None);
+        assert_eq!(process.why(), "not scheduled: another command has it");
+    }
+
+    fn insert(table: &mut ProcessTable, pid: u32, priority: Option<u8>) -> ProcessKey {
+        let mut process = process(pid, Outcome::Unknown);
+        let key = process.key;
+        process.applied = priority.map(|priority| {
+            let attr = SchedAttr { priority: level(priority), ..SchedAttr::default() };
+            AppliedAttr { task: table.name_task(key), attr, is_suspended: false }
         });
-        roster.insert(Member {
-            key,
-            about: About::default(),
-            verdict: Verdict { outcome: Outcome::Unknown, notes: Vec::new() },
-            order: None,
-            is_detached: false,
-            suspended_until_ns: None,
-            obstacle: None,
-            homes: BTreeSet::from([0]),
-            adopted: BTreeSet::new(),
-            in_force,
-            pidfd: None,
-            watch: u64::from(pid),
-        });
+        table.insert(process);
         key
     }
 
     #[test]
-    fn others_matter_where_all_the_scheduled_are_of_one_class() {
-        let mut roster = Roster::default();
-        assert_eq!(roster.others(0, false), None);
-        let high = member(&mut roster, 1, Some(12));
-        assert_eq!(roster.others(0, false), None, "no other process is there");
-        assert_eq!(roster.others(0, true), Priority::new(7), "but one may come");
-        member(&mut roster, 2, None);
-        assert_eq!(roster.others(0, false), Priority::new(7));
-        assert_eq!(roster.others(1, false), None, "not on those devices");
-        member(&mut roster, 3, Some(2));
-        assert_eq!(roster.others(0, false), None);
-        roster.remove(high);
-        assert_eq!(roster.others(0, false), Priority::new(8));
+    fn unmanaged_processes_have_a_priority_where_all_managed_ones_are_of_one_class() {
+        let mut table = ProcessTable::default();
+        assert_eq!(table.unmanaged(0, false), None);
+        let high = insert(&mut table, 1, Some(12));
+        assert_eq!(table.unmanaged(0, false), None, "there is no unmanaged process");
+        assert_eq!(table.unmanaged(0, true), Priority::new(7), "but one is expected");
+        insert(&mut table, 2, None);
+        assert_eq!(table.unmanaged(0, false), Priority::new(7));
+        assert_eq!(table.unmanaged(1, false), None, "not on those devices");
+        insert(&mut table, 3, Some(2));
+        assert_eq!(table.unmanaged(0, false), None);
+        table.remove(high);
+        assert_eq!(table.unmanaged(0, false), Priority::new(8));
     }
 
     #[test]
-    fn tasks_lead_to_processes_and_are_never_the_same_twice() {
-        let mut roster = Roster::default();
-        let key = member(&mut roster, 1, Some(3));
-        assert_eq!(roster.of_task(TaskId(1)).map(|member| member.key), Some(key));
-        assert_eq!(roster.watched(1), Some(key));
-        roster.remove(key);
-        assert!(roster.of_task(TaskId(1)).is_none());
-        assert_eq!(roster.name_task(key), TaskId(2));
+    fn a_task_id_leads_to_its_process_and_is_never_used_again() {
+        let mut table = ProcessTable::default();
+        let key = insert(&mut table, 1, Some(3));
+        assert_eq!(table.of_task(TaskId(1)).map(|process| process.key), Some(key));
+        assert_eq!(table.watched(1), Some(key));
+        table.remove(key);
+        assert!(table.of_task(TaskId(1)).is_none());
+        assert_eq!(table.name_task(key), TaskId(2));
     }
 
     #[test]
     fn leases_end_in_order() {
-        let mut roster = Roster::default();
-        let keys = [1, 2].map(|pid| member(&mut roster, pid, Some(3)));
-        assert_eq!((roster.next_lease_ns(), roster.leases_over(u64::MAX)), (None, vec![]));
+        let mut table = ProcessTable::default();
+        let keys = [1, 2].map(|pid| insert(&mut table, pid, Some(3)));
+        assert_eq!((table.next_lease_ns(), table.leases_over(u64::MAX)), (None, vec![]));
         for (key, until) in keys.into_iter().zip([50, 20]) {
-            roster.get_mut(key).unwrap().suspended_until_ns = Some(until);
+            table.get_mut(key).unwrap().suspended_until_ns = Some(until);
         }
-        assert_eq!(roster.next_lease_ns(), Some(20));
-        assert_eq!(roster.leases_over(19), []);
-        assert_eq!(roster.leases_over(20), [keys[1]]);
-        assert_eq!(roster.leases_over(50), keys);
+        assert_eq!(table.next_lease_ns(), Some(20));
+        assert_eq!(table.leases_over(19), []);
+        assert_eq!(table.leases_over(20), [keys[1]]);
+        assert_eq!(table.leases_over(50), keys);
     }
 }

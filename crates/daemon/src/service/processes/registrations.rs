@@ -1,7 +1,7 @@
-//! What processes and their children are to have as soon as they use a device.
+//! Attributes that processes and their children get as soon as they use a device.
 //!
-//! `gpreempt run` registers a process before its first GPU call. Which of its children uses the GPU
-//! in the end is found out by going up from that one.
+//! `gpreempt run` registers a process before its first GPU call. For a child that uses the GPU, the
+//! daemon searches its ancestors for a registration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,38 +9,35 @@ use std::os::fd::OwnedFd;
 
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 
-use super::tracked_process::Order;
+use super::process_table::SchedOverride;
 
-/// How many there may be, of one user who is not our master.
+/// For each user but root and the user that runs the daemon.
 const PER_USER_MAX: usize = 1_000;
-/// How many there may be at all.
 const ALL_MAX: usize = 10_000;
-/// How far up it is looked for a parent that was registered.
 const ANCESTORS_MAX: usize = 64;
 
-/// One that was registered.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    pub(crate) order: Order,
-    /// Whether it counts for children that run as somebody else.
-    pub(crate) by_master: bool,
+    pub(crate) overrides: SchedOverride,
+    /// Whether it applies to children that run as another user.
+    pub(crate) by_admin: bool,
     pub(crate) uid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) watch: u64,
 }
 
-/// All that were registered and have not ended.
+/// The registrations of processes that have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Registrations {
     known: BTreeMap<ProcessKey, Registration>,
 }
 
 impl Registrations {
-    /// Whether one more of that user fits.
-    pub(crate) fn has_room(&self, key: ProcessKey, uid: u32, by_master: bool) -> bool {
-        let own = self.known.values().filter(|registration| registration.order.uid == uid).count();
+    pub(crate) fn has_room(&self, key: ProcessKey, uid: u32, by_admin: bool) -> bool {
+        let own =
+            self.known.values().filter(|registration| registration.overrides.uid == uid).count();
         self.known.contains_key(&key)
-            || (self.known.len() < ALL_MAX && (by_master || own < PER_USER_MAX))
+            || (self.known.len() < ALL_MAX && (by_admin || own < PER_USER_MAX))
     }
 
     pub(crate) fn get_mut(&mut self, key: ProcessKey) -> Option<&mut Registration> {
@@ -59,35 +56,36 @@ impl Registrations {
         self.known.remove(&key);
     }
 
-    /// Forgets the one that the loop watches by that number. False if there is none.
-    pub(crate) fn remove_watched(&mut self, watch: u64) -> bool {
-        let before = self.known.len();
+    /// Forgets the process with that number in the epoll set.
+    pub(crate) fn remove_watched(&mut self, watch: u64) {
         self.known.retain(|_, registration| registration.watch != watch);
-        self.known.len() < before
     }
 
-    /// Forgets those that ended and could not be watched.
+    /// Forgets ended processes that could not be watched.
     pub(crate) fn sweep(&mut self) {
         self.known.retain(|key, known| known.pidfd.is_some() || key.check().is_ok());
     }
 
-    /// What was asked for a process of that user, or for the nearest of its ancestors.
-    pub(crate) fn find(&self, key: ProcessKey, uid: u32) -> Option<Order> {
+    /// The registration of a process of that user, or of its nearest registered ancestor.
+    pub(crate) fn find(&self, key: ProcessKey, uid: u32) -> Option<SchedOverride> {
         if self.known.is_empty() {
             return None;
         }
         self.find_in(std::iter::once(key).chain(ancestors(key.pid)), uid)
     }
 
-    fn find_in(&self, mut line: impl Iterator<Item = ProcessKey>, uid: u32) -> Option<Order> {
+    fn find_in(
+        &self,
+        mut line: impl Iterator<Item = ProcessKey>,
+        uid: u32,
+    ) -> Option<SchedOverride> {
         line.find_map(|key| {
             let known = self.known.get(&key)?;
-            (known.by_master || known.uid == uid).then_some(known.order)
+            (known.by_admin || known.uid == uid).then_some(known.overrides)
         })
     }
 }
 
-/// The parent of a process, its parent, and so on.
 fn ancestors(pid: u32) -> impl Iterator<Item = ProcessKey> {
     let parents = std::iter::successors(parent(pid), |pid| parent(*pid)).take(ANCESTORS_MAX);
     parents.filter_map(|pid| ProcessInfo::read(pid).ok()).map(|info| info.key)
@@ -98,7 +96,7 @@ fn parent(pid: u32) -> Option<u32> {
     parent_in(&String::from_utf8_lossy(&stat))
 }
 
-/// The second field after the name, which stands in parentheses and may contain others.
+/// The second field after the name, which is in parentheses and may contain parentheses.
 fn parent_in(stat: &str) -> Option<u32> {
     let (_, rest) = stat.rsplit_once(')')?;
     let pid: u32 = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -111,11 +109,11 @@ mod tests {
     use gpreempt_core::priority::Priority;
     use gpreempt_wire::process::SchedAttrChange;
 
-    fn registration(level: u8, uid: u32, by_master: bool) -> Registration {
+    fn registration(level: u8, uid: u32, by_admin: bool) -> Registration {
         let priority = Priority::new(level);
         let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
-        let order = Order { change, uid };
-        Registration { order, by_master, uid, pidfd: None, watch: u64::from(level) }
+        let overrides = SchedOverride { change, uid };
+        Registration { overrides, by_admin, uid, pidfd: None, watch: u64::from(level) }
     }
 
     const fn key(pid: u32) -> ProcessKey {
@@ -123,26 +121,26 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_ancestor_counts_and_users_speak_for_themselves() {
+    fn the_nearest_registered_ancestor_of_the_same_user_counts() {
         let mut known = Registrations::default();
         known.insert(key(1), registration(1, 1000, false));
         known.insert(key(2), registration(2, 1000, false));
         let level = |known: &Registrations, line: &[u32], uid| {
-            let order = known.find_in(line.iter().map(|pid| key(*pid)), uid);
-            order.and_then(|order| order.change.priority).map(Priority::level)
+            let overrides = known.find_in(line.iter().map(|pid| key(*pid)), uid);
+            overrides.and_then(|overrides| overrides.change.priority).map(Priority::level)
         };
         assert_eq!(level(&known, &[9, 2, 1], 1000), Some(2));
         assert_eq!(level(&known, &[9, 1], 1000), Some(1));
         assert_eq!(level(&known, &[9], 1000), None);
-        assert_eq!(level(&known, &[9, 2, 1], 1001), None, "it runs as somebody else");
+        assert_eq!(level(&known, &[9, 2, 1], 1001), None, "it runs as another user");
         known.insert(key(2), registration(3, 0, true));
-        assert_eq!(level(&known, &[9, 2, 1], 1001), Some(3), "root may say so");
-        assert!(known.remove_watched(3) && !known.remove_watched(3));
+        assert_eq!(level(&known, &[9, 2, 1], 1001), Some(3), "root registered it");
+        known.remove_watched(3);
         assert_eq!(level(&known, &[9, 2, 1], 1000), Some(1));
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
+    fn registrations_are_limited_for_each_user() {
         let mut known = Registrations::default();
         for pid in 0..1_000 {
             assert!(known.has_room(key(pid), 5, false));

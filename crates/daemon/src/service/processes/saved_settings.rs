@@ -1,8 +1,8 @@
-//! What people asked for, kept beside the journal so that it outlives us.
+//! User settings that survive a restart of the daemon.
 //!
-//! Priorities that were given by `set` and `run`, and suspensions whose lease still runs. It is one
-//! small file, replaced as a whole. A file that makes no sense is put aside, and the log says so;
-//! one of an earlier boot is as good as none, and so is what it says of a process that has ended.
+//! `orders.json` beside the journal holds the priorities of `set` and `run` and suspensions whose
+//! lease has not ended. It is replaced as a whole. A file that cannot be read is renamed and
+//! reported in the log; a file of an earlier boot, and settings of ended processes, are ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,73 +16,80 @@ use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::process::SchedAttrChange;
 use serde::{Deserialize, Serialize};
 
-use super::tracked_process::Order;
+use super::Processes;
+use super::process_table::{SchedOverride, TrackedProcess};
+use super::registrations::Registration;
+use crate::service::poller::Poller;
+use crate::service::telemetry::Telemetry;
 
-/// The file's name.
 const NAME: &str = "orders.json";
-/// What this program writes and reads.
 const VERSION: u32 = 1;
-/// No file is longer.
+/// More of the file is not read.
 const BYTES_MAX: u64 = 16 << 20;
+/// The beginning of the problem that is reported while the file cannot be written.
+const PROBLEM: &str = "user settings cannot be saved";
 
-/// What was asked for, fit for a file.
+/// [`SchedOverride`] in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeptOrder {
+pub(crate) struct SavedOverride {
     priority: Option<u8>,
     weight: Option<NonZeroU32>,
     deadline_us: Option<u64>,
     uid: u32,
 }
 
-/// What became of a process that uses a device.
+/// User settings of a process that uses a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeptMember {
-    pub(crate) process: ProcessKey,
-    pub(crate) order: Option<KeptOrder>,
-    pub(crate) is_detached: bool,
+pub(crate) struct SavedProcess {
+    process: ProcessKey,
+    #[serde(rename = "order")]
+    overrides: Option<SavedOverride>,
+    is_detached: bool,
     /// On the monotonic clock.
-    pub(crate) suspended_until_ns: Option<u64>,
+    suspended_until_ns: Option<u64>,
 }
 
-/// What a process and its children are to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct KeptRegistration {
-    pub(crate) process: ProcessKey,
-    pub(crate) order: KeptOrder,
-    pub(crate) by_master: bool,
-    pub(crate) uid: u32,
+pub(crate) struct SavedRegistration {
+    process: ProcessKey,
+    #[serde(rename = "order")]
+    overrides: SavedOverride,
+    #[serde(rename = "by_master")]
+    by_admin: bool,
+    uid: u32,
 }
 
-/// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
-    pub(crate) members: Vec<KeptMember>,
-    pub(crate) registrations: Vec<KeptRegistration>,
+struct SavedState {
+    #[serde(rename = "members")]
+    processes: Vec<SavedProcess>,
+    registrations: Vec<SavedRegistration>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
     version: u32,
-    /// Start times and leases mean something within one boot only.
+    /// Start times and leases are valid within one boot only.
     boot: String,
-    kept: Kept,
+    #[serde(rename = "kept")]
+    saved: SavedState,
 }
 
-/// The file, and what it said of processes that were not met since.
+/// The file, and its settings of processes that have not been tracked since.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub(crate) struct SavedSettings {
     path: PathBuf,
     boot: String,
-    written: Option<Kept>,
-    unmet: BTreeMap<ProcessKey, KeptMember>,
-    /// Whether there is a file. A private session ends with its command and leaves the file of a
-    /// daemon as it is.
-    is_kept: bool,
+    written: Option<SavedState>,
+    untracked: BTreeMap<ProcessKey, SavedProcess>,
+    /// False in a private session, which ends with its command and must not touch the file of a
+    /// daemon.
+    is_saved: bool,
 }
 
 /// Why the file is not used.
@@ -92,108 +99,105 @@ enum ReadError {
     Unreadable(#[from] io::Error),
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
-    #[error("it has version {0}, and this program knows {VERSION}")]
+    #[error("it has version {0}, and this program reads version {VERSION}")]
     Version(u32),
 }
 
-impl From<Order> for KeptOrder {
-    fn from(order: Order) -> Self {
-        let SchedAttrChange { priority, weight, deadline_us } = order.change;
-        Self { priority: priority.map(Priority::level), weight, deadline_us, uid: order.uid }
+impl From<SchedOverride> for SavedOverride {
+    fn from(overrides: SchedOverride) -> Self {
+        let SchedAttrChange { priority, weight, deadline_us } = overrides.change;
+        Self { priority: priority.map(Priority::level), weight, deadline_us, uid: overrides.uid }
     }
 }
 
-impl From<KeptOrder> for Order {
-    fn from(kept: KeptOrder) -> Self {
-        let KeptOrder { priority, weight, deadline_us, uid } = kept;
+impl From<SavedOverride> for SchedOverride {
+    fn from(saved: SavedOverride) -> Self {
+        let SavedOverride { priority, weight, deadline_us, uid } = saved;
         let priority = priority.and_then(Priority::new);
         Self { change: SchedAttrChange { priority, weight, deadline_us }, uid }
     }
 }
 
-impl Orders {
-    /// Orders of a private session: they are not read from a file and not written to one.
-    pub(crate) fn unkept() -> Self {
+impl SavedSettings {
+    /// The settings of a private session: not read from a file and not written to one.
+    pub(crate) fn unsaved() -> Self {
         let (path, boot) = (PathBuf::new(), String::new());
-        Self { path, boot, written: None, unmet: BTreeMap::new(), is_kept: false }
+        Self { path, boot, written: None, untracked: BTreeMap::new(), is_saved: false }
     }
 
-    /// What the last daemon left in that folder, the registrations among it, and what is wrong
-    /// with it.
-    pub(crate) fn load(folder: &Path) -> (Self, Vec<KeptRegistration>, Option<String>) {
+    /// Reads the file that an earlier daemon left in that folder. Returns its registrations and a
+    /// sentence if it cannot be read.
+    pub(crate) fn load(folder: &Path) -> (Self, Vec<SavedRegistration>, Option<String>) {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let path = folder.join(NAME);
-        let (kept, problem) = match read(&path, boot.trim()) {
-            Ok(kept) => (kept.unwrap_or_default(), None),
-            Err(problem) => (Kept::default(), Some(put_aside(&path, &problem))),
+        let (saved, problem) = match read(&path, boot.trim()) {
+            Ok(saved) => (saved.unwrap_or_default(), None),
+            Err(problem) => (SavedState::default(), Some(put_aside(&path, &problem))),
         };
         let lives = |process: ProcessKey| process.check().is_ok();
-        let members = kept.members.into_iter().filter(|member| lives(member.process));
-        let unmet = members.map(|member| (member.process, member)).collect();
-        let registrations = kept.registrations.into_iter();
+        let processes = saved.processes.into_iter().filter(|saved| lives(saved.process));
+        let untracked = processes.map(|saved| (saved.process, saved)).collect();
+        let registrations = saved.registrations.into_iter();
         let registrations = registrations.filter(|known| lives(known.process)).collect();
         let boot = boot.trim().to_owned();
-        (Self { path, boot, written: None, unmet, is_kept: true }, registrations, problem)
+        (Self { path, boot, written: None, untracked, is_saved: true }, registrations, problem)
     }
 
-    /// What was known of a process that is met now.
-    pub(crate) fn take(&mut self, process: ProcessKey) -> Option<KeptMember> {
-        self.unmet.remove(&process)
+    /// Removes and returns the settings of a process that is tracked now.
+    fn take(&mut self, process: ProcessKey) -> Option<SavedProcess> {
+        self.untracked.remove(&process)
     }
 
-    /// Forgets what is said of a process that was not met yet.
     pub(crate) fn forget(&mut self, process: ProcessKey) {
-        self.unmet.remove(&process);
+        self.untracked.remove(&process);
     }
 
-    /// Ends suspensions of processes that were not met yet. True if there was one.
+    /// Ends suspensions of processes that are not tracked yet. Returns whether there was one.
     pub(crate) fn end_suspensions(&mut self, is_meant: impl Fn(ProcessKey) -> bool) -> bool {
         let mut is_any = false;
-        for (process, member) in &mut self.unmet {
-            is_any |= member.suspended_until_ns.take_if(|_| is_meant(*process)).is_some();
+        for (process, saved) in &mut self.untracked {
+            is_any |= saved.suspended_until_ns.take_if(|_| is_meant(*process)).is_some();
         }
         is_any
     }
 
-    /// Forgets suspensions that are over, and processes that ended before they were met.
+    /// Forgets suspensions whose lease has ended, and processes that ended before they were
+    /// tracked.
     pub(crate) fn sweep(&mut self, now_ns: u64) {
-        self.unmet.retain(|process, member| {
-            member.suspended_until_ns = member.suspended_until_ns.filter(|until| *until > now_ns);
+        self.untracked.retain(|process, saved| {
+            saved.suspended_until_ns = saved.suspended_until_ns.filter(|until| *until > now_ns);
             process.check().is_ok()
         });
     }
 
-    /// Writes down what is so now, if that is something else than before.
-    ///
-    /// # Errors
-    /// If it cannot be written; then the old file stands.
-    pub(crate) fn write(&mut self, mut kept: Kept) -> io::Result<()> {
-        kept.members.extend(self.unmet.values().copied());
-        if !self.is_kept || self.written.as_ref() == Some(&kept) {
+    /// Writes the file if it would change. After an error the old file is still in place.
+    fn write(&mut self, mut saved: SavedState) -> io::Result<()> {
+        saved.processes.extend(self.untracked.values().copied());
+        if !self.is_saved || self.written.as_ref() == Some(&saved) {
             return Ok(());
         }
-        if kept == Kept::default() {
+        if saved == SavedState::default() {
             match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }
-            self.written = Some(kept);
+            self.written = Some(saved);
             return Ok(());
         }
-        let contents = Contents { version: VERSION, boot: self.boot.clone(), kept };
+        let contents = Contents { version: VERSION, boot: self.boot.clone(), saved };
         let fresh = self.path.with_extension("new");
-        // Left by somebody who died while writing; it never counted.
+        // Left by a daemon that died while it wrote; it was never used.
         let _ = fs::remove_file(&fresh);
         let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
         file.write_all(&serde_json::to_vec(&contents)?)?;
         fs::rename(fresh, &self.path)?;
-        self.written = Some(contents.kept);
+        self.written = Some(contents.saved);
         Ok(())
     }
 }
 
-/// What a file says; nothing if there is none, or if it is of an earlier boot.
-fn read(path: &Path, boot: &str) -> Result<Option<Kept>, ReadError> {
+/// Reads a file. `None` if there is none, or if it is of an earlier boot.
+fn read(path: &Path, boot: &str) -> Result<Option<SavedState>, ReadError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut text));
     match read {
@@ -205,89 +209,120 @@ fn read(path: &Path, boot: &str) -> Result<Option<Kept>, ReadError> {
     if contents.version != VERSION {
         return Err(ReadError::Version(contents.version));
     }
-    Ok((contents.boot == boot).then_some(contents.kept))
+    Ok((contents.boot == boot).then_some(contents.saved))
 }
 
-/// Keeps a file that cannot be read for whoever wants to know what was in it; the answer is what to
-/// say of that.
+/// Renames a file that cannot be read, so that it can be examined. Returns a sentence for the log.
 fn put_aside(path: &Path, problem: &ReadError) -> String {
     let aside = path.with_extension("json.unread");
     let kept = match fs::rename(path, &aside) {
-        Ok(()) => format!("it is kept as {}", aside.display()),
-        Err(error) => format!("it cannot be put aside: {error}"),
+        Ok(()) => format!("the file was renamed to {}", aside.display()),
+        Err(error) => format!("the file cannot be renamed: {error}"),
     };
-    format!(
-        "what people asked for before cannot be read from {}: {problem}; {kept}",
-        path.display()
-    )
+    format!("user settings cannot be read from {}: {problem}; {kept}", path.display())
+}
+
+impl Processes {
+    /// Restores what was registered with the daemon before this one.
+    pub(crate) fn restore_registrations(
+        &mut self,
+        registrations: Vec<SavedRegistration>,
+        poller: &Poller,
+    ) {
+        for SavedRegistration { process, overrides, by_admin, uid } in registrations {
+            let (pidfd, watch) = self.watch(process, poller);
+            let overrides = SchedOverride::from(overrides);
+            let registration = Registration { overrides, by_admin, uid, pidfd, watch };
+            self.registrations.insert(process, registration);
+        }
+    }
+
+    /// Gives a process the settings that it had under an earlier daemon.
+    pub(super) fn load_saved(&mut self, process: &mut TrackedProcess, now_ns: u64) {
+        let Some(saved) = self.saved.take(process.key) else { return };
+        let SavedProcess { overrides, is_detached, suspended_until_ns, .. } = saved;
+        process.overrides = overrides.map(SchedOverride::from).or(process.overrides);
+        process.is_detached = is_detached;
+        process.suspended_until_ns =
+            suspended_until_ns.filter(|until| *until > now_ns && !process.is_ignored());
+    }
+
+    pub(crate) fn save_settings(&mut self, telemetry: &mut Telemetry) {
+        let processes = self.table.iter().filter_map(SavedProcess::of).collect();
+        let saved = |(process, known): (&ProcessKey, &Registration)| {
+            let Registration { overrides, by_admin, uid, .. } = *known;
+            SavedRegistration { process: *process, overrides: overrides.into(), by_admin, uid }
+        };
+        let registrations = self.registrations.iter().map(saved).collect();
+        match self.saved.write(SavedState { processes, registrations }) {
+            Ok(()) => telemetry.problems.solve(PROBLEM),
+            Err(error) => telemetry.problem(&format!("{PROBLEM}: {error}")),
+        }
+    }
+}
+
+impl SavedProcess {
+    /// `None` if a process has no settings of a user.
+    fn of(process: &TrackedProcess) -> Option<Self> {
+        let TrackedProcess { key, overrides, is_detached, suspended_until_ns, .. } = *process;
+        let is_plain = overrides.is_none() && suspended_until_ns.is_none() && !is_detached;
+        let overrides = overrides.map(SavedOverride::from);
+        (!is_plain).then_some(Self { process: key, overrides, is_detached, suspended_until_ns })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use gpreempt_device::process::ProcessInfo;
+    use gpreempt_stage::WorkFolder;
 
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let name = format!("gpreempt-orders-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use super::*;
 
     fn own() -> ProcessKey {
         ProcessInfo::read(std::process::id()).unwrap().key
     }
 
-    fn member(process: ProcessKey) -> KeptMember {
+    fn saved(process: ProcessKey) -> SavedProcess {
         let change = SchedAttrChange { priority: Priority::new(11), ..SchedAttrChange::default() };
-        let order = Some(Order { change, uid: 5 }.into());
-        KeptMember { process, order, is_detached: false, suspended_until_ns: Some(50) }
+        let overrides = Some(SchedOverride { change, uid: 5 }.into());
+        SavedProcess { process, overrides, is_detached: false, suspended_until_ns: Some(50) }
     }
 
-    fn registration(process: ProcessKey) -> KeptRegistration {
-        let order = member(process).order.unwrap();
-        KeptRegistration { process, order, by_master: true, uid: 5 }
+    fn registration(process: ProcessKey) -> SavedRegistration {
+        let overrides = saved(process).overrides.unwrap();
+        SavedRegistration { process, overrides, by_admin: true, uid: 5 }
     }
 
     #[test]
-    fn what_is_written_is_found_again_unless_its_process_is_gone() {
-        let folder = Folder::new("again");
+    fn settings_are_found_again_unless_their_process_has_ended() {
+        let folder = WorkFolder::new("orders").unwrap();
         let gone = ProcessKey { start_ticks: 1, ..own() };
-        let kept = Kept {
-            members: vec![member(own()), member(gone)],
+        let state = SavedState {
+            processes: vec![saved(own()), saved(gone)],
             registrations: vec![registration(own()), registration(gone)],
         };
-        let (mut orders, none, problem) = Orders::load(&folder.0);
+        let (mut settings, none, problem) = SavedSettings::load(folder.root());
         assert_eq!((none, problem), (vec![], None));
-        orders.write(kept).unwrap();
-        let (mut orders, registrations, _) = Orders::load(&folder.0);
+        settings.write(state).unwrap();
+        let (mut settings, registrations, _) = SavedSettings::load(folder.root());
         assert_eq!(registrations, [registration(own())]);
-        assert_eq!(orders.take(gone), None);
-        // Whoever was not met yet is not forgotten.
-        orders.write(Kept::default()).unwrap();
-        let (mut orders, ..) = Orders::load(&folder.0);
-        assert_eq!(orders.take(own()), Some(member(own())));
-        let order = Order::from(member(own()).order.unwrap());
-        assert_eq!((order.change.priority, order.uid), (Priority::new(11), 5));
+        assert_eq!(settings.take(gone), None);
+        // Settings of a process that was not tracked since are kept.
+        settings.write(SavedState::default()).unwrap();
+        let (mut settings, ..) = SavedSettings::load(folder.root());
+        assert_eq!(settings.take(own()), Some(saved(own())));
+        let overrides = SchedOverride::from(saved(own()).overrides.unwrap());
+        assert_eq!((overrides.change.priority, overrides.uid), (Priority::new(11), 5));
     }
 
     #[test]
-    fn what_makes_no_sense_is_as_good_as_nothing() {
-        let folder = Folder::new("broken");
-        let (mut orders, ..) = Orders::load(&folder.0);
-        orders.write(Kept { members: vec![member(own())], registrations: vec![] }).unwrap();
-        let path = folder.0.join(NAME);
+    fn a_file_that_cannot_be_read_is_put_aside() {
+        let folder = WorkFolder::new("orders").unwrap();
+        let (mut settings, ..) = SavedSettings::load(folder.root());
+        settings
+            .write(SavedState { processes: vec![saved(own())], registrations: vec![] })
+            .unwrap();
+        let path = folder.path(NAME);
         let good = fs::read_to_string(&path).unwrap();
         let broken = [
             good.replace("\"version\":1", "\"version\":2"),
@@ -299,11 +334,11 @@ mod tests {
         for text in broken {
             assert_ne!(text, good);
             fs::write(&path, &text).unwrap();
-            let (mut orders, _, problem) = Orders::load(&folder.0);
-            assert_eq!(orders.take(own()), None, "{text}");
-            // What is of another boot is nobody's mistake.
+            let (mut settings, _, problem) = SavedSettings::load(folder.root());
+            assert_eq!(settings.take(own()), None, "{text}");
+            // A file of another boot is not an error.
             let is_other_boot = text.contains("\"boot\":\"0") && text.contains("version\":1");
-            let aside = folder.0.join("orders.json.unread");
+            let aside = folder.path("orders.json.unread");
             assert_eq!(
                 (problem.is_none(), !aside.exists()),
                 (is_other_boot, is_other_boot),
@@ -312,26 +347,26 @@ mod tests {
             let _ = fs::remove_file(aside);
         }
         fs::write(&path, &good).unwrap();
-        assert!(Orders::load(&folder.0).0.take(own()).is_some());
+        assert!(SavedSettings::load(folder.root()).0.take(own()).is_some());
     }
 
     #[test]
-    fn leases_that_are_over_are_no_more() {
-        let folder = Folder::new("leases");
-        let (mut orders, ..) = Orders::load(&folder.0);
-        orders.unmet.insert(own(), member(own()));
-        orders.write(Kept::default()).unwrap();
-        assert!(folder.0.join(NAME).exists());
-        orders.take(own());
-        orders.write(Kept::default()).unwrap();
-        assert!(!folder.0.join(NAME).exists(), "nothing is kept in no file");
-        orders.unmet.insert(own(), member(own()));
-        orders.sweep(49);
-        assert_eq!(orders.unmet[&own()].suspended_until_ns, Some(50));
-        orders.sweep(50);
-        assert_eq!(orders.unmet[&own()].suspended_until_ns, None);
-        orders.unmet.insert(own(), member(own()));
-        assert!(!orders.end_suspensions(|_| false) && orders.end_suspensions(|_| true));
-        assert!(!orders.end_suspensions(|_| true));
+    fn suspensions_end_with_their_lease() {
+        let folder = WorkFolder::new("orders").unwrap();
+        let (mut settings, ..) = SavedSettings::load(folder.root());
+        settings.untracked.insert(own(), saved(own()));
+        settings.write(SavedState::default()).unwrap();
+        assert!(folder.path(NAME).exists());
+        settings.take(own());
+        settings.write(SavedState::default()).unwrap();
+        assert!(!folder.path(NAME).exists(), "without settings there is no file");
+        settings.untracked.insert(own(), saved(own()));
+        settings.sweep(49);
+        assert_eq!(settings.untracked[&own()].suspended_until_ns, Some(50));
+        settings.sweep(50);
+        assert_eq!(settings.untracked[&own()].suspended_until_ns, None);
+        settings.untracked.insert(own(), saved(own()));
+        assert!(!settings.end_suspensions(|_| false) && settings.end_suspensions(|_| true));
+        assert!(!settings.end_suspensions(|_| true));
     }
 }

@@ -1,194 +1,182 @@
-//! Processes that come, change and go, and what the scheduler is told of it.
-
-use std::collections::BTreeSet;
+//! Processes that start, change and stop using devices, and the scheduler's tasks for them.
 
 use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::TaskId;
-use gpreempt_device::controller::Note;
+use gpreempt_device::controller::ControllerReport;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::event::EventKind;
 
-use super::inspection_queue::Look;
+use super::inspection_queue::InspectReason;
+use super::process_table::{AppliedAttr, ProcessLabels, TrackedProcess};
 use super::registrations::Registration;
-use super::tracked_process::{About, InForce, Member};
-use super::{Context, Processes};
+use super::{Context, Named, Processes};
+use crate::assignment::Assignment;
 use crate::service::devices::Devices;
 use crate::service::telemetry::Telemetry;
-use crate::verdict::Verdict;
 
 impl Processes {
-    /// Every process that uses a device now is to be inspected.
-    pub(crate) fn meet_everybody(&mut self, devices: &mut Devices) {
+    /// Adds every process that uses a device now to the inspection queue.
+    pub(crate) fn queue_all_users(&mut self, devices: &mut Devices) {
         for controller in 0..devices.backends.len() {
             for key in devices.backends.users(controller) {
-                self.backlog.add(key, Look::Meet(controller));
+                self.inspections.add(key, InspectReason::Appeared(controller));
             }
         }
     }
 
-    /// Processes the reports of controllers that are not for the scheduler.
+    /// Handles the reports of controllers that are not for the scheduler.
     pub(crate) fn take_notes(&mut self, context: &mut Context<'_>) {
-        while let Some((controller, note)) = context.devices.backends.poll_note() {
+        while let Some((controller, note)) = context.devices.backends.poll_report() {
             match note {
-                Note::Problem(problem) => context.telemetry.problem(&problem),
-                Note::Solved(beginning) => context.telemetry.problems.solve(&beginning),
-                Note::Appeared(key) => self.backlog.add(key, Look::Meet(controller)),
-                Note::Ended(task) => self.leave(controller, task, context),
-                Note::Regrouped { task, appeared, vanished } => {
-                    let Some(key) = self.roster.of_task(task).map(|member| member.key) else {
-                        continue;
-                    };
-                    let pid = key.pid;
+                ControllerReport::Problem(problem) => context.telemetry.problem(&problem),
+                ControllerReport::Solved(beginning) => context.telemetry.problems.solve(&beginning),
+                ControllerReport::Appeared(key) => {
+                    self.inspections.add(key, InspectReason::Appeared(controller));
+                }
+                ControllerReport::Ended(task) => self.drop_controller(controller, task, context),
+                ControllerReport::QueuesChanged { task, appeared, vanished } => {
+                    let Some(process) = self.table.of_task(task) else { continue };
+                    let (key, name) = (process.key, &process.labels.name);
                     context.telemetry.log.debug(format_args!(
-                        "process {pid} has {appeared} new contexts and lost {vanished}"
+                        "{name} ({key}) has {appeared} new contexts and lost {vanished}"
                     ));
                     if self.rules.mention_gpus() {
-                        self.backlog.add(key, Look::Regrouped);
+                        self.inspections.add(key, InspectReason::DevicesChanged);
                     }
                 }
             }
         }
     }
 
-    /// A process uses devices of a controller.
-    pub(super) fn meet(&mut self, controller: usize, key: ProcessKey, context: &mut Context<'_>) {
-        if let Some(member) = self.roster.get_mut(key) {
-            if member.homes.insert(controller) {
+    /// Starts to track a process that uses devices of a controller.
+    pub(super) fn track(&mut self, controller: usize, key: ProcessKey, context: &mut Context<'_>) {
+        if let Some(process) = self.table.get_mut(key) {
+            if process.controllers.insert(controller) {
                 self.apply(key, context);
             }
-            self.judge_again(key, context);
+            self.reassign_for_devices(key, context);
             return;
         }
-        // A process that has ended since is not worth a line in the log.
-        let Ok((about, verdict)) = self.judge(key, context.devices) else { return };
-        let order = self.registrations.find(key, about.uid);
-        let order = order.filter(|_| self.rules.check_display(key).is_ok());
-        let (pidfd, watch) = self.watch(key, context.poller);
-        let mut member = Member {
-            key,
-            about,
-            verdict,
-            order,
-            is_detached: false,
-            suspended_until_ns: None,
-            obstacle: None,
-            homes: BTreeSet::from([controller]),
-            adopted: BTreeSet::new(),
-            in_force: None,
-            pidfd,
-            watch,
-        };
-        self.recall(&mut member, monotonic_ns());
-        let (pid, name, why) = (key.pid, &member.about.name, member.why());
-        context.telemetry.log.info(format_args!("process {pid} ({name}) uses a GPU: {why}"));
-        for note in &member.verdict.notes {
-            context.telemetry.log.info(format_args!("process {pid}: {note}"));
+        // A process that has ended since is not reported.
+        let Ok(assigned) = self.assign(key, context.devices) else { return };
+        let watch = self.watch(key, context.poller);
+        let mut process = TrackedProcess::new(key, assigned, controller, watch);
+        let overrides = self.registrations.find(key, process.labels.uid);
+        process.overrides = overrides.filter(|_| self.rules.check_display(key).is_ok());
+        self.load_saved(&mut process, monotonic_ns());
+        let (name, why) = (&process.labels.name, process.why());
+        context.telemetry.log.info(format_args!("{name} ({key}) uses a GPU: {why}"));
+        for note in &process.assignment.notes {
+            context.telemetry.log.info(format_args!("{name} ({key}): {note}"));
         }
-        self.roster.insert(member);
+        self.table.insert(process);
         self.apply(key, context);
         self.tell_of(key, EventKind::Appeared, 0, context.telemetry);
     }
 
-    /// What the configuration says of a process.
-    fn judge(&self, key: ProcessKey, devices: &Devices) -> Result<(About, Verdict), ProcessError> {
-        let in_force = self.roster.get(key).and_then(|member| member.in_force);
-        self.rules.judge(key, || devices.uuids_of(key, in_force.map(|in_force| in_force.task)))
+    /// Evaluates the rules for a process.
+    fn assign(
+        &self,
+        key: ProcessKey,
+        devices: &Devices,
+    ) -> Result<(ProcessLabels, Assignment), ProcessError> {
+        let applied = self.table.get(key).and_then(|process| process.applied);
+        self.rules.assign(key, || devices.uuids_of(key, applied.map(|applied| applied.task)))
     }
 
     /// Evaluates the rules again for a process whose devices may have changed.
-    pub(super) fn judge_again(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+    pub(super) fn reassign_for_devices(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         if !self.rules.mention_gpus() {
             return;
         }
-        let Ok((_, verdict)) = self.judge(key, context.devices) else { return };
-        let Some(member) = self.roster.get_mut(key) else { return };
-        if member.verdict == verdict {
+        let Ok((_, assignment)) = self.assign(key, context.devices) else { return };
+        let Some(process) = self.table.get_mut(key) else { return };
+        if process.assignment == assignment {
             return;
         }
-        member.verdict = verdict;
-        if member.is_ignored() {
-            member.suspended_until_ns = None;
+        process.assignment = assignment;
+        if process.is_ignored() {
+            process.suspended_until_ns = None;
         }
-        let why = member.why();
-        context.telemetry.log.info(format_args!("process {key} uses other GPUs: {why}"));
+        let (name, why) = (&process.labels.name, process.why());
+        context.telemetry.log.info(format_args!("{name} ({key}) uses other GPUs: {why}"));
         self.apply(key, context);
     }
 
-    /// Evaluates rules for a process that may have changed since the last time.
-    pub(super) fn judge_anew(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Ok((about, verdict)) = self.judge(key, context.devices) else { return };
-        let Some(member) = self.roster.get_mut(key) else { return };
-        member.about = about;
-        member.verdict = verdict;
-        member.obstacle = None;
-        if member.is_ignored() {
-            member.suspended_until_ns = None;
+    /// Evaluates changed rules for a process, which may itself have changed.
+    pub(super) fn reassign(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        let Ok((labels, assignment)) = self.assign(key, context.devices) else { return };
+        let Some(process) = self.table.get_mut(key) else { return };
+        process.labels = labels;
+        process.assignment = assignment;
+        process.obstacle = None;
+        if process.is_ignored() {
+            process.suspended_until_ns = None;
         }
         self.apply(key, context);
     }
 
-    /// Forgets a process.
-    pub(super) fn part(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Some(member) = self.roster.get(key) else { return };
-        let (pid, name) = (key.pid, &member.about.name);
-        context.telemetry.log.info(format_args!("process {pid} ({name}) no longer uses a GPU"));
+    pub(super) fn untrack(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        let Some(process) = self.table.get(key) else { return };
+        let name = &process.labels.name;
+        context.telemetry.log.info(format_args!("{name} ({key}) no longer uses a GPU"));
         self.tell_of(key, EventKind::Vanished, 0, context.telemetry);
         self.release(key, context);
-        // Its descriptor leaves the epoll set when it is closed.
-        self.roster.remove(key);
-        self.judge_others(context.devices);
+        // Closing its pidfd removes it from the epoll set.
+        self.table.remove(key);
+        self.update_unmanaged(context.devices);
     }
 
-    /// A process left the devices of a controller, which has forgotten it.
-    fn leave(&mut self, controller: usize, task: TaskId, context: &mut Context<'_>) {
-        let Some(key) = self.roster.of_task(task).map(|member| member.key) else { return };
-        let Some(member) = self.roster.get_mut(key) else { return };
-        member.homes.remove(&controller);
-        member.adopted.remove(&controller);
-        if !member.homes.is_empty() {
+    /// A process stopped using the devices of a controller.
+    fn drop_controller(&mut self, controller: usize, task: TaskId, context: &mut Context<'_>) {
+        let Some(key) = self.table.of_task(task).map(|process| process.key) else { return };
+        let Some(process) = self.table.get_mut(key) else { return };
+        process.controllers.remove(&controller);
+        process.adopted.remove(&controller);
+        if !process.controllers.is_empty() {
             return;
         }
-        let order = member.order.filter(|_| key.check().is_ok());
-        let uid = member.about.uid;
-        self.part(key, context);
-        // The user's setting applies again if the process comes back.
-        if let Some(order) = order {
+        let overrides = process.overrides.filter(|_| key.check().is_ok());
+        let uid = process.labels.uid;
+        self.untrack(key, context);
+        // The user's setting applies again if the process uses a device again.
+        if let Some(overrides) = overrides {
             let (pidfd, watch) = self.watch(key, context.poller);
-            let registration = Registration { order, by_master: true, uid, pidfd, watch };
+            let registration = Registration { overrides, by_admin: true, uid, pidfd, watch };
             self.registrations.insert(key, registration);
         }
     }
 
-    /// Brings what the scheduler knows of a process in line with what it should.
+    /// Updates the scheduler and the controllers with what a process should have.
     pub(crate) fn apply(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Some(member) = self.roster.get(key) else { return };
-        match (member.in_force, member.wanted()) {
+        let Some(process) = self.table.get(key) else { return };
+        match (process.applied, process.wanted()) {
             (None, None) => {}
             (Some(_), None) => {
                 self.release(key, context);
                 self.tell_of(key, EventKind::Changed, 0, context.telemetry);
             }
-            (None, Some(attr)) => self.take_in(key, attr, context),
-            (Some(in_force), Some(attr)) => self.change(key, in_force, attr, context),
+            (None, Some(attr)) => self.start_scheduling(key, attr, context),
+            (Some(applied), Some(attr)) => self.change(key, applied, attr, context),
         }
-        self.adopt_where_it_is(key, context);
-        self.judge_others(context.devices);
+        self.adopt(key, context);
+        self.update_unmanaged(context.devices);
         context.devices.is_changed = true;
     }
 
-    fn take_in(&mut self, key: ProcessKey, attr: SchedAttr, context: &mut Context<'_>) {
-        if context.guard.is_taken(key) {
-            let obstacle = "another command controls it; end that one first".to_owned();
-            self.give_up(key, obstacle, context.telemetry);
+    fn start_scheduling(&mut self, key: ProcessKey, attr: SchedAttr, context: &mut Context<'_>) {
+        if context.recovery.is_taken(key) {
+            let obstacle = "another command controls it; end that command first".to_owned();
+            self.set_obstacle(key, obstacle, context.telemetry);
             return;
         }
-        let task = self.roster.name_task(key);
+        let task = self.table.name_task(key);
         let Context { devices, telemetry, .. } = context;
         devices.tell(Event::TaskAppeared { task, attr }, &mut telemetry.log);
-        let Some(member) = self.roster.get_mut(key) else { return };
-        let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, attr, is_suspended });
+        let Some(process) = self.table.get_mut(key) else { return };
+        let is_suspended = process.is_suspended();
+        process.applied = Some(AppliedAttr { task, attr, is_suspended });
         if is_suspended {
             devices.tell(Event::TaskSuspended { task, suspended: true }, &mut telemetry.log);
         }
@@ -197,62 +185,65 @@ impl Processes {
     fn change(
         &mut self,
         key: ProcessKey,
-        in_force: InForce,
+        applied: AppliedAttr,
         attr: SchedAttr,
         context: &mut Context<'_>,
     ) {
-        let task = in_force.task;
-        let Some(member) = self.roster.get_mut(key) else { return };
-        let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, attr, is_suspended });
+        let task = applied.task;
+        let Some(process) = self.table.get_mut(key) else { return };
+        let is_suspended = process.is_suspended();
+        process.applied = Some(AppliedAttr { task, attr, is_suspended });
         let Context { devices, telemetry, .. } = context;
-        if in_force.attr != attr {
+        if applied.attr != attr {
             devices.tell(Event::TaskChanged { task, attr }, &mut telemetry.log);
             devices.backends.set_priority(task, attr.priority);
-            telemetry.process_event(member, EventKind::Changed, 0);
+            telemetry.process_event(process, EventKind::Changed, 0);
         }
-        if in_force.is_suspended != is_suspended {
+        if applied.is_suspended != is_suspended {
             let event = Event::TaskSuspended { task, suspended: is_suspended };
             devices.tell(event, &mut telemetry.log);
         }
     }
 
-    fn adopt_where_it_is(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Some(member) = self.roster.get(key) else { return };
-        let Some(in_force) = member.in_force else { return };
-        for controller in member.homes.difference(&member.adopted).copied().collect::<Vec<_>>() {
+    /// Has every controller whose devices a process uses control it.
+    fn adopt(&mut self, key: ProcessKey, context: &mut Context<'_>) {
+        let Some(process) = self.table.get(key) else { return };
+        let Some(applied) = process.applied else { return };
+        let missing: Vec<usize> =
+            process.controllers.difference(&process.adopted).copied().collect();
+        for controller in missing {
             let backends = &mut context.devices.backends;
-            match backends.adopt(controller, in_force.task, key) {
+            match backends.adopt(controller, applied.task, key) {
                 Ok(()) => {
-                    backends.set_priority(in_force.task, in_force.attr.priority);
-                    let Some(member) = self.roster.get_mut(key) else { return };
-                    member.adopted.insert(controller);
+                    backends.set_priority(applied.task, applied.attr.priority);
+                    let Some(process) = self.table.get_mut(key) else { return };
+                    process.adopted.insert(controller);
                 }
                 Err(problem) => {
                     self.release(key, context);
-                    self.give_up(key, problem.to_string(), context.telemetry);
+                    self.set_obstacle(key, problem.to_string(), context.telemetry);
                     return;
                 }
             }
         }
     }
 
-    /// A process cannot be controlled; it is left alone until a client asks again.
-    fn give_up(&mut self, key: ProcessKey, obstacle: String, telemetry: &mut Telemetry) {
-        telemetry.problem(&format!("process {key} is left alone: {obstacle}"));
-        if let Some(member) = self.roster.get_mut(key) {
-            member.obstacle = Some(obstacle);
-            member.suspended_until_ns = None;
+    /// A process cannot be controlled. It is not scheduled until a client asks again.
+    fn set_obstacle(&mut self, key: ProcessKey, obstacle: String, telemetry: &mut Telemetry) {
+        telemetry.problem(&format!("{} is not scheduled: {obstacle}", Named(key)));
+        if let Some(process) = self.table.get_mut(key) {
+            process.obstacle = Some(obstacle);
+            process.suspended_until_ns = None;
         }
     }
 
-    /// Reverts what was changed in a process.
+    /// Reverts the changes to a process and removes its task.
     fn release(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Some(member) = self.roster.get_mut(key) else { return };
-        let adopted = std::mem::take(&mut member.adopted);
-        let Some(in_force) = member.in_force.take() else { return };
-        let task = in_force.task;
-        self.roster.forget_task(task);
+        let Some(process) = self.table.get_mut(key) else { return };
+        let adopted = std::mem::take(&mut process.adopted);
+        let Some(applied) = process.applied.take() else { return };
+        let task = applied.task;
+        self.table.forget_task(task);
         context.devices.tell(Event::TaskVanished { task }, &mut context.telemetry.log);
         for controller in adopted {
             context.devices.backends.release(controller, task);
@@ -260,13 +251,12 @@ impl Processes {
         context.devices.is_changed = true;
     }
 
-    /// The processes that are not scheduled count as one task of the other class where all that are
-    /// scheduled are of one class.
-    fn judge_others(&self, devices: &mut Devices) {
+    /// Sets the placeholder tasks that stand for the unmanaged processes of each controller.
+    fn update_unmanaged(&self, devices: &mut Devices) {
         let are_expected = self.rules.private.is_some_and(|private| private.expects_others);
         for controller in 0..devices.backends.len() {
-            let others = self.roster.others(controller, are_expected);
-            devices.backends.set_others(controller, others);
+            let priority = self.table.unmanaged(controller, are_expected);
+            devices.backends.set_unmanaged(controller, priority);
         }
     }
 
@@ -278,25 +268,25 @@ impl Processes {
         duration_ns: u64,
         telemetry: &mut Telemetry,
     ) {
-        if let Some(member) = self.roster.get(key) {
-            telemetry.process_event(member, kind, duration_ns);
+        if let Some(process) = self.table.get(key) {
+            telemetry.process_event(process, kind, duration_ns);
         }
     }
 
-    /// Ends suspensions whose lease is over.
     pub(crate) fn end_leases(&mut self, now_ns: u64, context: &mut Context<'_>) {
-        for key in self.roster.leases_over(now_ns) {
+        for key in self.table.leases_over(now_ns) {
             self.end_suspension(key, context);
         }
     }
 
-    /// Ends a suspension. True if there was one.
+    /// Returns whether there was a suspension.
     pub(crate) fn end_suspension(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
-        let Some(member) = self.roster.get_mut(key) else { return false };
-        if member.suspended_until_ns.take().is_none() {
+        let Some(process) = self.table.get_mut(key) else { return false };
+        if process.suspended_until_ns.take().is_none() {
             return false;
         }
-        context.telemetry.log.info(format_args!("process {key} may run again"));
+        let name = &process.labels.name;
+        context.telemetry.log.info(format_args!("{name} ({key}) may run again"));
         self.apply(key, context);
         self.tell_of(key, EventKind::Released, 0, context.telemetry);
         true

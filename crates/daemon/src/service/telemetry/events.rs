@@ -19,8 +19,8 @@ use crate::config::LogLevel;
 use crate::service::clients::sessions::Sessions;
 use crate::service::devices::Devices;
 use crate::service::poller::Poller;
-use crate::service::processes::process_table::Roster;
-use crate::service::processes::tracked_process::Member;
+use crate::service::processes::process_table::ProcessTable;
+use crate::service::processes::process_table::TrackedProcess;
 
 /// What is remembered between two events of one queue.
 #[derive(Debug, Default)]
@@ -50,22 +50,22 @@ impl EventBuilder {
         changes
     }
 
-    /// An event about a queue.
+    /// An event labels a queue.
     pub(crate) fn of_queue(
         &self,
         at_ns: u64,
         kind: EventKind,
         queue: QueueId,
-        roster: &Roster,
+        table: &ProcessTable,
     ) -> Event {
         let view = self.queues.get(&queue);
-        let member = view.and_then(|view| roster.of_task(view.task));
+        let member = view.and_then(|view| table.of_task(view.task));
         let mut event = Event::new(at_ns, kind);
         event.queue = queue.0;
         event.device = view.map(|view| view.device.0);
         event.priority = view.map(|view| view.priority);
         event.process = member.and_then(process_of);
-        event.name = member.map_or(Text::EMPTY, |member| Text::new(&member.about.name));
+        event.name = member.map_or(Text::EMPTY, |member| Text::new(&member.labels.name));
         event
     }
 
@@ -74,7 +74,7 @@ impl EventBuilder {
         &mut self,
         at_ns: u64,
         decision: &Decision,
-        roster: &Roster,
+        table: &ProcessTable,
     ) -> Event {
         let (kind, by, duration_ns) = match decision.reason {
             Reason::Outranked { by, .. } | Reason::Deadline { by } | Reason::Starved { by } => {
@@ -98,12 +98,12 @@ impl EventBuilder {
         if matches!(kind, EventKind::Preempt | EventKind::Resume) {
             self.commanded.insert(decision.queue, at_ns);
         }
-        let mut event = self.of_queue(at_ns, kind, decision.queue, roster);
+        let mut event = self.of_queue(at_ns, kind, decision.queue, table);
         event.duration_ns = duration_ns;
         event.reason = Text::new(&decision.reason.to_string());
         if let Some(by) = by {
             event.by_queue = by.0;
-            let member = self.queues.get(&by).and_then(|view| roster.of_task(view.task));
+            let member = self.queues.get(&by).and_then(|view| table.of_task(view.task));
             event.by_process = member.and_then(process_of);
         }
         event
@@ -115,28 +115,28 @@ impl EventBuilder {
         at_ns: u64,
         kind: EventKind,
         queue: QueueId,
-        roster: &Roster,
+        table: &ProcessTable,
     ) -> Event {
         let since = self.commanded.remove(&queue);
         // The command may be younger than the iteration in which it was carried out.
         let at_ns = since.map_or(at_ns, |since| at_ns.max(since));
-        let mut event = self.of_queue(at_ns, kind, queue, roster);
+        let mut event = self.of_queue(at_ns, kind, queue, table);
         event.duration_ns = since.map_or(0, |since| at_ns.saturating_sub(since));
         event
     }
 }
 
-/// An event about a process.
-pub(crate) fn of_member(at_ns: u64, kind: EventKind, member: &Member) -> Event {
+/// An event labels a process.
+pub(crate) fn of_member(at_ns: u64, kind: EventKind, member: &TrackedProcess) -> Event {
     let mut event = Event::new(at_ns, kind);
     event.process = process_of(member);
-    event.priority = member.in_force.map(|in_force| in_force.attr.priority);
-    event.name = Text::new(&member.about.name);
+    event.priority = member.applied.map(|applied| applied.attr.priority);
+    event.name = Text::new(&member.labels.name);
     event.reason = Text::new(&member.why());
     event
 }
 
-fn process_of(member: &Member) -> Option<Process> {
+fn process_of(member: &TrackedProcess) -> Option<Process> {
     Process::new(member.key.pid, member.key.start_ticks)
 }
 
@@ -151,7 +151,7 @@ impl Telemetry {
         &mut self,
         now_ns: u64,
         devices: &mut Devices,
-        table: &Roster,
+        table: &ProcessTable,
         sessions: &mut Sessions,
         poller: &Poller,
     ) {
@@ -172,7 +172,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends followers the events about processes. Called also before a session begins to follow,
+    /// Sends followers the events labels processes. Called also before a session begins to follow,
     /// because it must not receive earlier events.
     pub(crate) fn send_pending_events(&mut self, sessions: &mut Sessions, poller: &Poller) {
         for event in std::mem::take(&mut self.unsent_events) {
@@ -180,7 +180,7 @@ impl Telemetry {
         }
     }
 
-    fn log_decision(&mut self, decision: &Decision, devices: &Devices, table: &Roster) {
+    fn log_decision(&mut self, decision: &Decision, devices: &Devices, table: &ProcessTable) {
         if decision.reason.is_fault() {
             // After a stall of the machine there may be one for every queue in one iteration.
             let view = devices.scheduler().queue(decision.queue);
@@ -206,7 +206,7 @@ impl Telemetry {
         now_ns: u64,
         decisions: &[Decision],
         devices: &mut Devices,
-        table: &Roster,
+        table: &ProcessTable,
     ) -> Vec<Event> {
         let mut events = Vec::new();
         let mut appeared = Vec::new();
@@ -298,18 +298,18 @@ mod tests {
 
     #[test]
     fn a_preempt_has_its_cause_and_its_duration() {
-        let (mut events, roster) = (EventBuilder::default(), Roster::default());
+        let (mut events, table) = (EventBuilder::default(), ProcessTable::default());
         events.update([view(1, true), view(2, true)].into_iter());
         let [own, theirs] = [Priority::MIN, Priority::MAX];
         let reason = Reason::Outranked { by: QueueId(2), theirs, own };
         let decision = Decision { at: Instant::ZERO, queue: QueueId(1), reason };
-        let event = events.of_decision(1_000, &decision, &roster);
+        let event = events.of_decision(1_000, &decision, &table);
         assert_eq!((event.kind, event.queue, event.by_queue), (EventKind::Preempt, 1, 2));
         assert_eq!((event.device, event.at_ns), (Some(3), 1_000));
         assert!(event.reason.as_str().starts_with("queue2 waits with priority 15"));
-        let done = events.of_completion(1_700, EventKind::Preempted, QueueId(1), &roster);
+        let done = events.of_completion(1_700, EventKind::Preempted, QueueId(1), &table);
         assert_eq!((done.duration_ns, done.by_queue), (700, 0));
-        let again = events.of_completion(9_000, EventKind::Preempted, QueueId(1), &roster);
+        let again = events.of_completion(9_000, EventKind::Preempted, QueueId(1), &table);
         assert_eq!(again.duration_ns, 0, "no command preceded it");
     }
 

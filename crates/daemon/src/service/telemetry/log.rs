@@ -77,7 +77,7 @@ impl Log {
         if let Some(command) = &self.command {
             // Clients cause lines, and the command may not read them for a while.
             if self.bucket.take(now) {
-                // A command that is about to end no longer reads.
+                // A command that is labels to end no longer reads.
                 let _ = command.send(one_line(&what.to_string()));
             }
             return;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use gpreempt_core::time::Instant;
 
 use crate::metrics::http::{Exchange, HttpListener};
-use crate::service::poller::{Poller, Source};
+use crate::service::poller::{PollSource, Poller};
 
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ impl MetricsServer {
     pub(crate) fn listen(address: SocketAddr, poller: &Poller) -> Result<Self, MetricsError> {
         let failed = |error| MetricsError::Listen { address, error };
         let listener = HttpListener::bind(address).map_err(failed)?;
-        poller.watch(&listener, Source::MetricsClients).map_err(failed)?;
+        poller.watch(&listener, PollSource::MetricsClients).map_err(failed)?;
         Ok(Self { listener, address, exchanges: BTreeMap::new(), last: 0 })
     }
 
@@ -46,7 +46,7 @@ impl MetricsServer {
         let accepted = self.listener.accept(now).map_err(MetricsError::Accept)?;
         if let Some(exchange) = accepted {
             self.last += 1;
-            if poller.watch(&exchange, Source::Metrics(self.last)).is_ok() {
+            if poller.watch(&exchange, PollSource::Metrics(self.last)).is_ok() {
                 self.exchanges.insert(self.last, exchange);
             }
         }
@@ -64,7 +64,7 @@ impl MetricsServer {
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
         exchange.writable();
         exchange.readable(text);
-        poller.watch_writing(&*exchange, Source::Metrics(id), exchange.wants_write());
+        poller.watch_writing(&*exchange, PollSource::Metrics(id), exchange.wants_write());
         if exchange.is_over(now) {
             self.exchanges.remove(&id);
         }

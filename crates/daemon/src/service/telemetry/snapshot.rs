@@ -19,8 +19,8 @@ use super::history::{Recent, TaskOnDevice, Total};
 use crate::service::clients::pending_answers::is_off;
 use crate::service::devices::Devices;
 use crate::service::instant;
-use crate::service::processes::process_table::Roster;
-use crate::service::processes::tracked_process::Member;
+use crate::service::processes::process_table::ProcessTable;
+use crate::service::processes::process_table::TrackedProcess;
 
 /// The totals of each task on each device.
 pub(crate) fn totals(views: impl Iterator<Item = QueueView>) -> BTreeMap<TaskOnDevice, Total> {
@@ -39,7 +39,7 @@ impl Telemetry {
         &self,
         now_ns: u64,
         devices: &Devices,
-        (table, strays): (&Roster, &BTreeSet<ProcessKey>),
+        (table, strays): (&ProcessTable, &BTreeSet<ProcessKey>),
         sessions: usize,
     ) -> Snapshot {
         let scheduler = devices.scheduler();
@@ -48,8 +48,8 @@ impl Telemetry {
             queues.entry(view.task).or_default().push(view);
         }
         let lately = self.history.recent_of_all(devices.driver.now(), &totals(scheduler.queues()));
-        let task = |member: &Member| {
-            let task = member.in_force.map(|in_force| in_force.task);
+        let task = |member: &TrackedProcess| {
+            let task = member.applied.map(|applied| applied.task);
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
@@ -77,7 +77,7 @@ impl Telemetry {
             policy: scheduler.config().policy.name().to_owned(),
             interval_us: scheduler.config().interval.as_micros(),
             devices: device_snapshots(devices),
-            tasks: table.members().map(task).collect(),
+            tasks: table.iter().map(task).collect(),
             problems: self.problems.sentences(instant(now_ns)),
         }
     }
@@ -126,24 +126,24 @@ fn device_snapshots(devices: &Devices) -> Vec<DeviceSnapshot> {
 }
 
 fn task_snapshot(
-    member: &Member,
+    member: &TrackedProcess,
     queues: &[QueueView],
     now_ns: u64,
     recent: Recent,
 ) -> TaskSnapshot {
-    let attr = member.in_force.map(|in_force| in_force.attr);
+    let attr = member.applied.map(|applied| applied.attr);
     let sum = |part: fn(&QueueView) -> u64| queues.iter().map(part).sum();
     let left_ms = |until: u64| until.saturating_sub(now_ns).div_ceil(1_000_000);
     let waiting = queues.iter().map(|view| view.starving).max().unwrap_or_default();
-    let about = member.about.clone();
+    let labels = member.labels.clone();
     TaskSnapshot {
         pid: member.key.pid,
         start_ticks: member.key.start_ticks,
-        name: about.name,
-        uid: about.uid,
-        container: about.container,
-        pod: about.pod,
-        slurm_job: about.slurm_job,
+        name: labels.name,
+        uid: labels.uid,
+        container: labels.container,
+        pod: labels.pod,
+        slurm_job: labels.slurm_job,
         priority: attr.map(|attr| attr.priority.level()),
         weight: attr.map_or(1, |attr| attr.weight),
         deadline_us: attr.and_then(|attr| attr.deadline).map(Duration::as_micros),
@@ -194,7 +194,7 @@ fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
     }
 }
 
-fn state(member: &Member, queues: &[QueueView]) -> TaskState {
+fn state(member: &TrackedProcess, queues: &[QueueView]) -> TaskState {
     let works = |on: bool| {
         let on = |view: &&QueueView| (view.run_state == RunState::On) == on;
         queues.iter().filter(|view| view.active).any(|view| on(&view))
@@ -202,7 +202,7 @@ fn state(member: &Member, queues: &[QueueView]) -> TaskState {
     // A queue that still runs is not suspended yet.
     let is_suspended =
         member.is_suspended() || !queues.is_empty() && queues.iter().all(|view| view.suspended);
-    if member.in_force.is_none() {
+    if member.applied.is_none() {
         TaskState::Untouched
     } else if is_suspended && queues.iter().all(is_off) {
         TaskState::Suspended
@@ -237,28 +237,28 @@ mod tests {
     use gpreempt_device::controller::{Numbering, Waker};
     use gpreempt_device::process::ProcessKey;
 
+    use crate::assignment::{Assignment, Outcome};
     use crate::config::LogLevel;
     use crate::service::devices::backends::Backends;
     use crate::service::devices::fake::Fake;
-    use crate::service::processes::tracked_process::{About, InForce};
+    use crate::service::processes::process_table::{AppliedAttr, ProcessLabels};
     use crate::service::telemetry::log::Log;
-    use crate::verdict::{Outcome, Verdict};
 
     const MS: u64 = 1_000_000;
 
-    fn member(pid: u32, name: &str) -> Member {
-        let about = About { name: name.to_owned(), uid: 1000, ..About::default() };
-        Member {
+    fn member(pid: u32, name: &str) -> TrackedProcess {
+        let labels = ProcessLabels { name: name.to_owned(), uid: 1000, ..ProcessLabels::default() };
+        TrackedProcess {
             key: ProcessKey { pid, start_ticks: 10 * u64::from(pid) },
-            about,
-            verdict: Verdict { outcome: Outcome::Unknown, notes: Vec::new() },
-            order: None,
+            labels,
+            assignment: Assignment { outcome: Outcome::Unknown, notes: Vec::new() },
+            overrides: None,
             is_detached: false,
             suspended_until_ns: None,
             obstacle: None,
-            homes: BTreeSet::from([0]),
+            controllers: BTreeSet::from([0]),
             adopted: BTreeSet::new(),
-            in_force: None,
+            applied: None,
             pidfd: None,
             watch: 0,
         }
@@ -290,15 +290,15 @@ mod tests {
 
     /// A scheduled process with one queue that has work.
     fn schedule(
-        table: &mut Roster,
+        table: &mut ProcessTable,
         devices: &mut Devices,
         fake: &Fake,
-        mut member: Member,
+        mut member: TrackedProcess,
         attr: SchedAttr,
     ) {
         let (task, queue) = (table.name_task(member.key), QueueId(u64::from(member.key.pid)));
         let is_suspended = member.is_suspended();
-        member.in_force = Some(InForce { task, attr, is_suspended });
+        member.applied = Some(AppliedAttr { task, attr, is_suspended });
         table.insert(member);
         let at = instant(1_000 * MS);
         devices.driver.deliver(at, Event::TaskAppeared { task, attr }).unwrap();
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn every_field_of_a_snapshot_has_its_name_and_its_value() {
-        let (fake, mut table) = (Fake::new(0), Roster::default());
+        let (fake, mut table) = (Fake::new(0), ProcessTable::default());
         let mut devices = devices(&fake);
         devices.step(instant(1_000 * MS));
         let attr = |level: u8| SchedAttr {
@@ -324,9 +324,9 @@ mod tests {
         suspended.suspended_until_ns = Some(2_500 * MS);
         schedule(&mut table, &mut devices, &fake, suspended, attr(4));
         let mut untouched = member(14, "desktop");
-        untouched.about.container = Some("c0ffee".to_owned());
-        untouched.about.pod = Some("pod-1".to_owned());
-        untouched.about.slurm_job = Some("77".to_owned());
+        untouched.labels.container = Some("c0ffee".to_owned());
+        untouched.labels.pod = Some("pod-1".to_owned());
+        untouched.labels.slurm_job = Some("77".to_owned());
         table.insert(untouched);
         let mut telemetry = Telemetry::new(Log::new(LogLevel::Error), None, None);
         telemetry.started_ns = 500 * MS;

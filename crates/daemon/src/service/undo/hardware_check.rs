@@ -1,11 +1,11 @@
-//! Compares what the devices say with what the daemon did.
+//! Finds and resumes processes that a device has stopped although the daemon did not stop them.
 //!
-//! Two threads, because devices may take long to answer:
+//! Devices may answer slowly, so threads do this:
 //! - one for each `Resume` of a process that the daemon did not suspend: it undoes what a dead
-//!   session left in the process, asks the devices, and resumes what they have stopped without a
-//!   reason. The client gets its answer when that is done;
-//! - one that asks the emulated GPUs every two seconds, so that the snapshot shows such processes
-//!   as stopped. Reading all AMD queues is too costly for that, and NVIDIA cannot be asked.
+//!   session left in the process, reads the devices, and resumes queues that are stopped without a
+//!   reason. The client is answered when that is done;
+//! - one that reads the emulated GPUs every two seconds, so that the snapshot shows such processes
+//!   as stopped. Reading all AMD queues would cost too much, and NVIDIA's driver does not tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,46 +13,45 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gpreempt_device::act::{self, UndoError};
+use gpreempt_device::change::{self, UndoError};
 use gpreempt_device::controller::Waker;
-use gpreempt_device::hardware::{DevicePlaces, Righted};
-use gpreempt_device::journal::{Act, Journal};
-use gpreempt_device::ledger::Ledger;
+use gpreempt_device::hardware::{DevicePlaces, ResumeOutcome};
+use gpreempt_device::journal::{GpuChange, Journal};
 use gpreempt_device::process::ProcessKey;
 use gpreempt_device::registry::{self, Selection};
+use gpreempt_device::undo_log::UndoLog;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 
 use crate::service::Service;
-use crate::service::clients::pending_answers::Asked;
+use crate::service::clients::pending_answers::RequestRef;
 use crate::service::clients::request_error::RequestError;
+use crate::service::processes::Named;
 
-/// How often devices are asked for what is stopped. A listing takes about a millisecond.
+/// Interval of the reads. One takes about a millisecond.
 const EVERY: Duration = Duration::from_secs(2);
-/// How many clients may wait for devices at once.
+/// Clients that may wait for devices at once.
 const PENDING_MAX: usize = 16;
 
-/// The threads, and what they found.
 #[derive(Debug)]
 pub(crate) struct HardwareCheck {
     places: DevicePlaces,
     journal: Journal,
-    ledger: Ledger,
+    undo_log: UndoLog,
     waker: Waker,
-    /// Processes that a device has stopped without a reason.
-    strays: Arc<Mutex<BTreeSet<ProcessKey>>>,
-    done: Receiver<Done>,
-    says: Sender<Done>,
+    unexplained_stops: Arc<Mutex<BTreeSet<ProcessKey>>>,
+    done: Receiver<ResumeResult>,
+    sender: Sender<ResumeResult>,
     pending: usize,
-    /// Its end ends the thread that asks now and then.
+    /// Dropping it ends the thread that reads every two seconds.
     _watch: Sender<()>,
 }
 
-/// What became of one `Resume`.
+/// The result of one `Resume`.
 #[derive(Debug)]
-struct Done {
-    asked: Asked,
+struct ResumeResult {
+    request: RequestRef,
     key: ProcessKey,
     result: Result<(), ResumeError>,
 }
@@ -60,19 +59,21 @@ struct Done {
 /// Why a process was not resumed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResumeError {
-    #[error("process {0} is not suspended")]
+    #[error("{} is not suspended", Named(*.0))]
     NotSuspended(ProcessKey),
     #[error(
-        "process {0} is not suspended; its GPU does not tell whether it is stopped, so it was \
-         told to run"
+        "{} is not suspended; its GPU does not report whether it is stopped, so it was resumed \
+         anyway",
+        Named(*.0)
     )]
     Unknown(ProcessKey),
     #[error(
-        "process {0} is not suspended by gpreemptd, but its GPU says that it is stopped; a \
-         debugger or another program may hold it"
+        "{} is not suspended by gpreemptd, but its GPU reports it as stopped; a debugger or \
+         another program may have stopped it",
+        Named(*.0)
     )]
     StillStopped(ProcessKey),
-    #[error("process {0} is stopped and could not be resumed: {1}")]
+    #[error("{name} is stopped and could not be resumed: {1}", name = Named(*.0))]
     Refused(ProcessKey, String),
     #[error("too many clients wait for GPUs to answer; try again")]
     Busy,
@@ -88,62 +89,74 @@ impl ResumeError {
     }
 }
 
-/// Where a daemon's devices are asked.
-pub(crate) fn places(devices: &Selection, kinds: &[&str]) -> DevicePlaces {
+/// The devices that a daemon can read.
+pub(crate) fn device_places(devices: &Selection, kinds: &[&str]) -> DevicePlaces {
     DevicePlaces {
         emulated: devices.emulated.clone(),
         amd: registry::sites(devices),
-        // Only where something may be changed through the driver.
+        // Only where the daemon may change settings through the driver.
         use_nvidia: kinds.contains(&"nvidia"),
     }
 }
 
 impl HardwareCheck {
-    /// # Errors
-    /// If there are no more threads.
     pub(crate) fn start(
         places: DevicePlaces,
         journal: Journal,
-        ledger: Ledger,
+        undo_log: UndoLog,
         waker: Waker,
     ) -> io::Result<Self> {
-        let strays = Arc::new(Mutex::new(BTreeSet::new()));
+        let unexplained_stops = Arc::new(Mutex::new(BTreeSet::new()));
         let (watch, is_over) = channel();
         if !places.emulated.is_empty() {
             let places = DevicePlaces { emulated: places.emulated.clone(), ..Default::default() };
-            let (ledger, strays) = (ledger.clone(), Arc::clone(&strays));
+            let (undo_log, unexplained_stops) = (undo_log.clone(), Arc::clone(&unexplained_stops));
             let thread = std::thread::Builder::new().name("gpreempt-hardware".to_owned());
             thread.spawn(move || {
                 while is_over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                    let found = find_strays(&places, &ledger);
-                    *strays.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                    let found = find_unexplained_stops(&places, &undo_log);
+                    *unexplained_stops.lock().unwrap_or_else(PoisonError::into_inner) = found;
                 }
             })?;
         }
-        let (says, done) = channel();
+        let (sender, done) = channel();
         let pending = 0;
-        Ok(Self { places, journal, ledger, waker, strays, done, says, pending, _watch: watch })
+        Ok(Self {
+            places,
+            journal,
+            undo_log,
+            waker,
+            unexplained_stops,
+            done,
+            sender,
+            pending,
+            _watch: watch,
+        })
     }
 
-    /// Processes that a device has stopped although the daemon neither preempted nor suspended
-    /// them, as of the last time devices were asked.
-    pub(crate) fn strays(&self) -> BTreeSet<ProcessKey> {
-        self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Processes that a device had stopped at the last read although the daemon neither preempted
+    /// nor suspended them.
+    pub(crate) fn unexplained_stops(&self) -> BTreeSet<ProcessKey> {
+        self.unexplained_stops.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins to set a process right.
-    pub(crate) fn begin(&mut self, asked: Asked, key: ProcessKey) -> Result<(), ResumeError> {
+    /// Starts to resume a process that the daemon did not suspend.
+    pub(crate) fn begin(
+        &mut self,
+        request: RequestRef,
+        key: ProcessKey,
+    ) -> Result<(), ResumeError> {
         if self.pending >= PENDING_MAX {
             return Err(ResumeError::Busy);
         }
-        let (places, journal, ledger) =
-            (self.places.clone(), self.journal.clone(), self.ledger.clone());
-        let (says, waker) = (self.says.clone(), self.waker.clone());
+        let (places, journal, undo_log) =
+            (self.places.clone(), self.journal.clone(), self.undo_log.clone());
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let thread = std::thread::Builder::new().name("gpreempt-resume".to_owned());
         let spawned = thread.spawn(move || {
-            let result = set_right(&journal, &ledger, &places, key);
-            // A daemon that ends does not listen any more.
-            let _ = says.send(Done { asked, key, result });
+            let result = resume(&journal, &undo_log, &places, key);
+            // A daemon that stops no longer receives.
+            let _ = sender.send(ResumeResult { request, key, result });
             waker.wake();
         });
         spawned.map_err(|_| ResumeError::Busy)?;
@@ -151,49 +164,48 @@ impl HardwareCheck {
         Ok(())
     }
 
-    fn poll(&mut self) -> Option<Done> {
+    fn poll(&mut self) -> Option<ResumeResult> {
         let done = self.done.try_recv().ok()?;
         self.pending = self.pending.saturating_sub(1);
-        self.strays.lock().unwrap_or_else(PoisonError::into_inner).remove(&done.key);
+        self.unexplained_stops.lock().unwrap_or_else(PoisonError::into_inner).remove(&done.key);
         Some(done)
     }
 }
 
-/// Everything that is stopped without a reason.
-fn find_strays(places: &DevicePlaces, ledger: &Ledger) -> BTreeSet<ProcessKey> {
-    let mut stopped: BTreeMap<ProcessKey, Vec<Act>> = BTreeMap::new();
+fn find_unexplained_stops(places: &DevicePlaces, undo_log: &UndoLog) -> BTreeSet<ProcessKey> {
+    let mut stopped: BTreeMap<ProcessKey, Vec<GpuChange>> = BTreeMap::new();
     for (key, act) in places.stopped() {
         stopped.entry(key).or_default().push(act);
     }
-    let is_stray = |(key, acts): (ProcessKey, Vec<Act>)| {
-        // Read again while nothing acts on the process: the first reading may be outdated.
-        let is_stray =
-            ledger.is_stray(key, || acts) && ledger.is_stray(key, || places.read(key).stopped);
-        is_stray.then_some(key)
+    let is_unexplained = |(key, acts): (ProcessKey, Vec<GpuChange>)| {
+        // Read again while no thread changes the process: the first reading may be outdated.
+        let is_unexplained =
+            undo_log.is_stray(key, || acts) && undo_log.is_stray(key, || places.read(key).stopped);
+        is_unexplained.then_some(key)
     };
-    stopped.into_iter().filter_map(is_stray).collect()
+    stopped.into_iter().filter_map(is_unexplained).collect()
 }
 
 /// Resumes a process that no session of a living owner has stopped.
-fn set_right(
+fn resume(
     journal: &Journal,
-    ledger: &Ledger,
+    undo_log: &UndoLog,
     places: &DevicePlaces,
     key: ProcessKey,
 ) -> Result<(), ResumeError> {
     let refused = |why: &dyn std::error::Error| ResumeError::Refused(key, why.to_string());
     let was_left = undo_left_behind(journal, key).map_err(|error| refused(&error))?;
-    let righted = ledger.set_right(key, || places.read(key));
+    let righted = undo_log.resume_strays(key, || places.read(key));
     match righted.map_err(|error| refused(&error))? {
-        Righted::Resumed => Ok(()),
-        Righted::Running | Righted::Unknown if was_left => Ok(()),
-        Righted::Running => Err(ResumeError::NotSuspended(key)),
-        Righted::Unknown => Err(ResumeError::Unknown(key)),
-        Righted::StillStopped => Err(ResumeError::StillStopped(key)),
+        ResumeOutcome::Resumed => Ok(()),
+        ResumeOutcome::Running | ResumeOutcome::Unknown if was_left => Ok(()),
+        ResumeOutcome::Running => Err(ResumeError::NotSuspended(key)),
+        ResumeOutcome::Unknown => Err(ResumeError::Unknown(key)),
+        ResumeOutcome::StillStopped => Err(ResumeError::StillStopped(key)),
     }
 }
 
-/// Why something that a dead owner left in a process is still there.
+/// Why the changes of a dead owner could not be undone.
 #[derive(Debug, thiserror::Error)]
 enum LeftBehindError {
     #[error(transparent)]
@@ -202,8 +214,8 @@ enum LeftBehindError {
     Undo(#[from] UndoError),
 }
 
-/// Undoes what sessions of dead owners left in a process, their keepers notwithstanding: a keeper
-/// that hangs undoes nothing, and undoing twice changes nothing. True if there was something.
+/// Undoes the changes that sessions of dead owners left in a process, even if they have keepers: a
+/// keeper that hangs undoes nothing, and undoing twice is harmless. Returns whether there was one.
 fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehindError> {
     let mut was_any = false;
     for session in journal.sessions()? {
@@ -212,7 +224,7 @@ fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehi
         }
         let entries = session.entries().unwrap_or_default();
         for entry in entries.iter().filter(|entry| entry.process == key) {
-            act::undo(entry)?;
+            change::undo(entry)?;
             session.forget(key)?;
             was_any = true;
         }
@@ -221,20 +233,20 @@ fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehi
 }
 
 impl Service {
-    /// Answers the clients whose processes were set right.
-    pub(crate) fn settle_resumes(&mut self) {
-        while let Some(Done { asked, key, result }) = self.hardware.poll() {
+    /// Answers the clients whose `Resume` is complete.
+    pub(crate) fn answer_resumes(&mut self) {
+        while let Some(ResumeResult { request, key, result }) = self.hardware.poll() {
             let reply = match result {
                 Ok(()) => {
                     self.telemetry.log.warn(format_args!(
-                        "process {key} was stopped although gpreemptd had not stopped it; it runs \
-                         again"
+                        "{} was stopped although gpreemptd had not stopped it; resumed",
+                        Named(key)
                     ));
                     let (processes, mut context) = self.processes_and_context();
                     processes.tell_of(key, EventKind::Released, 0, context.telemetry);
-                    // What kept it from being controlled may be gone.
-                    if let Some(member) = processes.roster.get_mut(key)
-                        && member.obstacle.take().is_some()
+                    // The obstacle to its control may be gone as well.
+                    if let Some(process) = processes.table.get_mut(key)
+                        && process.obstacle.take().is_some()
                     {
                         processes.apply(key, &mut context);
                     }
@@ -242,7 +254,7 @@ impl Service {
                 }
                 Err(error) => Reply::Refused(RequestError::from(error).to_wire()),
             };
-            self.reply(asked, reply);
+            self.reply(request, reply);
         }
     }
 }

@@ -15,32 +15,29 @@ use gpreempt_device::journal::Journal;
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// The file's name.
 const NAME: &str = "gpreemptd.lock";
-/// No file is longer: two numbers and the name of a command.
+/// The file holds two numbers and the name of a command.
 const BYTES_MAX: u64 = 256;
-/// What an owner that is no command is called.
+/// The name of an owner that is not a command.
 const DAEMON: &str = "gpreemptd";
-/// Where root's journal is.
+/// The folder of root's journal.
 const SYSTEM_ROOT: &str = "/run/gpreempt";
-/// How long an owner may take from taking the lock to writing its name.
+/// The longest time between taking the lock and writing the owner's name.
 const NAMED_WITHIN: Duration = Duration::from_millis(200);
-/// How often it is looked for meanwhile.
-const LOOK: Duration = Duration::from_millis(5);
-/// How long a daemon of root waits for private sessions of other users, which end by themselves
-/// when they notice it: they look four times in a second.
+const WAIT_STEP: Duration = Duration::from_millis(5);
+/// How long root's daemon waits for private sessions of other users. They end by themselves: they
+/// check for it every 250 ms.
 const OTHERS_MAX: Duration = Duration::from_secs(2);
 
 /// The process that controls the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     process: ProcessKey,
-    /// `gpreemptd`, or the command that a private session belongs to.
+    /// `gpreemptd`, or the command of a private session.
     program: String,
 }
 
 impl Owner {
-    /// This process: gpreemptd, or that command.
     pub(crate) fn current(command: Option<&str>) -> io::Result<Self> {
         let info = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?;
         let program = command.unwrap_or(DAEMON).to_owned();
@@ -62,7 +59,7 @@ impl Owner {
         Self::last(root).filter(|owner| owner.process.check().is_ok())
     }
 
-    /// The command whose private session answers where a client of this user looks for a daemon.
+    /// The command whose private session listens where clients of this user expect a daemon.
     pub fn of_private_session() -> Option<Self> {
         usual_roots().iter().find_map(|root| Self::living(root)).filter(Self::is_private)
     }
@@ -72,7 +69,6 @@ impl Owner {
         usual_roots().iter().find_map(|root| Self::last(root)).is_some_and(|last| last.is_private())
     }
 
-    /// Whether it is a command with a private session.
     pub fn is_private(&self) -> bool {
         self.program != DAEMON
     }
@@ -88,43 +84,39 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Why the lock cannot be had.
+/// Why the lock cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// A private session has it.
     #[error("{0} controls the GPUs; end it first, or use `gpreempt set`")]
     Private(Owner),
-    /// A daemon has it.
     #[error(
         "another {owner} keeps its journal in {}; stop that one first, or give another folder \
          with --state",
         .root.display()
     )]
     Daemon { owner: Owner, root: PathBuf },
-    /// A process has it that did not say which it is.
+    /// The process that has it did not write its name.
     #[error("another gpreemptd keeps its journal in {}; stop that one first", .0.display())]
     Unnamed(PathBuf),
-    /// The kernel refuses.
-    #[error("nothing can be undone without a journal, so nothing is done: {0}")]
+    #[error("without a journal changes cannot be undone, so gpreemptd does not start: {0}")]
     Os(#[from] io::Error),
 }
 
-/// A file that is locked, and that is removed when it need not be any more.
+/// The locked file, removed when the lock is released.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct JournalLock {
     path: PathBuf,
     _file: File,
 }
 
-impl Drop for Lock {
+impl Drop for JournalLock {
     fn drop(&mut self) {
-        // While it is still locked: a process that opened it before finds another file there.
+        // While it is still locked: a process that opened it before sees that it was replaced.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Takes the lock beside the sessions.
-pub(crate) fn lock(journal: &Journal, owner: &Owner) -> Result<Lock, LockError> {
+pub(crate) fn lock(journal: &Journal, owner: &Owner) -> Result<JournalLock, LockError> {
     let path = journal.root().join(NAME);
     loop {
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
@@ -133,63 +125,60 @@ pub(crate) fn lock(journal: &Journal, owner: &Owner) -> Result<Lock, LockError> 
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by(journal.root())),
             Err(error) => return Err(io::Error::from(error).into()),
         }
-        // An owner that ended just now removed it between the two steps; then it locks nothing.
+        // An owner that ended between the two steps removed the file; then this lock is void.
         let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let known = std::fs::metadata(&path).map(identity);
         if known.is_ok_and(|known| file.metadata().map(identity).is_ok_and(|own| own == known)) {
             let ProcessKey { pid, start_ticks } = owner.process;
             file.set_len(0)?;
             file.write_all(format!("{pid} {start_ticks} {}\n", owner.program).as_bytes())?;
-            return Ok(Lock { path, _file: file });
+            return Ok(JournalLock { path, _file: file });
         }
     }
 }
 
-/// The owner of a lock that cannot be had, as an error.
 fn held_by(root: &Path) -> LockError {
     let until = Instant::now() + NAMED_WITHIN;
     loop {
         match Owner::living(root) {
             Some(owner) if owner.is_private() => return LockError::Private(owner),
             Some(owner) => return LockError::Daemon { owner, root: root.to_owned() },
-            None if Instant::now() < until => std::thread::sleep(LOOK),
+            None if Instant::now() < until => std::thread::sleep(WAIT_STEP),
             None => return LockError::Unnamed(root.to_owned()),
         }
     }
 }
 
-/// Another user may have put anything there: only a plain file is read, and not much of it.
+/// Another user may have created the path: only a regular file is read, up to a limit.
 fn read(path: &Path) -> io::Result<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
     file.take(BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// A process that controls the GPUs from a journal of another user, if it concerns this one: for
-/// root that of every user, for a user root's. A journal in a folder of its own choice is for those
-/// who know what they do, and for tests.
+/// A process that controls the GPUs with a journal of another user: root checks the journals of
+/// every user, a user checks root's. A journal in a chosen folder (for tests) checks none.
 pub(crate) fn owner_elsewhere(journal: &Journal) -> Option<Owner> {
     let root = journal.root();
-    let others = journal.with_others().into_iter().map(|other| other.root().to_owned());
+    let others = journal.with_other_users().into_iter().map(|other| other.root().to_owned());
     let others = others.filter(|other| other != root);
     let system = (root != Path::new(SYSTEM_ROOT) && is_usual(root)).then(|| SYSTEM_ROOT.into());
     others.chain(system).find_map(|other: PathBuf| Owner::living(&other))
 }
 
-/// The daemon of root that began to control the GPUs beside a private session of a user.
+/// Root's daemon, if it was started while a user has a private session.
 pub(crate) fn system_daemon_beside(root: &Path) -> Option<Owner> {
     let is_beside = root != Path::new(SYSTEM_ROOT) && is_usual(root);
     let owner = is_beside.then(|| Owner::living(Path::new(SYSTEM_ROOT))).flatten();
     owner.filter(|owner| !owner.is_this_process())
 }
 
-/// Waits until private sessions of other users have noticed this daemon and ended. Returns one that
-/// has not.
+/// Waits until private sessions of other users have ended. Returns one that has not.
 pub(crate) fn wait_for_others(journal: &Journal) -> Option<Owner> {
     let until = Instant::now() + OTHERS_MAX;
     loop {
@@ -197,11 +186,11 @@ pub(crate) fn wait_for_others(journal: &Journal) -> Option<Owner> {
         if other.is_none() || Instant::now() >= until {
             return other;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(WAIT_STEP);
     }
 }
 
-/// Where services that this user's clients talk to keep their journals. Nothing is made there.
+/// The folders in which services of this user's clients keep their journals.
 fn usual_roots() -> Vec<PathBuf> {
     if let Some(root) = std::env::var_os("GPREEMPT_STATE") {
         return vec![root.into()];
@@ -220,16 +209,19 @@ fn is_usual(root: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gpreempt_stage::WorkFolder;
+
     use super::*;
 
-    fn journal(name: &str) -> Journal {
-        let name = format!("gpreempt-lock-{}-{name}", std::process::id());
-        Journal::at(std::env::temp_dir().join(name)).unwrap()
+    fn journal() -> (WorkFolder, Journal) {
+        let folder = WorkFolder::new("lock").unwrap();
+        let journal = Journal::at(folder.path("state")).unwrap();
+        (folder, journal)
     }
 
     #[test]
     fn one_controller_for_each_journal() {
-        let journal = journal("one");
+        let (_folder, journal) = journal();
         let root = journal.root().to_owned();
         let own = std::process::id();
         for (command, expected) in [
@@ -244,12 +236,11 @@ mod tests {
             drop(first);
             assert!(!root.join(NAME).exists() && lock(&journal, &owner).is_ok());
         }
-        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn a_dead_owner_owns_nothing() {
-        let journal = journal("dead");
+        let (_folder, journal) = journal();
         let root = journal.root().to_owned();
         std::fs::write(root.join(NAME), "4294967295 7 gpreempt attach\n").unwrap();
         assert!(Owner::last(&root).is_some_and(|owner| owner.is_private()));
@@ -258,8 +249,7 @@ mod tests {
             std::fs::write(root.join(NAME), nonsense).unwrap();
             assert_eq!(Owner::last(&root), None, "{nonsense}");
         }
-        assert_eq!(owner_elsewhere(&journal), None, "a folder of its own choice");
+        assert_eq!(owner_elsewhere(&journal), None, "the folder was chosen");
         assert_eq!(system_daemon_beside(&root), None);
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

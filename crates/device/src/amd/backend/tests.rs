@@ -1,7 +1,5 @@
-mod change_over;
-mod names;
 mod obstacles;
-mod own_calls;
+mod patched_kfd;
 mod silence;
 
 use std::fs;
@@ -13,22 +11,21 @@ use gpreempt_core::event::Fault;
 
 use super::*;
 use crate::amd::abi::trap::RuntimeState;
-use crate::amd::act::AmdAct;
-use crate::amd::door::ClientDoor;
-use crate::amd::fake::{FakeClient, FakeKfd, Rules};
-use crate::amd::probe::Powers;
-use crate::amd::site::{Site, fakes};
+use crate::amd::change::AmdChange;
+use crate::amd::kfd_instance::{KfdInstance, fakes};
+use crate::amd::probe::Privileges;
+use crate::amd::{FakeClient, FakeKfd, KfdClientCalls, KfdProfile};
 use crate::controller::{
     AdoptError, Controller, PriorityForwarding, Rescanning, StopMethodReporting,
 };
-use crate::journal::{Act, Journal, Session as JournalSession};
+use crate::journal::{GpuChange, Journal, OwnerJournal};
 use crate::process::ProcessInfo;
 
 const GPU: u32 = 1001;
 const TASK: TaskId = TaskId(1);
 
-/// A process that really exists, with queues that do not, and a backend that knows both.
-struct Scene {
+/// A real process with queues of an in-process KFD, and a backend for both.
+struct Fixture {
     root: PathBuf,
     journal: PathBuf,
     kfd: FakeKfd,
@@ -38,12 +35,11 @@ struct Scene {
     backend: AmdBackend,
 }
 
-impl Scene {
-    fn new(name: &str, rules: Rules, queues: u32) -> Self {
+impl Fixture {
+    fn new(name: &str, rules: KfdProfile, queues: u32) -> Self {
         Self::with(name, &FakeKfd::with(rules), queues, true)
     }
 
-    /// A process on a KFD that others may use as well.
     fn with(name: &str, kfd: &FakeKfd, queues: u32, may_pause: bool) -> Self {
         let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -54,7 +50,7 @@ impl Scene {
         let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let key = ProcessInfo::read(child.id()).unwrap().key;
         let client = kfd.client(key.pid);
-        // Older kernels have no such thing.
+        // Older kernels have no such call.
         match client.runtime_enable(true) {
             Ok(()) | Err(rustix::io::Errno::NOTTY) => {}
             Err(errno) => panic!("{errno}"),
@@ -68,18 +64,19 @@ impl Scene {
             }
         }
         fakes::put(&root, kfd, may_pause);
-        let mut site = Site::emulated(&root).unwrap();
-        site.powers = Powers { capabilities: if may_pause { u64::MAX } else { 0 }, yama: 0 };
+        let mut instance = KfdInstance::emulated(&root).unwrap();
+        instance.privileges =
+            Privileges { capabilities: if may_pause { u64::MAX } else { 0 }, yama: 0 };
         let session = Journal::at(root.join("journal")).unwrap().begin().unwrap();
         let journal = session.folder().to_owned();
-        let (ledger, waker) = (Ledger::new(session), Waker::new().unwrap());
-        let mut backend = AmdBackend::new(site, ledger, Numbering::of(2), waker).unwrap();
+        let (undo_log, waker) = (UndoLog::new(session), Waker::new().unwrap());
+        let mut backend = AmdBackend::new(instance, undo_log, Numbering::of(2), waker).unwrap();
         backend.set_rescan(StdDuration::from_millis(1));
         let kfd = kfd.clone();
         Self { root, journal, kfd, child, client: Some(client), key, backend }
     }
 
-    /// Another process on the same device, with a queue.
+    /// Starts another process with a queue on the same device.
     fn join(&self) -> (Child, FakeClient) {
         let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let client = self.kfd.client(child.id());
@@ -89,13 +86,13 @@ impl Scene {
         (child, client)
     }
 
-    /// What the journal says of the process.
-    fn acts(&self) -> Option<Vec<Act>> {
-        let entries = JournalSession::at(self.journal.clone()).entries().unwrap();
-        entries.into_iter().find(|entry| entry.process == self.key).map(|entry| entry.acts)
+    /// The journal's records of the process.
+    fn acts(&self) -> Option<Vec<GpuChange>> {
+        let entries = OwnerJournal::at(self.journal.clone()).entries().unwrap();
+        entries.into_iter().find(|entry| entry.process == self.key).map(|entry| entry.changes)
     }
 
-    fn limit(&mut self) -> Option<Limit> {
+    fn limit(&mut self) -> Option<ControlLimit> {
         self.backend.take_reports();
         self.backend.limit_of(TASK)
     }
@@ -108,7 +105,7 @@ impl Scene {
         self.backend.adopt(TASK, self.key).unwrap();
     }
 
-    /// The next event of a kind, with those before it thrown away.
+    /// The next matching event. Earlier ones are discarded.
     fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         let since = Instant::now();
         loop {
@@ -129,10 +126,10 @@ impl Scene {
         })
     }
 
-    fn wait_for_note(&mut self, wanted: impl Fn(&Note) -> bool) {
+    fn wait_for_note(&mut self, wanted: impl Fn(&ControllerReport) -> bool) {
         let since = Instant::now();
         loop {
-            while let Some(note) = self.backend.poll_note() {
+            while let Some(note) = self.backend.poll_report() {
                 if wanted(&note) {
                     return;
                 }
@@ -146,7 +143,6 @@ impl Scene {
         self.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
     }
 
-    /// Preempts a queue and waits until it is off.
     fn stop(&mut self, queue: QueueId) {
         self.preempt(queue);
         self.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
@@ -157,7 +153,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = self.backend.release_all();
         let _ = self.child.kill();
@@ -166,75 +162,75 @@ impl Drop for Scene {
     }
 }
 
-fn old() -> Rules {
-    Rules { owner_may: false, ..Rules::default() }
+fn old() -> KfdProfile {
+    KfdProfile { owner_may: false, ..KfdProfile::default() }
 }
 
 #[test]
 fn queues_of_an_adopted_process_are_stopped_together_and_resumed() {
-    for rules in [Rules::default(), old()] {
-        let mut scene = Scene::new("amd-together", rules, 8);
-        scene.adopt();
-        let queues: Vec<QueueId> = (0..8).map(|_| scene.wait_for_queue()).collect();
-        assert_eq!(scene.backend.queues_of(TASK), queues);
-        let before = scene.kfd.remaps();
-        queues.iter().for_each(|queue| scene.preempt(*queue));
+    for rules in [KfdProfile::default(), old()] {
+        let mut fixture = Fixture::new("amd-together", rules, 8);
+        fixture.adopt();
+        let queues: Vec<QueueId> = (0..8).map(|_| fixture.wait_for_queue()).collect();
+        assert_eq!(fixture.backend.queues_of(TASK), queues);
+        let before = fixture.kfd.remaps();
+        queues.iter().for_each(|queue| fixture.preempt(*queue));
         for _ in 0..8 {
-            scene.wait_for(|event| matches!(event, Event::Preempted { .. }).then_some(()));
+            fixture.wait_for(|event| matches!(event, Event::Preempted { .. }).then_some(()));
         }
-        assert!((0..8).all(|queue| scene.is_running(queue) == Some(false)));
-        // One, unless this thread was held up between two commands.
-        assert!(scene.kfd.remaps() - before < 8);
+        assert!((0..8).all(|queue| fixture.is_running(queue) == Some(false)));
+        // One, unless this thread was descheduled between two commands.
+        assert!(fixture.kfd.remaps() - before < 8);
         for queue in queues {
-            scene.backend.submit(Command::Resume { queue });
-            scene.wait_for(|event| matches!(event, Event::Resumed { .. }).then_some(()));
+            fixture.backend.submit(Command::Resume { queue });
+            fixture.wait_for(|event| matches!(event, Event::Resumed { .. }).then_some(()));
         }
-        assert!((0..8).all(|queue| scene.is_running(queue) == Some(true)));
+        assert!((0..8).all(|queue| fixture.is_running(queue) == Some(true)));
     }
 }
 
 #[test]
-fn a_process_that_nobody_adopted_is_announced_and_left_alone() {
-    let mut scene = Scene::new("amd-stranger", Rules::default(), 1);
-    let key = scene.key;
-    scene.wait_for_note(|note| *note == Note::Appeared(key));
-    assert_eq!(scene.backend.users(), [key]);
-    assert!(!scene.kfd.is_debugged(key.pid));
-    let device = &scene.backend.devices()[0];
+fn a_process_without_a_task_is_reported_and_not_touched() {
+    let mut fixture = Fixture::new("amd-stranger", KfdProfile::default(), 1);
+    let key = fixture.key;
+    fixture.wait_for_note(|note| *note == ControllerReport::Appeared(key));
+    assert_eq!(fixture.backend.users(), [key]);
+    assert!(!fixture.kfd.is_debugged(key.pid));
+    let device = &fixture.backend.devices()[0];
     assert_eq!(device.uuid, "GPU-0000000000000005");
     let is_there = |event: &Event| matches!(event, Event::DeviceAppeared { .. }).then_some(());
-    scene.wait_for(is_there);
+    fixture.wait_for(is_there);
 }
 
 #[test]
-fn queues_that_come_and_go_are_told() {
-    let mut scene = Scene::new("amd-come", Rules::default(), 1);
-    scene.adopt();
-    let first = scene.wait_for_queue();
-    let later = scene.client().open_queue(GPU).unwrap();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    assert_eq!((scene.is_running(0), scene.is_running(later)), (Some(true), Some(false)));
-    scene.client().destroy_queue(0).unwrap();
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
-    // What is told to something that is gone is done.
-    scene.preempt(first);
-    scene.wait_for(|event| (*event == Event::Preempted { queue: first }).then_some(()));
+fn created_and_destroyed_queues_are_reported() {
+    let mut fixture = Fixture::new("amd-come", KfdProfile::default(), 1);
+    fixture.adopt();
+    let first = fixture.wait_for_queue();
+    let later = fixture.client().open_queue(GPU).unwrap();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    assert_eq!((fixture.is_running(0), fixture.is_running(later)), (Some(true), Some(false)));
+    fixture.client().destroy_queue(0).unwrap();
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
+    // A command for a queue that is gone succeeds.
+    fixture.preempt(first);
+    fixture.wait_for(|event| (*event == Event::Preempted { queue: first }).then_some(()));
 }
 
 #[test]
-fn a_runtime_that_ends_takes_its_stopped_queues_along() {
-    let mut scene = Scene::new("amd-runtime", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    scene.client().runtime_enable(false).unwrap();
-    assert_eq!(scene.kfd.runtime(scene.key.pid), Some(RuntimeState::Disabled));
-    // The kernel resumed it, so the one that was off is not there any more.
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    let again = scene.wait_for_queue();
-    scene.preempt(again);
-    let fault = scene.wait_for(|event| {
+fn the_end_of_a_runtime_resumes_its_queues() {
+    let mut fixture = Fixture::new("amd-runtime", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    fixture.client().runtime_enable(false).unwrap();
+    assert_eq!(fixture.kfd.runtime(fixture.key.pid), Some(RuntimeState::Disabled));
+    // The kernel resumed it, so the suspended queue is reported as gone.
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    let again = fixture.wait_for_queue();
+    fixture.preempt(again);
+    let fault = fixture.wait_for(|event| {
         let Event::PreemptFailed { fault, .. } = event else { return None };
         Some(*fault)
     });
@@ -243,38 +239,38 @@ fn a_runtime_that_ends_takes_its_stopped_queues_along() {
 
 #[test]
 fn a_released_process_runs_and_has_no_debugger() {
-    let mut scene = Scene::new("amd-release", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    scene.backend.release(TASK);
-    scene.backend.release_all().unwrap();
-    assert_eq!(scene.is_running(0), Some(true));
-    assert!(!scene.kfd.is_debugged(scene.key.pid));
+    let mut fixture = Fixture::new("amd-release", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    fixture.backend.release(TASK);
+    fixture.backend.release_all().unwrap();
+    assert_eq!(fixture.is_running(0), Some(true));
+    assert!(!fixture.kfd.is_debugged(fixture.key.pid));
 }
 
 #[test]
-fn a_process_that_ends_is_noted() {
-    let mut scene = Scene::new("amd-end", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.client = None;
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    fs::remove_dir_all(scene.root.join("sys/proc").join(scene.key.pid.to_string())).unwrap();
-    scene.wait_for_note(|note| *note == Note::Ended(TASK));
-    assert_eq!(scene.backend.queues_of(TASK), []);
+fn the_end_of_a_process_is_reported() {
+    let mut fixture = Fixture::new("amd-end", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.client = None;
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    fs::remove_dir_all(fixture.root.join("sys/proc").join(fixture.key.pid.to_string())).unwrap();
+    fixture.wait_for_note(|note| *note == ControllerReport::Ended(TASK));
+    assert_eq!(fixture.backend.queues_of(TASK), []);
 }
 
 #[test]
-fn a_process_with_another_debugger_is_left_alone_and_that_is_said() {
-    let mut scene = Scene::new("amd-debugged", Rules::default(), 1);
-    scene.kfd.trace_by_somebody(scene.key.pid, std::process::id());
-    scene.adopt();
-    scene.wait_for_note(
-        |note| matches!(note, Note::Problem(text) if text.contains("has a debugger already")),
+fn a_process_with_another_debugger_is_not_touched_and_reported() {
+    let mut fixture = Fixture::new("amd-debugged", KfdProfile::default(), 1);
+    fixture.kfd.trace_externally(fixture.key.pid, std::process::id());
+    fixture.adopt();
+    fixture.wait_for_note(
+        |note| matches!(note, ControllerReport::Problem(text) if text.contains("has a debugger already")),
     );
-    assert_eq!(scene.backend.queues_of(TASK), []);
-    assert_eq!(scene.is_running(0), Some(true));
-    let again = scene.backend.adopt(TaskId(2), scene.key);
+    assert_eq!(fixture.backend.queues_of(TASK), []);
+    assert_eq!(fixture.is_running(0), Some(true));
+    let again = fixture.backend.adopt(TaskId(2), fixture.key);
     assert!(again.is_err_and(|error| matches!(error, AdoptError::Twice(_))));
 }

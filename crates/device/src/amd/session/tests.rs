@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::amd::door::ClientDoor;
-use crate::amd::fake::{FakeClient, FakeKfd, Rules};
+use crate::amd::DebuggerIoctl;
+use crate::amd::{FakeClient, FakeKfd, KfdClientCalls, KfdProfile};
 
-/// A process with that many queues, whose runtime runs.
+/// A process with a registered runtime.
 fn client(kfd: &FakeKfd, pid: u32, queues: u32) -> FakeClient {
     let client = kfd.client(pid);
     client.runtime_enable(true).unwrap();
@@ -17,21 +17,20 @@ fn client(kfd: &FakeKfd, pid: u32, queues: u32) -> FakeClient {
     client
 }
 
-fn attach(kfd: &FakeKfd, pid: u32) -> Session {
-    Session::attach(Arc::new(kfd.door(1)), pid).unwrap()
+fn attach(kfd: &FakeKfd, pid: u32) -> DebugSession {
+    DebugSession::attach(Arc::new(kfd.debugger(1)), pid).unwrap()
 }
 
-/// The kernels before 6.12.103.
+/// Kernels before 6.12.103.
 fn old() -> FakeKfd {
-    FakeKfd::with(Rules { owner_may: false, ..Rules::default() })
+    FakeKfd::with(KfdProfile { owner_may: false, ..KfdProfile::default() })
 }
 
-fn is_readable(session: &Session) -> bool {
+fn is_readable(session: &DebugSession) -> bool {
     let mut fds = [PollFd::new(session, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
 }
 
-/// Waits for something that another thread is about to do.
 fn wait_until(what: impl Fn() -> bool) {
     let since = Instant::now();
     while !what() {
@@ -61,18 +60,18 @@ fn queues_are_suspended_and_resumed_in_one_call() {
 }
 
 #[test]
-fn whether_a_tracer_is_needed_is_found_out() {
+fn attach_detects_whether_calls_need_a_tracer() {
     let (new, old) = (FakeKfd::new(), old());
     let (_first, _second) = (client(&new, 7, 1), client(&old, 7, 1));
     let (first, second) = (attach(&new, 7), attach(&old, 7));
     assert!(!first.needs_tracer() && second.needs_tracer());
     for kfd in [&new, &old] {
-        assert_eq!(kfd.door(9).tracer_of(7), None, "nobody traces it any more");
+        assert_eq!(kfd.debugger(9).tracer_of(7), None, "it is no longer traced");
     }
 }
 
 #[test]
-fn a_queue_that_is_new_can_be_suspended_at_once() {
+fn a_new_queue_can_be_suspended_at_once() {
     let kfd = FakeKfd::new();
     let client = client(&kfd, 7, 1);
     let mut session = attach(&kfd, 7);
@@ -88,20 +87,20 @@ fn every_queue_has_an_outcome_of_its_own() {
     kfd.break_queue(7, 1);
     let outcomes = session.suspend(&[0, 99, 1], 0).unwrap();
     assert_eq!(outcomes, [Outcome::Done, Outcome::Gone, Outcome::Failed]);
-    // The same names again: what the kernel marked is not kept.
+    // The ids again: the bits that the kernel set are not kept.
     assert_eq!(session.resume(&[0, 99]).unwrap(), [Outcome::Done, Outcome::Gone]);
     assert_eq!(session.suspend(&[], 0).unwrap(), []);
 }
 
 #[test]
-fn a_runtime_that_begins_or_ends_never_waits_for_us() {
+fn a_runtime_that_begins_or_ends_never_waits() {
     for kfd in [FakeKfd::new(), old()] {
         let client = kfd.client(7);
         let mut session = attach(&kfd, 7);
         assert_eq!(session.runtime(), RuntimeState::Disabled);
         assert!(matches!(session.suspend(&[0], 0), Err(SessionError::NoRuntime(7))));
         for _ in 0..3 {
-            // On this thread: it would hang here if it had to wait.
+            // This thread would hang here if it had to wait.
             client.runtime_enable(true).unwrap();
             assert!(is_readable(&session));
             let happened = session.handle_events().unwrap();
@@ -119,11 +118,11 @@ fn a_runtime_that_begins_or_ends_never_waits_for_us() {
 }
 
 #[test]
-fn a_process_that_waits_for_a_debugger_that_died_is_freed_by_the_next() {
+fn a_process_waiting_for_a_dead_debugger_is_released_by_the_next() {
     let kfd = FakeKfd::new();
     let client = client(&kfd, 7, 1);
-    // Somebody who does not answer in advance.
-    let careless = kfd.door(5);
+    // A debugger that sends no replies in advance.
+    let careless = kfd.debugger(5);
     let pipe = rustix::pipe::pipe().unwrap();
     as_tracer(&careless, 7, || careless.enable(7, Exceptions::WANTED, pipe.1.as_fd()))
         .unwrap()
@@ -140,7 +139,7 @@ fn a_process_that_waits_for_a_debugger_that_died_is_freed_by_the_next() {
 }
 
 #[test]
-fn detaching_leaves_nobody_suspended_and_nobody_waiting() {
+fn detaching_resumes_queues_and_releases_calls() {
     for kfd in [FakeKfd::new(), old()] {
         let client = client(&kfd, 7, 1);
         let mut session = attach(&kfd, 7);
@@ -153,7 +152,7 @@ fn detaching_leaves_nobody_suspended_and_nobody_waiting() {
 }
 
 #[test]
-fn when_we_die_everything_goes_on() {
+fn the_death_of_the_debugger_resumes_every_queue() {
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
     let mut session = attach(&kfd, 7);
@@ -161,21 +160,21 @@ fn when_we_die_everything_goes_on() {
     assert_eq!(kfd.is_running(7, 0), Some(false));
     kfd.kill_debugger(1);
     assert_eq!(kfd.is_running(7, 0), Some(true));
-    let next = Session::attach(Arc::new(kfd.door(2)), 7).unwrap();
-    // What is left of the first one does the second no harm.
+    let next = DebugSession::attach(Arc::new(kfd.debugger(2)), 7).unwrap();
+    // Dropping the first session does not affect the second.
     drop(session);
     assert!(kfd.is_debugged(7));
     next.detach().unwrap();
 }
 
 #[test]
-fn a_process_that_ends_ends_its_session() {
+fn the_end_of_a_process_ends_its_session() {
     for kfd in [FakeKfd::new(), old()] {
         let client = client(&kfd, 7, 1);
         let mut session = attach(&kfd, 7);
         drop(client);
         assert!(matches!(session.suspend(&[0], 0), Err(SessionError::Over(7))));
-        // A test beside this one that is just starting a program has a copy of the pipe.
+        // A test that runs in parallel and starts a program may hold a copy of the pipe.
         wait_until(|| is_readable(&session));
         assert!(session.handle_events().unwrap().is_over);
         assert!(matches!(session.queues(), Err(SessionError::Over(7))));
@@ -193,7 +192,7 @@ fn a_suspended_queue_is_destroyed_after_it_is_resumed() {
     thread::scope(|scope| {
         let destroying = scope.spawn(|| client.destroy_queue(0));
         wait_until(|| kfd.waiting(7) == 1);
-        // While it waits it is no longer there for us, but it can be resumed.
+        // While the process waits the queue cannot be suspended again, but it can be resumed.
         assert_eq!(session.suspend(&[0, 1], 0).unwrap(), [Outcome::Gone, Outcome::Done]);
         assert_eq!(session.resume(&[0]).unwrap(), [Outcome::Done]);
         assert_eq!(destroying.join().unwrap(), Ok(()));
@@ -206,68 +205,68 @@ fn a_suspended_queue_is_destroyed_after_it_is_resumed() {
 fn one_debugger_at_a_time_and_the_other_is_named() {
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
-    kfd.trace_by_somebody(7, std::process::id());
-    let refused = |result: Result<Session, AttachError>| match result {
+    kfd.trace_externally(7, std::process::id());
+    let refused = |result: Result<DebugSession, AttachError>| match result {
         Err(AttachError::Debugged { pid: 7, debugger }) => debugger,
         other => panic!("{other:?}"),
     };
-    let named = refused(Session::attach(Arc::new(kfd.door(1)), 7));
+    let named = refused(DebugSession::attach(Arc::new(kfd.debugger(1)), 7));
     assert!(named.contains(&format!("(process {})", std::process::id())), "{named}");
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
     let _session = attach(&kfd, 7);
-    let named = refused(Session::attach(Arc::new(kfd.door(2)), 7));
+    let named = refused(DebugSession::attach(Arc::new(kfd.debugger(2)), 7));
     assert!(named.contains("another program") || named.contains("probably"), "{named}");
 }
 
 #[test]
-fn whoever_tries_to_take_a_session_over_does_not_stop_us() {
+fn a_second_debugger_does_not_prevent_calls_of_the_first() {
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
     let mut session = attach(&kfd, 7);
-    let other = kfd.door(5);
+    let other = kfd.debugger(5);
     let pipe = rustix::pipe::pipe().unwrap();
     let refused = as_tracer(&other, 7, || other.enable(7, Exceptions::WANTED, pipe.1.as_fd()));
     assert_eq!(refused.unwrap().err(), Some(Errno::ALREADY));
     assert_eq!(session.suspend(&[0], 0).unwrap(), [Outcome::Done]);
-    // While it traces the process nobody else can, and it is named.
-    kfd.trace_by_somebody(7, std::process::id());
+    // While another program traces the process, this one cannot, and the error names the tracer.
+    kfd.trace_externally(7, std::process::id());
     assert!(matches!(session.resume(&[0]), Err(SessionError::Traced { pid: 7, .. })));
-    // When it dies the kernel ends what it takes for its session.
+    // When it dies the kernel ends the session that it attributes to it.
     drop(other);
     assert_eq!(kfd.is_running(7, 0), Some(true));
     assert!(session.handle_events().unwrap().is_over);
 }
 
 #[test]
-fn what_is_in_the_way_is_told_apart() {
+fn every_obstacle_has_its_own_error() {
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
-    let attach = |kfd: &FakeKfd, pid| Session::attach(Arc::new(kfd.door(1)), pid);
+    let attach = |kfd: &FakeKfd, pid| DebugSession::attach(Arc::new(kfd.debugger(1)), pid);
     assert!(matches!(attach(&kfd, 8), Err(AttachError::Gone(8))));
     kfd.forbid_tracing(7);
     assert!(matches!(attach(&kfd, 7), Err(AttachError::Denied { pid: 7, .. })));
-    let rules = Rules { devices_know_debuggers: false, ..Rules::default() };
+    let rules = KfdProfile { devices_know_debuggers: false, ..KfdProfile::default() };
     let kfd = FakeKfd::with(rules);
     let _client = client(&kfd, 7, 1);
     assert!(matches!(attach(&kfd, 7), Err(AttachError::Unsupported(7))));
     let version = crate::amd::abi::version::Version { major: 1, minor: 11 };
-    let kfd = FakeKfd::with(Rules { version, ..Rules::default() });
+    let kfd = FakeKfd::with(KfdProfile { version, ..KfdProfile::default() });
     let _client = kfd.client(7);
     assert!(matches!(attach(&kfd, 7), Err(AttachError::NoInterface)));
 }
 
 #[test]
-fn a_device_with_room_for_one_says_so_and_lets_the_second_alone() {
-    let kfd = FakeKfd::with(Rules { one_debugged: true, ..Rules::default() });
+fn a_device_with_one_debugger_slot_refuses_the_second_session() {
+    let kfd = FakeKfd::with(KfdProfile { one_debugged: true, ..KfdProfile::default() });
     let (_first, _second) = (client(&kfd, 7, 1), client(&kfd, 8, 1));
-    let door = Arc::new(kfd.door(1));
-    let first = Session::attach(door.clone(), 7).unwrap();
-    assert!(matches!(Session::attach(door.clone(), 8), Err(AttachError::Busy(8))));
+    let debugger = Arc::new(kfd.debugger(1));
+    let first = DebugSession::attach(debugger.clone(), 7).unwrap();
+    assert!(matches!(DebugSession::attach(debugger.clone(), 8), Err(AttachError::Busy(8))));
     assert!(!kfd.is_debugged(8) && kfd.is_debugged(7));
     assert_eq!(kfd.runtime(8), Some(RuntimeState::Enabled));
     first.detach().unwrap();
-    Session::attach(door, 8).unwrap();
+    DebugSession::attach(debugger, 8).unwrap();
 }
 
 #[test]
@@ -282,10 +281,10 @@ fn a_list_that_is_longer_than_expected_is_read_completely() {
 }
 
 #[test]
-fn a_process_that_asks_again_and_again_does_not_wait_for_us() {
+fn a_process_with_many_requests_never_waits() {
     let kfd = FakeKfd::new();
     let client = client(&kfd, 7, 1);
-    // A session that nobody looks after, as if we were about to be killed.
+    // A session without a thread that handles its events.
     let _session = attach(&kfd, 7);
     let asking = thread::spawn(move || {
         for _ in 0..10 {
@@ -298,44 +297,54 @@ fn a_process_that_asks_again_and_again_does_not_wait_for_us() {
 }
 
 #[test]
-fn whoever_is_refused_does_not_become_the_owner() {
+fn a_refused_debugger_does_not_become_the_owner() {
     let kfd = FakeKfd::new();
     let _client = client(&kfd, 7, 1);
     let _session = attach(&kfd, 7);
-    let second = Session::attach(Arc::new(kfd.door(2)), 7);
+    let second = DebugSession::attach(Arc::new(kfd.debugger(2)), 7);
     assert!(matches!(second, Err(AttachError::Debugged { pid: 7, .. })), "{second:?}");
-    let first = kfd.door(1);
+    let first = kfd.debugger(1);
     assert!(first.queues(7, Exceptions::NONE, 0).is_ok(), "the kernel still listens to the first");
 }
 
 #[test]
-fn exactly_those_queues_that_are_meant_are_moved() {
+fn exactly_the_named_queues_are_suspended_and_resumed() {
     let kfd = FakeKfd::new();
     let client = kfd.client(7);
     client.runtime_enable(true).unwrap();
     client.open_queue(1).unwrap();
-    let mut session = Session::attach(Arc::new(kfd.door(1)), 7).unwrap();
+    let mut session = DebugSession::attach(Arc::new(kfd.debugger(1)), 7).unwrap();
     session.queues().unwrap();
-    let first = session.name(0);
+    let first = session.key_of(0);
     client.destroy_queue(0).unwrap();
     assert_eq!(client.open_queue(1), Ok(0), "the same number");
-    // Nobody has looked since: the one that was meant is gone, whatever has its number.
+    // No snapshot since then: the queue is gone, even though its id is in use.
     assert_eq!(session.suspend_named(&[first], 0).unwrap(), [Outcome::Gone]);
     assert_eq!(kfd.is_running(7, 0), Some(true));
-    let second = session.name(0);
+    let second = session.key_of(0);
     assert_ne!(second, first);
     assert_eq!(session.suspend_named(&[second, first], 0).unwrap(), [Outcome::Done, Outcome::Gone]);
     assert_eq!(session.resume_named(&[first]).unwrap(), [Outcome::Gone]);
     assert_eq!(kfd.is_running(7, 0), Some(false), "what was said of the first is not for it");
     assert_eq!(session.resume_named(&[first, second]).unwrap(), [Outcome::Gone, Outcome::Done]);
     assert_eq!(kfd.is_running(7, 0), Some(true));
-    // What stands for a whole process is no queue, and nobody is told that it was stopped.
-    let nothing = QueueName { id: u32::MAX, ..second };
+    // The id of a whole process is not a queue, so it cannot be suspended.
+    let nothing = QueueKey { id: u32::MAX, ..second };
     assert_eq!(session.suspend_named(&[nothing], 0).unwrap(), [Outcome::Gone]);
     assert_eq!(session.resume(&[u32::MAX]).unwrap(), [Outcome::Gone]);
-    // A mark that an event shows is wiped by it, and counts.
+    // An event clears the mark that it shows, and the mark counts.
     client.destroy_queue(0).unwrap();
     client.open_queue(1).unwrap();
     assert!(session.handle_events().unwrap().queues);
-    assert_ne!(session.name(0), second);
+    assert_ne!(session.key_of(0), second);
+}
+
+#[test]
+fn result_bits_become_outcomes() {
+    let marked = [3, 4 | QUEUE_INVALID, 5 | QUEUE_ERROR, QUEUE_INVALID | QUEUE_ERROR | 6];
+    let outcomes = Outcome::of(&[3, 4, 5, 6], &marked);
+    assert_eq!(outcomes, [Outcome::Done, Outcome::Gone, Outcome::Failed, Outcome::Gone]);
+    // No queue can have this id.
+    assert_eq!(Outcome::of(&[0], &[QUEUE_INVALID]), [Outcome::Gone]);
+    assert_eq!(Outcome::of(&[u32::MAX], &[u32::MAX]), [Outcome::Gone]);
 }

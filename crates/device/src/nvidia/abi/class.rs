@@ -1,24 +1,21 @@
-//! Class numbers: what kind of thing an object is.
+//! Class numbers: the kind of an RM object.
 
-use super::branch::Branch;
-use super::table::numbers;
+use super::{Branch, numbers};
 
 /// A client: the root of everything a process has.
 pub const CLIENT: u32 = 0x41;
 /// A device, below a client.
 pub const DEVICE: u32 = 0x80;
-/// A subdevice, below a device: where most controls of a device are.
+/// A subdevice, below a device: the object of most device controls.
 pub const SUBDEVICE: u32 = 0x2080;
-/// A group of channels with one slice, below a device ("TSG").
+/// A group of channels with one time slice, below a device ("TSG").
 pub const GROUP: u32 = 0xa06c;
-/// What channels of a compute group share, below the group; copy groups have none.
+/// The address space and state that channels of a compute group share, below the group; copy
+/// groups have none.
 pub const CONTEXT_SHARE: u32 = 0x9067;
 /// Memory of the device.
 pub const MEMORY_LOCAL: u32 = 0x40;
-/// Memory of the system.
-pub const MEMORY_SYSTEM: u32 = 0x3e;
-
-/// What runs kernels on an H100 or H200, below a channel.
+/// The engine object that runs kernels on an H100 or H200, below a channel.
 pub const COMPUTE_HOPPER: u32 = 0xcbc0;
 
 /// Whether objects of this class, below a channel, run kernels: their numbers end alike.
@@ -26,7 +23,7 @@ pub const fn is_compute(class: u32) -> bool {
     class & 0xff == 0xc0 && class >= 0xc3c0 && class <= 0xcfc0
 }
 
-/// A generation of channels. Devices know those of older generations too; CUDA takes the newest.
+/// A generation of channels. Devices accept those of older generations too; CUDA uses the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// V100.
@@ -48,7 +45,7 @@ impl Generation {
     pub const ALL: [Self; 6] =
         [Self::Volta, Self::Turing, Self::Ampere, Self::Hopper, Self::BlackwellA, Self::BlackwellB];
 
-    /// The generation that has channels of this class, or nothing if it is no channel's class.
+    /// The generation that has channels of this class, if it is a channel's class.
     pub fn of_channel(class: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|generation| generation.channel() == class)
     }
@@ -76,8 +73,7 @@ impl Generation {
         }
     }
 
-    /// Where in a channel's page the device says how far it has fetched, or nothing where it does
-    /// not say: Blackwell's headers have no such word.
+    /// The offset of GP_GET in a channel's page. Blackwell's headers have no such word.
     pub const fn ring_get_offset(self) -> Option<usize> {
         match self {
             Self::Volta | Self::Turing | Self::Ampere | Self::Hopper => Some(0x88),
@@ -85,7 +81,7 @@ impl Generation {
         }
     }
 
-    /// Where in a channel's page the task says how far it has submitted.
+    /// The offset of GP_PUT in a channel's page.
     pub const fn ring_put_offset(self) -> usize {
         0x8c
     }
@@ -100,41 +96,40 @@ const fn known(offset: Option<usize>) -> usize {
 }
 
 /// Blackwell came after 550.
-const SINCE_570: &[Branch] = &[Branch::R570, Branch::R580, Branch::R595];
+const SINCE_570: [Branch; 3] = [Branch::R570, Branch::R580, Branch::R595];
 
 numbers! {
-    "NV01_ROOT_CLIENT" in &Branch::ALL => CLIENT,
-    "NV01_DEVICE_0" in &Branch::ALL => DEVICE,
-    "NV20_SUBDEVICE_0" in &Branch::ALL => SUBDEVICE,
-    "KEPLER_CHANNEL_GROUP_A" in &Branch::ALL => GROUP,
-    "FERMI_CONTEXT_SHARE_A" in &Branch::ALL => CONTEXT_SHARE,
-    "NV01_MEMORY_LOCAL_USER" in &Branch::ALL => MEMORY_LOCAL,
-    "NV01_MEMORY_SYSTEM" in &Branch::ALL => MEMORY_SYSTEM,
-    "VOLTA_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Volta.channel(),
-    "TURING_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Turing.channel(),
-    "AMPERE_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Ampere.channel(),
-    "HOPPER_CHANNEL_GPFIFO_A" in &Branch::ALL => Generation::Hopper.channel(),
-    "BLACKWELL_CHANNEL_GPFIFO_A" in SINCE_570 => Generation::BlackwellA.channel(),
-    "BLACKWELL_CHANNEL_GPFIFO_B" in SINCE_570 => Generation::BlackwellB.channel(),
-    "HOPPER_COMPUTE_A" in &Branch::ALL => COMPUTE_HOPPER,
-    "VOLTA_USERMODE_A" in &Branch::ALL => Generation::Volta.doorbell(),
-    "TURING_USERMODE_A" in &Branch::ALL => Generation::Turing.doorbell(),
-    "AMPERE_USERMODE_A" in &Branch::ALL => Generation::Ampere.doorbell(),
-    "HOPPER_USERMODE_A" in &Branch::ALL => Generation::Hopper.doorbell(),
-    "offsetof(Nvc36fControl, GPGet)"
-        in &Branch::ALL => known(Generation::Volta.ring_get_offset()),
-    "offsetof(Nvc46fControl, GPGet)"
-        in &Branch::ALL => known(Generation::Turing.ring_get_offset()),
-    "offsetof(Nvc56fControl, GPGet)"
-        in &Branch::ALL => known(Generation::Ampere.ring_get_offset()),
-    "offsetof(Nvc86fControl, GPGet)"
-        in &Branch::ALL => known(Generation::Hopper.ring_get_offset()),
-    "offsetof(Nvc36fControl, GPPut)" in &Branch::ALL => Generation::Volta.ring_put_offset(),
-    "offsetof(Nvc46fControl, GPPut)" in &Branch::ALL => Generation::Turing.ring_put_offset(),
-    "offsetof(Nvc56fControl, GPPut)" in &Branch::ALL => Generation::Ampere.ring_put_offset(),
-    "offsetof(Nvc86fControl, GPPut)" in &Branch::ALL => Generation::Hopper.ring_put_offset(),
-    "offsetof(Nvc96fControl, GPPut)" in SINCE_570 => Generation::BlackwellA.ring_put_offset(),
-    "offsetof(Nvca6fControl, GPPut)" in SINCE_570 => Generation::BlackwellB.ring_put_offset(),
+    Branch::ALL => {
+        "NV01_ROOT_CLIENT" = CLIENT,
+        "NV01_DEVICE_0" = DEVICE,
+        "NV20_SUBDEVICE_0" = SUBDEVICE,
+        "KEPLER_CHANNEL_GROUP_A" = GROUP,
+        "FERMI_CONTEXT_SHARE_A" = CONTEXT_SHARE,
+        "NV01_MEMORY_LOCAL_USER" = MEMORY_LOCAL,
+        "HOPPER_COMPUTE_A" = COMPUTE_HOPPER,
+        "VOLTA_CHANNEL_GPFIFO_A" = Generation::Volta.channel(),
+        "TURING_CHANNEL_GPFIFO_A" = Generation::Turing.channel(),
+        "AMPERE_CHANNEL_GPFIFO_A" = Generation::Ampere.channel(),
+        "HOPPER_CHANNEL_GPFIFO_A" = Generation::Hopper.channel(),
+        "VOLTA_USERMODE_A" = Generation::Volta.doorbell(),
+        "TURING_USERMODE_A" = Generation::Turing.doorbell(),
+        "AMPERE_USERMODE_A" = Generation::Ampere.doorbell(),
+        "HOPPER_USERMODE_A" = Generation::Hopper.doorbell(),
+        "offsetof(Nvc36fControl, GPGet)" = known(Generation::Volta.ring_get_offset()),
+        "offsetof(Nvc46fControl, GPGet)" = known(Generation::Turing.ring_get_offset()),
+        "offsetof(Nvc56fControl, GPGet)" = known(Generation::Ampere.ring_get_offset()),
+        "offsetof(Nvc86fControl, GPGet)" = known(Generation::Hopper.ring_get_offset()),
+        "offsetof(Nvc36fControl, GPPut)" = Generation::Volta.ring_put_offset(),
+        "offsetof(Nvc46fControl, GPPut)" = Generation::Turing.ring_put_offset(),
+        "offsetof(Nvc56fControl, GPPut)" = Generation::Ampere.ring_put_offset(),
+        "offsetof(Nvc86fControl, GPPut)" = Generation::Hopper.ring_put_offset(),
+    }
+    SINCE_570 => {
+        "BLACKWELL_CHANNEL_GPFIFO_A" = Generation::BlackwellA.channel(),
+        "BLACKWELL_CHANNEL_GPFIFO_B" = Generation::BlackwellB.channel(),
+        "offsetof(Nvc96fControl, GPPut)" = Generation::BlackwellA.ring_put_offset(),
+        "offsetof(Nvca6fControl, GPPut)" = Generation::BlackwellB.ring_put_offset(),
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_channel_tells_its_generation() {
+    fn a_channel_class_names_its_generation() {
         for generation in Generation::ALL {
             assert_eq!(Generation::of_channel(generation.channel()), Some(generation));
         }

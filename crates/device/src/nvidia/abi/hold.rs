@@ -1,41 +1,134 @@
-//! What it takes to add a channel of ours to somebody else's group.
+//! The blocks that add a channel to another process's group: control commands, the ioctl for host
+//! memory, and those of `/dev/nvidia-uvm`, which holds the address spaces of programs.
 //!
 //! The blocks are those of branch 580 alone, where this was run: in others some have another size,
-//! and there nothing is held ([`Branch::can_hold`](super::Branch::can_hold)).
+//! and there gpreempt places no holds ([`Branch::can_hold`]). The ioctls of `/dev/nvidia-uvm` are
+//! plain numbers that do not contain the size of their block.
 
 use rustix::ioctl::{Opcode, opcode};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::FromZeros;
 
-use super::branch::Branch;
-use super::status::Status;
-use super::table::{layouts, numbers};
+use super::escape::MAGIC;
+use super::{Branch, Status, blocks, numbers};
 
-/// Pages of the calling process, made known to the device. The ioctl is one of the `/dev/nvidiaN`
-/// that is registered with the client's file.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HostMemory {
-    /// The client that will own it.
-    pub client: u32,
-    /// The device it is for.
-    pub device: u32,
-    /// Its name.
-    pub object: u32,
-    /// [`HostMemory::CLASS`].
-    pub class: u32,
-    /// [`HostMemory::FLAGS`].
-    pub flags: u32,
-    padding: u32,
-    /// Where the pages are in the calling process.
-    pub address: u64,
-    /// How many bytes they have, less one.
-    pub limit: u64,
-    /// How it went.
-    pub status: Status,
-    padding_status: u32,
-    /// None: -1.
-    pub file: i32,
-    padding_end: u32,
+blocks! {
+    /// Makes pages of the calling process known to the device. The ioctl is one of the
+    /// `/dev/nvidiaN` that is registered with the client's file.
+    pub struct HostMemory = "nv_ioctl_nvos02_parameters_with_fd"
+        in Branch::WITH_HOLDS, 56 bytes {
+        client: u32 = "params.hRoot" at 0,
+        device: u32 = "params.hObjectParent" at 4,
+        object: u32 = "params.hObjectNew" at 8,
+        class: u32 = "params.hClass" at 12,
+        flags: u32 = "params.flags" at 16,
+        padding: u32,
+        address: u64 = "params.pMemory" at 24,
+        /// The number of bytes, less one.
+        limit: u64 = "params.limit" at 32,
+        pub status: Status = "params.status" at 40,
+        padding_status: u32,
+        /// None: -1.
+        file: i32 = "fd" at 48,
+        padding_end: u32,
+    }
+
+    /// Allocates a channel.
+    pub struct ChannelParameters = "NV_CHANNEL_ALLOC_PARAMS" in Branch::WITH_HOLDS, 368 bytes {
+        error: u32 = "hObjectError" at 0,
+        buffer: u32 = "hObjectBuffer" at 4,
+        /// The address of its ring, in the address space of its group.
+        ring: u64 = "gpFifoOffset" at 8,
+        entries: u32 = "gpFifoEntries" at 16,
+        flags: u32 = "flags" at 20,
+        context_share: u32 = "hContextShare" at 24,
+        address_space: u32 = "hVASpace" at 28,
+        /// The object that contains its ring indices, for each part of the device.
+        index_memory: [u32; 8] = "hUserdMemory" at 32,
+        index_offset: [u64; 8] = "userdOffset" at 64,
+        /// Zero: the group's.
+        engine: u32 = "engineType" at 128,
+        rest: [u32; 59],
+    }
+
+    /// Puts a channel on the run list, or takes it off.
+    pub struct ChannelSchedule = "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS"
+        in Branch::WITH_HOLDS, 3 bytes {
+        enable: u8 = "bEnable" at 0,
+        skip_submit: u8 = "bSkipSubmit" at 1,
+        skip_enable: u8 = "bSkipEnable" at 2,
+    }
+
+    /// Reads the word to write to the doorbell for a channel.
+    pub struct ChannelToken = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS"
+        in Branch::WITH_HOLDS, 4 bytes {
+        pub token: u32 = "workSubmitToken" at 0,
+    }
+
+    /// Registers a channel with unified memory, so that it may run.
+    pub struct RegisterChannel = "UVM_REGISTER_CHANNEL_PARAMS" in Branch::WITH_HOLDS, 56 bytes {
+        pub uuid: [u8; 16] = "gpuUuid" at 0,
+        /// The file of the client, as the caller numbers it.
+        pub control_file: i32 = "rmCtrlFd" at 16,
+        pub client: u32 = "hClient" at 20,
+        pub channel: u32 = "hChannel" at 24,
+        padding: u32,
+        /// The addresses at which the driver may map what the channel needs.
+        pub base: u64 = "base" at 32,
+        pub length: u64 = "length" at 40,
+        pub status: Status = "rmStatus" at 48,
+        padding_end: u32,
+    }
+
+    /// Reverts a [`RegisterChannel`].
+    pub struct UnregisterChannel = "UVM_UNREGISTER_CHANNEL_PARAMS"
+        in Branch::WITH_HOLDS, 28 bytes {
+        pub uuid: [u8; 16] = "gpuUuid" at 0,
+        pub client: u32 = "hClient" at 16,
+        pub channel: u32 = "hChannel" at 20,
+        pub status: Status = "rmStatus" at 24,
+    }
+
+    /// Reserves a range of the address space, or with [`FREE_RANGE`] frees it.
+    pub struct Range = "UVM_CREATE_EXTERNAL_RANGE_PARAMS" in Branch::WITH_HOLDS, 24 bytes {
+        base: u64 = "base" at 0,
+        length: u64 = "length" at 8,
+        pub status: Status = "rmStatus" at 16,
+        padding: u32,
+    }
+
+    /// [`Range`] under another name in the headers.
+    struct FreeRange = "UVM_FREE_PARAMS" in Branch::WITH_HOLDS, 24 bytes {
+        base: u64 = "base" at 0,
+        length: u64 = "length" at 8,
+        status: Status = "rmStatus" at 16,
+        padding: u32,
+    }
+
+    /// The access of a GPU to a mapping.
+    pub struct Attributes = "UvmGpuMappingAttributes" in Branch::WITH_HOLDS, 36 bytes {
+        pub uuid: [u8; 16] = "gpuUuid" at 0,
+        /// [`Attributes::READ_WRITE_ATOMIC`].
+        pub mapping: u32 = "gpuMappingType" at 16,
+        caching: u32 = "gpuCachingType" at 20,
+        format: u32 = "gpuFormatType" at 24,
+        element_bits: u32 = "gpuElementBits" at 28,
+        compression: u32 = "gpuCompressionType" at 32,
+    }
+
+    /// Maps an object into a [`Range`].
+    pub struct MapObject = "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS" in Branch::WITH_HOLDS, 9264 bytes {
+        pub base: u64 = "base" at 0,
+        pub length: u64 = "length" at 8,
+        offset: u64 = "offset" at 16,
+        pub attributes: [Attributes; 256] = "perGpuAttributes" at 24,
+        /// How many of the attributes are set.
+        pub count: u64 = "gpuAttributesCount" at 9240,
+        /// The file of the client, as the caller numbers it.
+        pub control_file: i32 = "rmCtrlFd" at 9248,
+        pub client: u32 = "hClient" at 9252,
+        pub memory: u32 = "hMemory" at 9256,
+        pub status: Status = "rmStatus" at 9260,
+    }
 }
 
 impl HostMemory {
@@ -44,7 +137,7 @@ impl HostMemory {
     /// Scattered pages, cached by the processor, not mapped again for it.
     pub const FLAGS: u32 = 1 << 4 | 1 << 12 | 1 << 30;
 
-    /// The pages at an address of ours.
+    /// The pages at an address of the calling process.
     pub fn new(client: u32, device: u32, object: u32, address: u64, length: u64) -> Self {
         Self {
             client,
@@ -60,37 +153,8 @@ impl HostMemory {
     }
 }
 
-/// The ioctl of [`HostMemory`].
-pub const HOST_MEMORY: Opcode = opcode::read_write::<HostMemory>(b'F', 0x27);
-
-const _: () = assert!(HOST_MEMORY == 0xc038_4627);
-
-/// Which channel.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct ChannelParameters {
-    error: u32,
-    buffer: u32,
-    /// Where its ring begins, in the address space of its group.
-    pub ring: u64,
-    /// How many entries that has.
-    pub entries: u32,
-    /// [`ChannelParameters::SCHEDULE_LATER`].
-    pub flags: u32,
-    /// What the channels of the group share.
-    pub context_share: u32,
-    address_space: u32,
-    /// Where its indices are: the object, for each part of the device.
-    pub index_memory: [u32; 8],
-    /// And the offset in it.
-    pub index_offset: [u64; 8],
-    /// Zero: the group's.
-    pub engine: u32,
-    rest: [u32; 59],
-}
-
 impl ChannelParameters {
-    /// The channel runs only when it is told to.
+    /// The channel runs only after a [`ChannelSchedule`].
     pub const SCHEDULE_LATER: u32 = 1 << 6;
 
     /// A channel with a ring at that address, its indices at the beginning of `indices`.
@@ -103,61 +167,51 @@ impl ChannelParameters {
     }
 }
 
-/// Puts a channel on the device's list, or takes it off.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct ChannelSchedule {
-    /// Not zero: on.
-    pub enable: u8,
-    skip_submit: u8,
-    skip_enable: u8,
-}
-
 impl ChannelSchedule {
-    /// On.
     pub fn on() -> Self {
         Self { enable: 1, ..Self::new_zeroed() }
     }
 }
 
-/// What to write to the doorbell for a channel.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct ChannelToken {
-    /// The word.
-    pub token: u32,
+impl Range {
+    pub fn new(base: u64, length: u64) -> Self {
+        Self { base, length, ..Self::new_zeroed() }
+    }
 }
 
-/// Where it was run.
-const HERE: &[Branch] = &[Branch::R580];
-
-layouts! {
-    HostMemory = "nv_ioctl_nvos02_parameters_with_fd" in HERE, 56 bytes:
-        client = "params.hRoot" at 0, device = "params.hObjectParent" at 4,
-        object = "params.hObjectNew" at 8, class = "params.hClass" at 12,
-        flags = "params.flags" at 16, address = "params.pMemory" at 24,
-        limit = "params.limit" at 32, status = "params.status" at 40, file = "fd" at 48;
-    ChannelParameters = "NV_CHANNEL_ALLOC_PARAMS" in HERE, 368 bytes:
-        error = "hObjectError" at 0, buffer = "hObjectBuffer" at 4, ring = "gpFifoOffset" at 8,
-        entries = "gpFifoEntries" at 16, flags = "flags" at 20,
-        context_share = "hContextShare" at 24, address_space = "hVASpace" at 28,
-        index_memory = "hUserdMemory" at 32,
-        index_offset = "userdOffset" at 64, engine = "engineType" at 128;
-    ChannelSchedule = "NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS" in HERE, 3 bytes:
-        enable = "bEnable" at 0, skip_submit = "bSkipSubmit" at 1, skip_enable = "bSkipEnable" at 2;
-    ChannelToken = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS" in HERE, 4 bytes:
-        token = "workSubmitToken" at 0;
+impl Attributes {
+    pub const READ_WRITE_ATOMIC: u32 = 1;
 }
+
+pub const HOST_MEMORY: Opcode = opcode::read_write::<HostMemory>(MAGIC, 0x27);
+pub const REGISTER_CHANNEL: Opcode = 27;
+pub const UNREGISTER_CHANNEL: Opcode = 28;
+pub const MAP_OBJECT: Opcode = 33;
+/// Frees a [`Range`].
+pub const FREE_RANGE: Opcode = 34;
+/// Reserves a [`Range`].
+pub const TAKE_RANGE: Opcode = 73;
+
+const _: () = assert!(HOST_MEMORY == 0xc038_4627);
+const _: () = assert!(size_of::<FreeRange>() == size_of::<Range>());
 
 numbers! {
-    "_IOWR(NV_IOCTL_MAGIC, NV_ESC_RM_ALLOC_MEMORY, nv_ioctl_nvos02_parameters_with_fd)"
-        in HERE => HOST_MEMORY,
-    "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR" in HERE => HostMemory::CLASS,
-    "DRF_DEF(OS02, _FLAGS, _PHYSICALITY, _NONCONTIGUOUS) | \
-     DRF_DEF(OS02, _FLAGS, _COHERENCY, _CACHED) | DRF_DEF(OS02, _FLAGS, _MAPPING, _NO_MAP)"
-        in HERE => HostMemory::FLAGS,
-    "DRF_DEF(OS04, _FLAGS, _DELAY_CHANNEL_SCHEDULING, _TRUE)"
-        in HERE => ChannelParameters::SCHEDULE_LATER,
+    Branch::WITH_HOLDS => {
+        "_IOWR(NV_IOCTL_MAGIC, NV_ESC_RM_ALLOC_MEMORY, nv_ioctl_nvos02_parameters_with_fd)"
+            = HOST_MEMORY,
+        "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR" = HostMemory::CLASS,
+        "DRF_DEF(OS02, _FLAGS, _PHYSICALITY, _NONCONTIGUOUS) | \
+         DRF_DEF(OS02, _FLAGS, _COHERENCY, _CACHED) | DRF_DEF(OS02, _FLAGS, _MAPPING, _NO_MAP)"
+            = HostMemory::FLAGS,
+        "DRF_DEF(OS04, _FLAGS, _DELAY_CHANNEL_SCHEDULING, _TRUE)"
+            = ChannelParameters::SCHEDULE_LATER,
+        "UVM_REGISTER_CHANNEL" = REGISTER_CHANNEL,
+        "UVM_UNREGISTER_CHANNEL" = UNREGISTER_CHANNEL,
+        "UVM_MAP_EXTERNAL_ALLOCATION" = MAP_OBJECT,
+        "UVM_FREE" = FREE_RANGE,
+        "UVM_CREATE_EXTERNAL_RANGE" = TAKE_RANGE,
+        "UvmGpuMappingTypeReadWriteAtomic" = Attributes::READ_WRITE_ATOMIC,
+    }
 }
 
 #[cfg(test)]

@@ -1,31 +1,17 @@
-//! How a call went, in the driver's words.
+//! Status codes of the driver, with the meaning they have for gpreempt's calls.
 
 use core::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::branch::Branch;
-use super::table::Number;
+use super::{Branch, Number};
 
-/// What the driver said about a call. Zero is good news.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-)]
+/// The driver's result of a call. Zero is success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Status(pub u32);
 
-/// Declares the codes that we know, each with its name in C and what it means to us.
+/// Declares the known codes, each with its name in C and its meaning for gpreempt's calls.
 macro_rules! codes {
     ($($code:ident = $value:literal, $c_name:literal, $meaning:literal;)+) => {
         impl Status {
@@ -34,7 +20,7 @@ macro_rules! codes {
                 pub const $code: Self = Self($value);
             )+
 
-            /// The driver's name for it and what it means to us, if we know it.
+            /// The driver's name and the meaning, if the code is known.
             const fn entry(self) -> Option<(&'static str, &'static str)> {
                 match self.0 {
                     $($value => Some(($c_name, $meaning)),)+
@@ -43,7 +29,6 @@ macro_rules! codes {
             }
         }
 
-        /// Every number of this file.
         pub(super) const NUMBERS: &[Number] = &[$(Number {
             c_expression: $c_name,
             // CAST: widens.
@@ -84,19 +69,8 @@ codes! {
 }
 
 impl Status {
-    /// Whether the call worked.
     pub const fn is_ok(self) -> bool {
         self.0 == Self::OK.0
-    }
-
-    /// The driver's name for it, if we know it.
-    pub fn name(self) -> Option<&'static str> {
-        self.entry().map(|(name, _)| name)
-    }
-
-    /// What it means to us, if we know it.
-    pub fn meaning(self) -> Option<&'static str> {
-        self.entry().map(|(_, meaning)| meaning)
     }
 }
 
@@ -125,11 +99,10 @@ mod tests {
     #[test]
     fn an_unknown_status_still_shows_its_number() {
         assert_eq!(Status(0xffff).to_string(), "status 0xffff of the driver");
-        assert_eq!(Status(0xffff).name(), None);
     }
 
     #[test]
-    fn only_zero_is_good() {
+    fn only_zero_is_success() {
         assert!(Status(0).is_ok());
         assert!(!Status(1).is_ok());
     }

@@ -1,4 +1,4 @@
-//! Which contexts are held, or can be.
+//! The hold channels of the backend's contexts: requested, ready, or impossible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,176 +7,170 @@ use std::sync::{Arc, Weak};
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 
-use super::NvidiaBackend;
-use super::worker::{HoldError, HoldPlace, Job, NewHold, Report};
-use crate::controller::{Controller, HintSight, HintWatching, HoldReporting, HoldStatus, Note};
+use super::worker::{AddedHold, HoldError, HoldRequest, Job, Report};
+use super::{NvidiaBackend, QueueState};
+use crate::controller::{
+    Controller, ControllerReport, HintSource, HintWatching, HoldReporting, HoldStatus,
+};
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
-use crate::nvidia::hold::HoldCounts;
-use crate::nvidia::hold::watcher::{Notice, Watcher};
-use crate::nvidia::hold::{self, GripSettings, HoldChannel, HoldSite};
+use crate::nvidia::hold::watcher::{HoldWatcher, WatcherReport};
+use crate::nvidia::hold::{self, HoldChannel, HoldCounters, HoldLimits, HoldSite};
+use crate::nvidia::process_discovery::GpuProcess;
 use crate::nvidia::ring::Rings;
-use crate::nvidia::survey::GpuProcess;
+use crate::nvidia::sharing_constraints::MPS_SERVER;
 use crate::process::ProcessInfo;
 
-/// The name of the server that stands for all clients of MPS.
-const MPS_SERVER: &str = "nvidia-cuda-mps";
-
-/// What there is to hold with.
 #[derive(Debug)]
 pub(super) struct Holds {
     pages: Arc<HoldPages>,
-    watcher: Watcher,
-    states: BTreeMap<QueueId, State>,
+    watcher: HoldWatcher,
+    states: BTreeMap<QueueId, HoldState>,
     permitted: BTreeSet<QueueId>,
-    sights: BTreeMap<TaskId, Weak<dyn HintSight>>,
+    hint_sources: BTreeMap<TaskId, Weak<dyn HintSource>>,
 }
 
-/// How far it is with one queue.
+/// The hold channel of one queue.
 #[derive(Debug)]
-enum State {
-    /// A worker is adding our channel, with that slot.
-    Asked(usize),
-    /// The watcher looks after it.
-    Ready(HoldSite, Arc<HoldCounts>),
-    /// It cannot be done, in a sentence.
+enum HoldState {
+    /// A worker adds it, with that slot.
+    Requested(usize),
+    /// The watcher uses it.
+    Ready(HoldSite, Arc<HoldCounters>),
     Impossible(String),
 }
 
 impl NvidiaBackend {
-    /// Holds devices for important contexts from now on, where the driver is one with which that
-    /// can be done and the ledger has memory for it. Returns why it cannot be done.
-    ///
-    /// # Errors
-    /// If there are no more threads.
-    pub fn enable_holds(&mut self, settings: GripSettings) -> io::Result<Option<String>> {
-        let Some(pages) = self.ledger.holds().cloned() else {
-            return Ok(Some("there is no memory for holds".to_owned()));
+    /// Enables holds, if the driver is of a branch on which they were run and the undo log has hold
+    /// pages. Returns why it does not.
+    pub fn enable_holds(&mut self, limits: HoldLimits) -> io::Result<Option<String>> {
+        let Some(pages) = self.undo_log.holds().cloned() else {
+            return Ok(Some("holds are off: there are no hold pages".to_owned()));
         };
         let branch = Driver::find().ok().and_then(|driver| driver.branch);
         if !branch.is_some_and(|branch| branch.can_hold()) {
-            let reason = "holds were only ever tried with drivers of branch 580; important \
-                          processes get long slices and nothing more";
+            let reason = "holds are off: they were tested only with drivers of branch 580; \
+                          high-priority processes get long time slices alone";
             return Ok(Some(reason.to_owned()));
         }
         let reports = self.reports.clone();
-        let watcher = Watcher::start(settings, move |queue, notice| {
-            // Nobody listens any more: whoever started us is about to end us.
-            let _ = reports.send(Report::Noticed(queue, notice));
+        let watcher = HoldWatcher::start(limits, move |queue, report| {
+            // It fails when the backend is gone, which is about to end the watcher.
+            let _ = reports.send(Report::Watcher(queue, report));
         })?;
         self.holds = Some(Holds {
             pages,
             watcher,
             states: BTreeMap::new(),
             permitted: BTreeSet::new(),
-            sights: BTreeMap::new(),
+            hint_sources: BTreeMap::new(),
         });
         Ok(None)
     }
 
-    /// A queue may be held from now on.
+    /// The scheduler permits holds of a queue.
     pub(super) fn permit_hold(&mut self, queue: QueueId) {
         let Some(holds) = &mut self.holds else { return };
         holds.permitted.insert(queue);
         match holds.states.get(&queue) {
-            Some(State::Ready(..)) => holds.watcher.permit(queue),
-            Some(State::Asked(_) | State::Impossible(_)) => {}
-            None => self.ask_for_hold(queue),
+            Some(HoldState::Ready(..)) => holds.watcher.permit(queue),
+            Some(HoldState::Requested(_) | HoldState::Impossible(_)) => {}
+            None => self.request_hold(queue),
         }
     }
 
-    /// A task is gone, and its page with it.
     pub(super) fn forget_hints(&mut self, task: TaskId) {
         if let Some(holds) = &mut self.holds {
-            holds.sights.remove(&task);
+            holds.hint_sources.remove(&task);
         }
     }
 
-    /// A queue may not be held any more.
     pub(super) fn forbid_hold(&mut self, queue: QueueId) {
         let Some(holds) = &mut self.holds else { return };
         holds.permitted.remove(&queue);
         holds.watcher.forbid(queue);
     }
 
-    fn ask_for_hold(&mut self, queue: QueueId) {
-        let (Some(holds), Some(target)) = (&mut self.holds, self.queues.get(&queue)) else {
-            return;
-        };
+    fn request_hold(&mut self, queue: QueueId) {
+        let context = self.queues.get(&queue).and_then(QueueState::context);
+        let (Some(holds), Some(context)) = (&mut self.holds, context) else { return };
         let mut refuse = |reason: &str| {
-            holds.states.insert(queue, State::Impossible(reason.to_owned()));
+            holds.states.insert(queue, HoldState::Impossible(reason.to_owned()));
         };
         let Some(slot) = holds.pages.take() else {
-            return refuse("as many contexts as possible can be held already");
+            return refuse("all hold slots are in use");
         };
-        let Some((process, site, groups)) = target.hold_site(slot.index()) else {
-            return refuse("this version of libcuda arranges its contexts in a way we do not know");
+        let Some((site, groups)) = context.hold_site(slot.index()) else {
+            return refuse("this version of libcuda lays out its contexts in an unknown way");
         };
+        let (process, device) = (context.process, context.device);
         let info = ProcessInfo::read(process.pid);
         if info.is_ok_and(|info| info.name.starts_with(MPS_SERVER)) {
             return refuse("it is an MPS server, and a hold would be for all of its clients");
         }
-        holds.states.insert(queue, State::Asked(slot.index()));
-        if let Some(device) = target.device() {
-            let place = HoldPlace { queue, process, device, slot: slot.index() };
-            let job = Job::AddHold { place, site, slot, groups };
-            self.devices[device].worker.give(job);
-        }
+        holds.states.insert(queue, HoldState::Requested(slot.index()));
+        let request = HoldRequest { queue, process, device, slot: slot.index() };
+        self.devices[device].worker.order(Job::AddHold { request, site, slot, groups });
     }
 
-    /// A worker has added our channel to a context, or could not.
-    pub(super) fn take_hold(&mut self, place: HoldPlace, added: Result<Box<NewHold>, HoldError>) {
-        let HoldPlace { queue, process, device, slot } = place;
+    /// A worker has added a hold channel, or could not.
+    pub(super) fn take_hold(
+        &mut self,
+        request: HoldRequest,
+        added: Result<Box<AddedHold>, HoldError>,
+    ) {
+        let HoldRequest { queue, process, device, slot } = request;
         let is_known = self.queues.contains_key(&queue);
-        // What was asked for before the rings moved is no longer wanted.
-        let asked = |state: &State| matches!(state, State::Asked(wanted) if *wanted == slot);
+        // A request from before the rings moved is outdated.
+        let is_current =
+            |state: &HoldState| matches!(state, HoldState::Requested(wanted) if *wanted == slot);
         let Some(holds) = &mut self.holds else { return };
-        let is_wanted = is_known && holds.states.get(&queue).is_some_and(asked);
+        let is_wanted = is_known && holds.states.get(&queue).is_some_and(is_current);
         match added {
             Ok(hold) if is_wanted => {
-                let NewHold { site, channel, rings } = *hold;
-                let counts = Arc::new(HoldCounts::default());
-                holds.watcher.add(queue, channel, rings, Arc::clone(&counts));
-                holds.states.insert(queue, State::Ready(site, counts));
-                let task = self.queues.get(&queue).map(super::Target::task);
-                if let Some(sight) = task.and_then(|task| holds.sights.get(&task)) {
-                    holds.watcher.watch_hints(queue, Weak::clone(sight));
+                let AddedHold { site, channel, rings } = *hold;
+                let counters = Arc::new(HoldCounters::default());
+                holds.watcher.add(queue, channel, rings, Arc::clone(&counters));
+                holds.states.insert(queue, HoldState::Ready(site, counters));
+                let task = self.queues.get(&queue).map(QueueState::task);
+                if let Some(source) = task.and_then(|task| holds.hint_sources.get(&task)) {
+                    holds.watcher.watch_hints(queue, Weak::clone(source));
                 }
                 if holds.permitted.contains(&queue) {
                     holds.watcher.permit(queue);
                 }
             }
-            // What it was for is gone meanwhile.
+            // Its queue vanished meanwhile.
             Ok(hold) => {
-                let NewHold { site, channel, rings } = *hold;
+                let AddedHold { site, channel, rings } = *hold;
                 let parts = Box::new((channel, rings));
-                self.devices[device].worker.give(Job::RemoveHold { process, site, parts });
+                self.devices[device].worker.order(Job::RemoveHold { process, site, parts });
             }
             Err(error) if is_wanted => {
                 let reason = error.to_string();
-                self.notes.push_back(Note::Problem(format!(
-                    "process {process} cannot be held for ({reason}); it has long slices alone"
+                self.notes.push_back(ControllerReport::Problem(format!(
+                    "process {process}: no holds ({reason}); it gets long time slices alone"
                 )));
-                holds.states.insert(queue, State::Impossible(reason));
+                holds.states.insert(queue, HoldState::Impossible(reason));
             }
             Err(_) => {}
         }
     }
 
-    /// The watcher saw something before the loop did.
-    pub(super) fn take_notice(&mut self, queue: QueueId, notice: Notice) {
-        // Read anew: the loop's own view of the ring has to follow its own view before.
-        let Some(mut ring) = self.queues.get_mut(&queue).and_then(|target| target.observe()) else {
+    /// The watcher noticed a change before the scheduler's loop did.
+    pub(super) fn take_watcher_report(&mut self, queue: QueueId, report: WatcherReport) {
+        // Read again: the scheduler's views of a ring must follow each other.
+        let Some(mut ring) = self.queues.get_mut(&queue).and_then(QueueState::observe) else {
             return;
         };
-        if notice == Notice::Done && ring.pending() == 0 {
+        if report == WatcherReport::Idle && ring.pending() == 0 {
             ring.running = Some(false);
         }
         self.events.push_back(Event::RingObserved { queue, ring });
     }
 
-    /// Looks whether our channels are still in a process: a context that was reset may have the
-    /// same names as the one before, without ours in it.
+    /// Renews hold channels that no longer exist: a context that was reset may have the same
+    /// handles as the one before, without a hold channel.
     pub(super) fn check_holds(&mut self, task: TaskId, process: &GpuProcess) {
         let Some(holds) = &self.holds else { return };
         let clients = process.clients.as_deref().unwrap_or_default();
@@ -187,9 +181,9 @@ impl NvidiaBackend {
         };
         let mut lost = Vec::new();
         for queue in self.queues_of(task) {
-            if let Some(State::Ready(site, _)) = holds.states.get(&queue)
+            if let Some(HoldState::Ready(site, _)) = holds.states.get(&queue)
                 && !is_listed(site)
-                // It may have been added after the look.
+                // It may have been added after the inspection.
                 && !hold::is_attached(process.info.key, site)
             {
                 lost.push(queue);
@@ -200,28 +194,28 @@ impl NvidiaBackend {
         }
     }
 
-    /// Ends the hold of a queue that is about to go, and gives its channel back. It has to be taken
-    /// out before its memory is used again.
-    fn let_go(&mut self, queue: QueueId) -> Option<(HoldSite, (HoldChannel, Rings))> {
+    /// Ends the hold of a queue and returns its channel, which has to be removed before its memory
+    /// is reused.
+    fn take_channel(&mut self, queue: QueueId) -> Option<(HoldSite, (HoldChannel, Rings))> {
         let holds = self.holds.as_mut()?;
         holds.permitted.remove(&queue);
         match holds.states.remove(&queue)? {
-            State::Ready(site, _) => Some((site, holds.watcher.remove(queue)?)),
-            State::Asked(_) | State::Impossible(_) => None,
+            HoldState::Ready(site, _) => Some((site, holds.watcher.remove(queue)?)),
+            HoldState::Requested(_) | HoldState::Impossible(_) => None,
         }
     }
 
-    /// Ends the hold of a queue and takes our channel out of its context.
+    /// Ends the hold of a queue and removes its channel.
     pub(super) fn drop_hold(&mut self, queue: QueueId) {
         let Some((process, _)) = self.group_of(queue) else { return };
-        let device = self.queues.get(&queue).and_then(super::Target::device);
-        if let (Some((site, parts)), Some(device)) = (self.let_go(queue), device) {
+        let device = self.context(queue).map(|context| context.device);
+        if let (Some((site, parts)), Some(device)) = (self.take_channel(queue), device) {
             let job = Job::RemoveHold { process, site, parts: Box::new(parts) };
-            self.devices[device].worker.give(job);
+            self.devices[device].worker.order(job);
         }
     }
 
-    /// The rings of a queue are elsewhere: what looks at them is made anew.
+    /// Replaces the hold channel of a queue, whose rings have moved or whose channel is lost.
     pub(super) fn renew_hold(&mut self, queue: QueueId) {
         let is_permitted =
             self.holds.as_ref().is_some_and(|holds| holds.permitted.contains(&queue));
@@ -233,20 +227,20 @@ impl NvidiaBackend {
 }
 
 impl HintWatching for NvidiaBackend {
-    /// The watcher places the hold: it reads the page as often as the rings.
-    fn watch_hints(&mut self, task: TaskId, sight: Weak<dyn HintSight>) {
+    /// The watcher places holds from hints: it reads the page in every sample.
+    fn watch_hints(&mut self, task: TaskId, source: Weak<dyn HintSource>) {
         let Some(holds) = &mut self.holds else { return };
-        for (queue, _) in self.queues.iter().filter(|(_, target)| target.is_of(task)) {
-            if let Some(State::Ready(..)) = holds.states.get(queue) {
-                holds.watcher.watch_hints(*queue, Weak::clone(&sight));
+        for (queue, _) in self.queues.iter().filter(|(_, state)| state.task() == task) {
+            if let Some(HoldState::Ready(..)) = holds.states.get(queue) {
+                holds.watcher.watch_hints(*queue, Weak::clone(&source));
             }
         }
-        holds.sights.insert(task, sight);
+        holds.hint_sources.insert(task, source);
     }
 
     fn read_hints_now(&mut self) {
-        if let Some(holds) = self.holds.as_ref().filter(|holds| !holds.sights.is_empty()) {
-            holds.watcher.look_now();
+        if let Some(holds) = self.holds.as_ref().filter(|holds| !holds.hint_sources.is_empty()) {
+            holds.watcher.sample_now();
         }
     }
 }
@@ -257,9 +251,9 @@ impl HoldReporting for NvidiaBackend {
             return Some(HoldStatus::Impossible("holds are switched off".to_owned()));
         };
         Some(match holds.states.get(&queue)? {
-            State::Asked(_) => return None,
-            State::Ready(_, counts) => HoldStatus::Ready(counts.figures()),
-            State::Impossible(reason) => HoldStatus::Impossible(reason.clone()),
+            HoldState::Requested(_) => return None,
+            HoldState::Ready(_, counters) => HoldStatus::Ready(counters.figures()),
+            HoldState::Impossible(reason) => HoldStatus::Impossible(reason.clone()),
         })
     }
 }

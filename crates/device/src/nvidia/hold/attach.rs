@@ -1,4 +1,4 @@
-//! Adding our channel to a group, and taking it out again.
+//! Adds a hold channel to a group of another process, and removes it.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -7,30 +7,28 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use zerocopy::FromZeros;
 
+use super::HoldSite;
 use super::channel::{ENTRIES, HoldChannel, RING};
-use super::site::HoldSite;
-use crate::act::ActError;
+use crate::change::ChangeError;
 use crate::hold_pages::{HoldSlot, SLOT_SIZE};
 use crate::nvidia::abi::hold::{ChannelParameters, ChannelSchedule, ChannelToken, HostMemory};
 use crate::nvidia::abi::status::Status;
-use crate::nvidia::act::with_client;
-use crate::nvidia::node::{self, HeldProcess, Node};
-use crate::nvidia::own::{OwnClient, OwnError};
+use crate::nvidia::change::with_client;
+use crate::nvidia::import_client::{ImportClient, ImportError};
+use crate::nvidia::node::{self, Node};
+use crate::nvidia::process_discovery::denied_or_failed;
 use crate::nvidia::rm::{Handle, Rm, RmError};
-use crate::nvidia::survey::denied_or_failed;
 use crate::nvidia::uvm::Uvm;
-use crate::process::ProcessKey;
+use crate::process::{ProcessHandle, ProcessKey};
 
-/// Adds a channel to a group of a process. Whoever calls this has written the site down.
-///
-/// # Errors
-/// If something is refused. Some of it may be there then: call [`detach`]. The slot comes back.
+/// Adds a channel to a group of a process. The caller has recorded the site. On an error the slot
+/// comes back, and parts of the channel may exist: call [`detach`].
 pub fn attach(
     process: ProcessKey,
     site: &HoldSite,
     slot: HoldSlot,
-    own: &Mutex<OwnClient>,
-) -> Result<HoldChannel, (HoldSlot, ActError)> {
+    own: &Mutex<ImportClient>,
+) -> Result<HoldChannel, (HoldSlot, ChangeError)> {
     let address = slot.address();
     let added = files_of_unified_memory(process).and_then(|uvm| {
         let node = {
@@ -44,8 +42,8 @@ pub fn attach(
             let memory =
                 HostMemory::new(site.client, site.device, site.memory(), address, SLOT_SIZE as u64);
             rm.alloc_host_memory(node.as_fd(), memory)?;
-            // Unified memory duplicates what it is told of, which the driver allows to nobody but
-            // the process itself. Allowed for as long as this takes.
+            // Unified memory duplicates these objects, which the driver permits to the process
+            // itself alone. So they are shared with all clients for as long as this takes.
             let shared = site.shared();
             let result = share(rm, site.client, &shared, true).and_then(|()| add(rm, &uvm, site));
             let revoked = share(rm, site.client, &shared, false);
@@ -60,27 +58,27 @@ pub fn attach(
         Err(error) => return Err((slot, error)),
     };
     let Some(generation) = site.generation() else {
-        return Err((slot, ActError::Changed(process.pid)));
+        return Err((slot, ChangeError::ObjectGone(process.pid)));
     };
     let doorbell = own.lock().unwrap_or_else(PoisonError::into_inner).doorbell(generation);
     match doorbell {
         Ok(doorbell) => {
-            let base = site.piece().base;
+            let base = site.range().base;
             Ok(HoldChannel::new(slot, doorbell, token, base, site.compute_class))
         }
-        Err(OwnError::Rm(error)) => Err((slot, failed(process, error))),
+        Err(ImportError::Rm(error)) => Err((slot, failed(process, error))),
         Err(_) => Err((slot, failed(process, RmError::Os(Errno::NODEV)))),
     }
 }
 
-/// Maps our memory and makes the channel. Returns what its doorbell wants.
+/// Maps the slot's memory and makes the channel. Returns its doorbell token.
 fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<u32, RmError> {
     let memory = (site.client, site.memory());
     let mut result = Err(RmError::Refused(Status::OBJECT_NOT_FOUND));
     let mut found = None;
     for uvm in uvm {
-        // A program has several files, and one of them is the address space.
-        result = uvm.map(site.piece(), site.uuid, rm, memory);
+        // A program has several files open, and one of them has the address space.
+        result = uvm.map(site.range(), site.uuid, rm, memory);
         if result.is_ok() {
             found = Some(uvm);
             break;
@@ -88,7 +86,7 @@ fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<u32, RmError> {
     }
     result?;
     let uvm = found.ok_or(RmError::Refused(Status::OBJECT_NOT_FOUND))?;
-    let ring = site.piece().base + RING as u64;
+    let ring = site.range().base + RING as u64;
     let mut channel = ChannelParameters::new(ring, ENTRIES, site.context_share, site.memory());
     let generation = site.generation().ok_or(RmError::Refused(Status::INVALID_CHANNEL))?;
     rm.alloc_channel(site.client, site.group, site.channel(), generation, &mut channel)?;
@@ -100,29 +98,26 @@ fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<u32, RmError> {
 }
 
 fn share(rm: &Rm, client: Handle, objects: &[Handle], allow: bool) -> Result<(), RmError> {
-    // All of them, whatever becomes of the others: what was allowed must not stay so.
+    // All of them, even if one fails: no object must stay shared.
     let results: Vec<_> =
         objects.iter().map(|&object| rm.share(client, object, None, allow)).collect();
     results.into_iter().collect()
 }
 
-/// Takes a channel of ours out of a group, or what there is of it. The hold has to be over.
-///
-/// # Errors
-/// If the process is gone, or something of ours is still there.
-pub fn detach(process: ProcessKey, site: &HoldSite) -> Result<(), ActError> {
+/// Removes a hold channel from a group, or those parts of it that exist. The hold must have ended.
+pub fn detach(process: ProcessKey, site: &HoldSite) -> Result<(), ChangeError> {
     let uvm = files_of_unified_memory(process)?;
     with_client(process, site.client, |rm| {
         let channel = (site.client, site.channel());
         let is_there = |object| rm.class_of(site.client, object).is_some();
-        // Whoever was killed in the middle of adding has left open what was open for that.
+        // A process that was killed while it added the channel has left the objects shared.
         let _ = share(rm, site.client, &site.shared(), false);
         if is_there(site.channel()) {
-            // One of the files knows it, if it was ever told.
+            // It is registered with one of the files, or with none.
             let _ = uvm.iter().any(|uvm| uvm.unregister(site.uuid, channel).is_ok());
             rm.free(site.client, site.group, site.channel())?;
         }
-        let _ = uvm.iter().any(|uvm| uvm.free(site.piece()).is_ok());
+        let _ = uvm.iter().any(|uvm| uvm.free(site.range()).is_ok());
         if is_there(site.memory()) {
             rm.free(site.client, site.device, site.memory())?;
         }
@@ -130,7 +125,7 @@ pub fn detach(process: ProcessKey, site: &HoldSite) -> Result<(), ActError> {
     })
 }
 
-/// Whether our channel is in a group of a process. If that cannot be seen, it is.
+/// Whether the hold channel is in its group. If that cannot be read, it is taken to be.
 pub fn is_attached(process: ProcessKey, site: &HoldSite) -> bool {
     let found = with_client(process, site.client, |rm| {
         Ok(rm.class_of(site.client, site.channel()).is_some())
@@ -141,16 +136,16 @@ pub fn is_attached(process: ProcessKey, site: &HoldSite) -> bool {
     }
 }
 
-/// The open files of unified memory of a process, borrowed for as long as this takes.
-fn files_of_unified_memory(process: ProcessKey) -> Result<Vec<Uvm>, ActError> {
+/// The open files of unified memory of a process, borrowed until they are dropped.
+fn files_of_unified_memory(process: ProcessKey) -> Result<Vec<Uvm>, ChangeError> {
     let pid = process.pid;
-    let failed = |error| ActError::Look(denied_or_failed(pid, error));
-    let held = HeldProcess::open(pid).map_err(failed)?;
+    let failed = |error| ChangeError::Inspect(denied_or_failed(pid, error));
+    let handle = ProcessHandle::open(pid).map_err(failed)?;
     process.check()?;
     let mut files = Vec::new();
     for node in node::held_by(pid).map_err(failed)? {
         if node.node == Node::UnifiedMemory
-            && let Ok(file) = held.borrow_fd(node.fd)
+            && let Ok(file) = handle.borrow_fd(node.fd)
         {
             files.push(Uvm::new(file));
         }
@@ -158,8 +153,8 @@ fn files_of_unified_memory(process: ProcessKey) -> Result<Vec<Uvm>, ActError> {
     Ok(files)
 }
 
-fn failed(process: ProcessKey, error: RmError) -> ActError {
-    ActError::Rm(process.pid, error)
+fn failed(process: ProcessKey, error: RmError) -> ChangeError {
+    ChangeError::Rm(process.pid, error)
 }
 
 fn os(error: &std::io::Error) -> RmError {

@@ -1,45 +1,68 @@
-//! Our channel in somebody else's group: a ring with orders to wait.
+//! gpreempt's channel in another process's group: a ring of commands that wait.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::hold_pages::{HoldSlot, LOADED, WORD};
-use crate::nvidia::map::DoorbellMap;
+use crate::mapping::SharedMap;
 
-/// Where in the slot the channel's indices are.
+/// The offset of the channel's ring indices in the slot.
 const INDICES: usize = 0;
 const GET: usize = INDICES + 0x88;
 const PUT: usize = INDICES + 0x8c;
-/// Where its ring is, and how many entries that has.
+/// The offset of its ring.
 pub(super) const RING: usize = 0x1000;
 pub(super) const ENTRIES: u32 = 512;
-/// Where the orders are: room for so many, so long.
-const ORDERS: usize = 0x2000;
-const ORDER_SIZE: usize = 128;
-const ORDERS_MAX: u32 = 64;
-/// So many orders may be waiting to be fetched. More are there only if the group never runs.
+/// The offset of the commands that ring entries point to.
+const COMMANDS: usize = 0x2000;
+const COMMAND_SIZE: usize = 128;
+const COMMANDS_MAX: u32 = 64;
+/// The most commands that may wait to be fetched. More wait only if the group never runs.
 const WAITING_MAX: u32 = 32;
 
-// Nothing lies on anything else, and an order that waits is not written over.
-const _: () = assert!(RING + ENTRIES as usize * 8 <= ORDERS);
-const _: () = assert!(ORDERS + ORDERS_MAX as usize * ORDER_SIZE <= WORD);
-const _: () = assert!(ORDERS_MAX > WAITING_MAX);
+// The parts do not overlap, and a command that waits is not overwritten.
+const _: () = assert!(RING + ENTRIES as usize * 8 <= COMMANDS);
+const _: () = assert!(COMMANDS + COMMANDS_MAX as usize * COMMAND_SIZE <= WORD);
+const _: () = assert!(COMMANDS_MAX > WAITING_MAX);
 
-/// The class of what runs kernels, for the device's part 1.
+/// Sets the class of the engine object, for subchannel 1.
 const SET_OBJECT: u32 = 0x2001_2000;
-/// Do nothing, on the same part: the context has to be on the engine for it.
+/// No operation on the same subchannel: the context has to be on the engine for it.
 const NO_OPERATION: u32 = 0x2001_2040;
-/// Five words about a semaphore: address (low, high), payload (low, high), what to do.
+/// Five words of a semaphore: address (low, high), payload (low, high), operation.
 const SEMAPHORE: u32 = 0x2005_0017;
-/// Write the payload.
+/// Writes the payload.
 const RELEASE: u32 = 1;
-/// Wait until the word has reached the payload, counted around, and let no other group in.
+/// Waits until the word has reached the payload, modulo 2^32, without switching to another group.
 const WAIT_HERE: u32 = 3;
 
-/// The channel, with what it takes to use it.
+/// The page of a device through which its channels are notified of work.
+#[derive(Debug)]
+pub struct DoorbellMap(SharedMap);
+
+impl DoorbellMap {
+    pub const LENGTH: usize = 0x1_0000;
+    /// The offset at which a channel's token is written.
+    const BELL: usize = 0x90;
+
+    /// Maps the beginning of a file that was prepared for it.
+    pub fn new(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        SharedMap::new(file, Self::LENGTH).map(Self)
+    }
+
+    /// Notifies a channel of work. All stores before it are visible before it.
+    fn ring(&self, token: u32) {
+        fence(Ordering::SeqCst);
+        self.0.store_register(Self::BELL, token);
+    }
+}
+
 #[derive(Debug)]
 pub struct HoldChannel {
     slot: HoldSlot,
     doorbell: DoorbellMap,
     token: u32,
-    /// Where the slot is in the group's address space.
+    /// The address of the slot in the group's address space.
     base: u64,
     compute_class: u32,
     put: u32,
@@ -57,8 +80,8 @@ impl HoldChannel {
         Self { slot, doorbell, token, base, compute_class, put: 0, number: 0 }
     }
 
-    /// Begins a hold: calls the context onto the engine, says when it is there, and waits. False if
-    /// too many are waiting already.
+    /// Begins a hold: the device switches to the context, reports it, and waits. False if too many
+    /// commands wait already.
     pub fn begin(&mut self, now_ns: u64) -> bool {
         let waiting = self.put.wrapping_sub(self.slot.load(GET)) % ENTRIES;
         if waiting >= WAITING_MAX {
@@ -66,14 +89,14 @@ impl HoldChannel {
         }
         self.number = self.number.wrapping_add(1);
         // CAST: both are far below 2^32.
-        let order = ORDERS + (self.number % ORDERS_MAX) as usize * ORDER_SIZE;
-        let words = order_words(self.compute_class, self.base, self.number);
+        let command = COMMANDS + (self.number % COMMANDS_MAX) as usize * COMMAND_SIZE;
+        let words = command_words(self.compute_class, self.base, self.number);
         for (index, word) in words.iter().enumerate() {
-            self.slot.store(order + index * 4, *word);
+            self.slot.store(command + index * 4, *word);
         }
-        let entry = ring_entry(self.base + order as u64, words.len() as u64);
-        self.slot.store_wide(RING + self.put as usize * 8, entry);
-        // From here on the keeper can end what we begin.
+        let entry = ring_entry(self.base + command as u64, words.len() as u64);
+        self.slot.store_double(RING + self.put as usize * 8, entry);
+        // From here on the keeper can end the hold.
         self.slot.begin(self.number, now_ns);
         self.put = (self.put + 1) % ENTRIES;
         self.slot.store(PUT, self.put);
@@ -81,35 +104,34 @@ impl HoldChannel {
         true
     }
 
-    /// Ends the hold.
     pub fn end(&self) {
         self.slot.end();
     }
 
-    /// Whether the device has come to the wait: the context is on the engine.
+    /// Whether the device has reached the wait: the context is on the engine.
     pub fn is_loaded(&self) -> bool {
         self.slot.load(LOADED) == self.number
     }
 
-    /// Whether the hold was not ended, by us or by the keeper.
+    /// Whether neither this process nor the keeper has ended the hold.
     pub fn is_held(&self) -> bool {
         self.slot.is_held()
     }
 
-    /// Tells the keeper that somebody looks after the hold.
+    /// Tells the keeper that this process still watches the hold.
     pub fn beat(&self, now_ns: u64) {
         self.slot.beat(now_ns);
     }
 
-    /// The slot: it may be used again when the channel has been taken out.
+    /// The slot: it may be reused when the channel has been removed.
     pub fn into_slot(self) -> HoldSlot {
         self.slot.end();
         self.slot
     }
 }
 
-/// What the device is told: come, say so, wait.
-fn order_words(compute_class: u32, base: u64, number: u32) -> [u32; 16] {
+/// The command: switch to the context, report it, wait.
+fn command_words(compute_class: u32, base: u64, number: u32) -> [u32; 16] {
     let [loaded_low, loaded_high] = halves(base + LOADED as u64);
     let [word_low, word_high] = halves(base + WORD as u64);
     [
@@ -132,7 +154,7 @@ fn order_words(compute_class: u32, base: u64, number: u32) -> [u32; 16] {
     ]
 }
 
-/// An entry of the ring: where an order is, and how many words it has.
+/// An entry of the ring: the address of a command, and its number of words.
 const fn ring_entry(address: u64, words: u64) -> u64 {
     address & !3 | words << 42
 }
@@ -147,12 +169,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_calls_says_and_waits() {
-        let words = order_words(0xcbc0, 0xe0_0040_0000, 9);
+    fn a_command_switches_reports_and_waits() {
+        let words = command_words(0xcbc0, 0xe0_0040_0000, 9);
         assert_eq!(words[..4], [0x2001_2000, 0xcbc0, 0x2001_2040, 0]);
         assert_eq!(words[4..10], [0x2005_0017, 0x0040_4040, 0xe0, 9, 0, 1]);
         assert_eq!(words[10..], [0x2005_0017, 0x0040_4000, 0xe0, 9, 0, 3]);
-        assert!(size_of_val(&words) <= ORDER_SIZE);
+        assert!(size_of_val(&words) <= COMMAND_SIZE);
     }
 
     #[test]

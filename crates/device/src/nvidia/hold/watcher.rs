@@ -1,13 +1,13 @@
-//! The threads that look at the rings of important contexts, place holds and let go.
+//! The threads that sample the rings of contexts that may be held, and place and release holds.
 //!
-//! Nobody else touches a hold while it is in use, so that nobody waits for them: the loop gives
-//! orders, and they act within what the loop permits. Every look is a few loads; they sleep in
-//! between, and for good while there is nothing to look at.
+//! No other thread touches a hold while it is in use, so none waits for another: the scheduler's
+//! loop sends orders, and these threads act within what the scheduler permits. A sample is a few
+//! loads; the threads sleep in between, and wait for orders while no context is observed.
 //!
-//! There are two of them, and they look in turn. A thread that sleeps is woken late now and then,
-//! by a few hundred microseconds where processors are virtual, and whoever comes so late to the
-//! beginning of a request has missed its first gap. That both are late at once is rare, and two
-//! that look half as often cost what one does.
+//! There are two threads, which sample alternately. A sleeping thread is sometimes woken late, by a
+//! few hundred microseconds on virtual processors, and a sample that late misses the first gap of a
+//! request. Both are rarely late at once, and two threads that sample half as often cost what one
+//! does.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,116 +20,114 @@ use std::time::Duration as Wait;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 
-use super::HoldCounts;
+use super::HoldCounters;
 use super::channel::HoldChannel;
-use super::grip::{Ending, Grip, GripSettings, Look, Move};
-use crate::controller::{HintSight, HintView};
+use super::policy::{HoldAction, HoldLimits, HoldPolicy, ReleaseReason, RingSample};
+use crate::controller::{HintSource, HintState};
 use crate::keeper::monotonic_ns;
-use crate::nvidia::ring::{Pace, Rings};
-use crate::urgency;
+use crate::nvidia::ring::{ReadingRate, Rings};
+use crate::process::raise_thread_priority;
 
-/// How often somebody looks, in nanoseconds.
-const LOOK_EVERY: u64 = 100_000;
-/// How often each of the two does. While nothing has moved for long the second one sleeps: a
-/// request after that is noticed later, but still before its first kernel is on the device.
-const TURN: u64 = 2 * LOOK_EVERY;
+/// The time between two samples, in nanoseconds.
+const SAMPLE_EVERY: u64 = 100_000;
+/// The time between two samples of one thread. While no ring has moved for long the second thread
+/// waits: a request after that is noticed later, but still before its first kernel is on the
+/// engine.
+const TURN: u64 = 2 * SAMPLE_EVERY;
 
-/// What whoever decides has to know sooner than by looking every few milliseconds.
+/// What the scheduler has to know sooner than its own samples every few milliseconds show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A context that may not be held has got work.
-    Work,
-    /// A context has nothing to do.
-    Done,
+pub enum WatcherReport {
+    /// A context without permission has new work.
+    NewWork,
+    /// A context has no work.
+    Idle,
 }
 
-/// What the threads are told.
 enum Order {
-    Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounts>),
+    Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounters>),
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
-    Sight(QueueId, Weak<dyn HintSight>),
-    Look,
+    HintSource(QueueId, Weak<dyn HintSource>),
+    Sample,
 }
 
-/// What an order does to a context.
-type Action = fn(&mut Watched, Instant);
+type Action = fn(&mut ObservedContext, Instant);
 
-/// The threads, as long as they run.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct HoldWatcher {
     orders: Option<Sender<Order>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Watcher {
-    /// Starts threads that tell `notice` what they see, so that whoever decides can decide
-    /// anew.
-    ///
-    /// # Errors
-    /// If there are no more threads.
+impl HoldWatcher {
+    /// Starts the threads. They call `report` when the scheduler has to decide anew.
     pub fn start(
-        settings: GripSettings,
-        notice: impl FnMut(QueueId, Notice) + Send + 'static,
+        limits: HoldLimits,
+        report: impl FnMut(QueueId, WatcherReport) + Send + 'static,
     ) -> io::Result<Self> {
         let (orders, incoming) = channel();
-        let (notice, watched) = (Box::new(notice), BTreeMap::new());
-        let eyes = Eyes { settings, watched, notice, moved_at: now(), is_over: false };
-        let pair = Arc::new(Pair { eyes: Mutex::new(eyes), changed: Condvar::new() });
-        // If the second one cannot be started, the first one ends with its orders.
+        let (report, contexts) = (Box::new(report), BTreeMap::new());
+        let observer = RingObserver { limits, contexts, report, moved_at: now(), is_over: false };
+        let shared =
+            Arc::new(WatcherShared { observer: Mutex::new(observer), changed: Condvar::new() });
+        // If the second one cannot be started, dropping the channel ends the first.
         let mut watcher = Self { orders: Some(orders), threads: Vec::new() };
-        let first = Arc::clone(&pair);
-        watcher.threads.push(spawn(move || first.obey_and_look(&incoming))?);
-        watcher.threads.push(spawn(move || pair.look_in_between())?);
+        let first = Arc::clone(&shared);
+        watcher.threads.push(spawn(move || first.run_first(&incoming))?);
+        watcher.threads.push(spawn(move || shared.run_second())?);
         Ok(watcher)
     }
 
-    /// Looks after a context from now on.
-    pub fn add(&self, queue: QueueId, hold: HoldChannel, rings: Rings, counts: Arc<HoldCounts>) {
-        self.tell(Order::Add(queue, Box::new((hold, rings)), counts));
+    /// Observes a context from now on.
+    pub fn add(
+        &self,
+        queue: QueueId,
+        hold: HoldChannel,
+        rings: Rings,
+        counters: Arc<HoldCounters>,
+    ) {
+        self.order(Order::Add(queue, Box::new((hold, rings)), counters));
     }
 
-    /// Lets go of a context and gives its channel back, to be taken out, and its rings: closing
+    /// Releases a context and returns its channel, which the caller removes, and its rings: closing
     /// them is a call that may take time.
     pub fn remove(&self, queue: QueueId) -> Option<(HoldChannel, Rings)> {
         let (answer, incoming) = channel();
-        self.tell(Order::Remove(queue, answer));
+        self.order(Order::Remove(queue, answer));
         incoming.recv().ok().flatten()
     }
 
-    /// This context may be held.
     pub fn permit(&self, queue: QueueId) {
-        self.tell(Order::Permit(queue));
+        self.order(Order::Permit(queue));
     }
 
-    /// This context may not be held any more.
     pub fn forbid(&self, queue: QueueId) {
-        self.tell(Order::Forbid(queue));
+        self.order(Order::Forbid(queue));
     }
 
-    /// Looks for hints of this context there, as often as at its rings: a hint is about
-    /// microseconds, and the daemon's loop may be busy for longer.
-    pub fn watch_hints(&self, queue: QueueId, sight: Weak<dyn HintSight>) {
-        self.tell(Order::Sight(queue, sight));
+    /// Reads the hints of this context there in every sample: a hint is a few hundred microseconds
+    /// ahead of its request, and the daemon's loop may be busy for longer.
+    pub fn watch_hints(&self, queue: QueueId, source: Weak<dyn HintSource>) {
+        self.order(Order::HintSource(queue, source));
     }
 
-    /// Looks at once. A hint is a few hundred microseconds ahead of its request, and the next look
-    /// may be 100 us away (measured on an H200 with hints 350 us ahead: 1.02 times alone with this,
-    /// 1.04 times without).
-    pub fn look_now(&self) {
-        self.tell(Order::Look);
+    /// Samples at once: the next sample may be 100 us away (measured on an H200 with hints 350 us
+    /// ahead: latency 1.02 times that without other load with this, 1.04 times without).
+    pub fn sample_now(&self) {
+        self.order(Order::Sample);
     }
 
-    fn tell(&self, order: Order) {
+    fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // Who reads them ends only when this side does.
+            // The thread that receives them ends only when this side does.
             let _ = orders.send(order);
         }
     }
 }
 
-impl Drop for Watcher {
+impl Drop for HoldWatcher {
     fn drop(&mut self) {
         self.orders = None;
         for thread in self.threads.drain(..) {
@@ -140,14 +138,14 @@ impl Drop for Watcher {
 
 fn spawn(action: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("gpreempt-hold".to_owned()).spawn(move || {
-        // Half of a hundred microseconds is the kernel's usual idea of punctuality.
+        // The kernel's default slack is 50 us.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
-        urgency::come_first();
+        raise_thread_priority();
         action();
     })
 }
 
-/// When it is somebody's next turn: turns of the second one are between those of the first.
+/// The time of a thread's next sample: those of the second thread are between those of the first.
 const fn next_turn(now: Instant, offset: u64) -> Instant {
     let into = (now.as_nanos() + TURN - offset) % TURN;
     Instant::from_nanos(now.as_nanos() + TURN - into)
@@ -158,68 +156,69 @@ fn until(moment: Instant) -> Wait {
 }
 
 /// What the two threads share.
-struct Pair {
-    eyes: Mutex<Eyes>,
-    /// There is something to look at again, or nothing ever after.
+struct WatcherShared {
+    observer: Mutex<RingObserver>,
+    /// The second thread has to sample again, or to end.
     changed: Condvar,
 }
 
-impl Pair {
-    fn eyes(&self) -> MutexGuard<'_, Eyes> {
-        self.eyes.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatcherShared {
+    fn observer(&self) -> MutexGuard<'_, RingObserver> {
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the first one does.
-    fn obey_and_look(&self, incoming: &Receiver<Order>) {
-        let mut look_at = now();
+    /// The first thread: takes orders and samples.
+    fn run_first(&self, incoming: &Receiver<Order>) {
+        let mut sample_at = now();
         loop {
-            // Orders do not wait for the next look, and do not put it off.
-            let is_empty = self.eyes().watched.is_empty();
+            // Orders do not wait for the next sample, and do not delay it.
+            let is_empty = self.observer().contexts.is_empty();
             let order = if is_empty {
                 incoming.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                incoming.recv_timeout(until(look_at))
+                incoming.recv_timeout(until(sample_at))
             };
             match order {
                 Ok(order) => {
-                    self.eyes().take(order);
+                    self.observer().take(order);
                     self.changed.notify_one();
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let mut eyes = self.eyes();
-            let was_idle = eyes.is_idle();
-            eyes.look();
-            if was_idle && !eyes.is_idle() {
+            let mut observer = self.observer();
+            let was_idle = observer.is_idle();
+            observer.sample();
+            if was_idle && !observer.is_idle() {
                 self.changed.notify_one();
             }
-            drop(eyes);
-            look_at = next_turn(now(), 0);
+            drop(observer);
+            sample_at = next_turn(now(), 0);
         }
-        self.eyes().end();
+        self.observer().end();
         self.changed.notify_one();
     }
 
-    /// What the second one does.
-    fn look_in_between(&self) {
+    /// The second thread: samples between the samples of the first.
+    fn run_second(&self) {
         loop {
-            let rests = |eyes: &mut Eyes| !eyes.is_over && eyes.is_idle();
-            let eyes = self.changed.wait_while(self.eyes(), rests);
-            if eyes.unwrap_or_else(PoisonError::into_inner).is_over {
+            let waits = |observer: &mut RingObserver| !observer.is_over && observer.is_idle();
+            let observer = self.changed.wait_while(self.observer(), waits);
+            if observer.unwrap_or_else(PoisonError::into_inner).is_over {
                 return;
             }
-            std::thread::sleep(until(next_turn(now(), LOOK_EVERY)));
-            self.eyes().look();
+            std::thread::sleep(until(next_turn(now(), SAMPLE_EVERY)));
+            self.observer().sample();
         }
     }
 }
 
-struct Eyes {
-    settings: GripSettings,
-    watched: BTreeMap<QueueId, Watched>,
-    notice: Box<dyn FnMut(QueueId, Notice) + Send>,
+/// The observed contexts, sampled by either thread.
+struct RingObserver {
+    limits: HoldLimits,
+    contexts: BTreeMap<QueueId, ObservedContext>,
+    report: Box<dyn FnMut(QueueId, WatcherReport) + Send>,
     moved_at: Instant,
     is_over: bool,
 }
@@ -228,256 +227,340 @@ fn now() -> Instant {
     Instant::from_nanos(monotonic_ns())
 }
 
-impl Eyes {
-    /// Whether one who looks is enough.
+impl RingObserver {
+    /// Whether one sampling thread suffices: no context is observed, or none was active for 2 s.
     fn is_idle(&self) -> bool {
-        self.watched.is_empty() || now().since(self.moved_at) > IDLE_AFTER
+        self.contexts.is_empty() || now().since(self.moved_at) > IDLE_AFTER
     }
 
-    /// One look at everything.
-    fn look(&mut self) {
-        // Not before it is our turn: moments must not go backwards.
+    /// Samples every context.
+    fn sample(&mut self) {
+        // Read while the lock is held: time must not go backwards from one sample to the next.
         let now = now();
-        for (queue, watched) in &mut self.watched {
-            if watched.look(now, *queue, &mut self.notice) {
+        for (queue, context) in &mut self.contexts {
+            if context.sample(now, *queue, &mut self.report) {
                 self.moved_at = now;
             }
         }
     }
 
-    /// Lets go of everything, for good.
+    /// Ends all holds, for good.
     fn end(&mut self) {
         self.is_over = true;
-        for watched in self.watched.values() {
-            watched.end();
+        for context in self.contexts.values() {
+            context.end();
         }
         // Afterwards, because closing rings may take time.
-        self.watched.clear();
+        self.contexts.clear();
     }
 
     fn take(&mut self, order: Order) {
         let now = now();
         let (queue, action): (QueueId, Action) = match order {
-            Order::Add(queue, parts, counts) => {
+            Order::Add(queue, parts, counters) => {
                 let (hold, rings) = *parts;
-                let watched = Watched::new(hold, rings, self.settings, counts, now);
-                self.watched.insert(queue, watched);
+                let context = ObservedContext::new(hold, rings, self.limits, counters, now);
+                self.contexts.insert(queue, context);
                 return;
             }
             Order::Remove(queue, answer) => {
-                let parts = self.watched.remove(&queue).map(Watched::let_go);
-                // Whoever asked waits for it.
+                let parts = self.contexts.remove(&queue).map(ObservedContext::release);
                 let _ = answer.send(parts);
                 return;
             }
-            Order::Sight(queue, sight) => {
-                if let Some(watched) = self.watched.get_mut(&queue) {
-                    watched.watch_hints(sight);
+            Order::HintSource(queue, source) => {
+                if let Some(context) = self.contexts.get_mut(&queue) {
+                    context.watch_hints(source);
                 }
                 return;
             }
-            Order::Look => return self.look(),
-            Order::Permit(queue) => (queue, Watched::permit),
-            Order::Forbid(queue) => (queue, Watched::forbid),
+            Order::Sample => return self.sample(),
+            Order::Permit(queue) => (queue, ObservedContext::permit),
+            Order::Forbid(queue) => (queue, ObservedContext::forbid),
         };
-        if let Some(watched) = self.watched.get_mut(&queue) {
-            action(watched, now);
+        if let Some(context) = self.contexts.get_mut(&queue) {
+            action(context, now);
         }
     }
 }
 
-/// A context whose rings have not moved for so long is idle.
+/// A context whose rings have not moved for this long is idle.
 const IDLE_AFTER: Duration = Duration::from_millis(2_000);
-/// A ring that moved in the last two seconds is read every time, and one of the others every second
-/// time: each reading goes to the device and back, which takes a microsecond of a processor.
-const PACE: Pace = Pace { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
+/// A ring that moved in the last two seconds is read in every sample, and one of the others in
+/// every second: each reading goes to the device and back, which takes a processor about a
+/// microsecond.
+const RATE: ReadingRate = ReadingRate { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
 
-/// After so long without a movement a context is taken to have nothing to do. Kernels that are
-/// longer than that are rare in programs that are held for.
-const DONE_AFTER: Duration = Duration::from_millis(1);
+/// After this long without a movement a context counts as idle. Longer kernels are rare in programs
+/// that get holds.
+const QUIET_AFTER: Duration = Duration::from_millis(1);
 
-/// A look that comes so long after the one before is late: a first gap may be over by then.
+/// A sample this long after the one before is late: a first gap may be over by then.
 const LATE_AFTER: Duration = Duration::from_micros(300);
 
-/// A context that is looked at.
-struct Watched {
+struct ObservedContext {
     hold: HoldChannel,
     rings: Rings,
-    grip: Grip,
-    counts: Arc<HoldCounts>,
+    policy: HoldPolicy,
+    counters: Arc<HoldCounters>,
     placed_at: Instant,
-    /// The last look showed something that was not fetched.
+    /// The last sample showed work that was not fetched.
     pending: bool,
     moved_at: Instant,
-    looked_at: Instant,
-    /// What was told last.
-    told: Option<Notice>,
-    /// Where the program says that requests are coming, and what it said there last.
-    sight: Option<Weak<dyn HintSight>>,
-    hints: HintView,
+    sampled_at: Instant,
+    /// The last report.
+    reported: Option<WatcherReport>,
+    /// Where the program gives hints, and what it said there last.
+    source: Option<Weak<dyn HintSource>>,
+    hints: HintState,
 }
 
-impl Watched {
+impl ObservedContext {
     fn new(
         hold: HoldChannel,
         rings: Rings,
-        settings: GripSettings,
-        counts: Arc<HoldCounts>,
+        limits: HoldLimits,
+        counters: Arc<HoldCounters>,
         now: Instant,
     ) -> Self {
         Self {
             hold,
             rings,
-            grip: Grip::new(settings),
-            counts,
+            policy: HoldPolicy::new(limits),
+            counters,
             placed_at: now,
             pending: false,
             moved_at: now,
-            looked_at: now,
-            told: None,
-            sight: None,
-            hints: HintView::default(),
+            sampled_at: now,
+            reported: None,
+            source: None,
+            hints: HintState::default(),
         }
     }
 
     fn permit(&mut self, now: Instant) {
-        let action = self.grip.permit(now);
+        let action = self.policy.permit(now);
         self.act(now, action);
     }
 
     fn forbid(&mut self, now: Instant) {
-        let action = self.grip.forbid();
+        let action = self.policy.forbid();
         self.act(now, action);
     }
 
-    fn conclude(&mut self, now: Instant) {
-        let action = self.grip.conclude(self.pending);
+    fn hint_end(&mut self, now: Instant) {
+        let action = self.policy.hint_end(self.pending);
         self.act(now, action);
     }
 
-    /// Looks for hints there from now on.
-    fn watch_hints(&mut self, sight: Weak<dyn HintSight>) {
-        self.sight = Some(sight);
-        self.hints = HintView::default();
+    fn watch_hints(&mut self, source: Weak<dyn HintSource>) {
+        self.source = Some(source);
+        self.hints = HintState::default();
     }
 
-    /// Ends a hold if there is one.
     fn end(&self) {
         self.hold.end();
     }
 
-    /// The same, for good.
-    fn let_go(self) -> (HoldChannel, Rings) {
+    fn release(self) -> (HoldChannel, Rings) {
         self.hold.end();
         (self.hold, self.rings)
     }
 
-    /// One look. Says whether something moved.
-    fn look(
+    /// One sample. Returns whether a ring moved.
+    fn sample(
         &mut self,
         now: Instant,
         queue: QueueId,
-        notice: &mut dyn FnMut(QueueId, Notice),
+        report: &mut dyn FnMut(QueueId, WatcherReport),
     ) -> bool {
         self.note_lateness(now);
-        let Some(reading) = self.rings.read_at(PACE) else { return false };
-        if self.grip.is_held() {
+        let Some(reading) = self.rings.read_at(RATE) else { return false };
+        if self.policy.is_held() {
             if self.hold.is_held() {
                 self.hold.beat(now.as_nanos());
             } else {
-                // The keeper did not see us for a while, and ended it. It may have been late, and
-                // have ended an earlier one.
+                // The keeper received no heartbeat for a while and ended it. It may have been late
+                // and have ended an earlier hold.
                 self.hold.end();
-                self.grip.ended();
-                self.counts.is_held.store(false, Ordering::Relaxed);
+                self.policy.ended();
+                self.counters.is_held.store(false, Ordering::Relaxed);
             }
         }
         self.pending = reading.ring.pending() > 0;
-        self.look_at_hints(now);
-        let look = Look {
+        self.read_hints(now);
+        let sample = RingSample {
             submitted: reading.submitted,
             fetched: reading.fetched,
             pending: self.pending,
-            loaded: self.grip.is_held() && self.hold.is_loaded(),
+            loaded: self.policy.is_held() && self.hold.is_loaded(),
         };
         let moved = reading.submitted || reading.fetched;
         if moved {
             self.moved_at = now;
-            if self.told == Some(Notice::Done) {
-                self.told = None;
+            if self.reported == Some(WatcherReport::Idle) {
+                self.reported = None;
             }
         }
         if let Some(fresh) = self.news(now, reading.submitted) {
-            self.told = Some(fresh);
-            notice(queue, fresh);
+            self.reported = Some(fresh);
+            report(queue, fresh);
         }
-        let action = self.grip.look(now, look);
+        let action = self.policy.take_sample(now, sample);
         self.act(now, action);
         moved
     }
 
-    /// How long ago the last look was, where it matters.
+    /// Counts late samples while the program is active.
     fn note_lateness(&mut self, now: Instant) {
-        let blind = now.since(std::mem::replace(&mut self.looked_at, now));
+        let blind = now.since(std::mem::replace(&mut self.sampled_at, now));
         if now.since(self.moved_at) <= IDLE_AFTER {
-            self.counts.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
-            self.counts.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
+            self.counters.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
+            self.counters.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
         }
     }
 
-    /// What the program says of its requests: the only route from a hint to a hold.
-    fn look_at_hints(&mut self, now: Instant) {
-        let Some(sight) = &self.sight else { return };
-        let Some(page) = sight.upgrade() else {
-            // The session that the page belonged to has ended.
-            self.sight = None;
-            self.hints = HintView::default();
-            return self.conclude(now);
+    /// Reads the program's hints: the only route from a hint to a hold.
+    fn read_hints(&mut self, now: Instant) {
+        let Some(source) = &self.source else { return };
+        let Some(page) = source.upgrade() else {
+            // The client's session, which owned the page, has ended.
+            self.source = None;
+            self.hints = HintState::default();
+            return self.hint_end(now);
         };
         let before = std::mem::replace(&mut self.hints, page.look());
         let action = if self.hints.is_active && self.hints.begun != before.begun {
-            self.grip.announce(now)
+            self.policy.hint_begin(now)
         } else if before.is_active && !self.hints.is_active {
-            self.grip.conclude(self.pending)
+            self.policy.hint_end(self.pending)
         } else {
             None
         };
         self.act(now, action);
     }
 
-    /// What is reported to the scheduler, once.
-    fn news(&self, now: Instant, submitted: bool) -> Option<Notice> {
-        let is_done = !self.pending && now.since(self.moved_at) >= DONE_AFTER;
-        if submitted && !self.grip.is_permitted() && self.told != Some(Notice::Work) {
-            return Some(Notice::Work);
+    /// What has to be reported to the scheduler, once.
+    fn news(&self, now: Instant, submitted: bool) -> Option<WatcherReport> {
+        let is_done = !self.pending && now.since(self.moved_at) >= QUIET_AFTER;
+        if submitted && !self.policy.is_permitted() && self.reported != Some(WatcherReport::NewWork)
+        {
+            return Some(WatcherReport::NewWork);
         }
-        (is_done && self.told != Some(Notice::Done)).then_some(Notice::Done)
+        (is_done && self.reported != Some(WatcherReport::Idle)).then_some(WatcherReport::Idle)
     }
 
-    fn act(&mut self, now: Instant, action: Option<Move>) {
+    fn act(&mut self, now: Instant, action: Option<HoldAction>) {
         match action {
             None => return,
-            Some(Move::Place) => {
+            Some(HoldAction::Place) => {
                 if !self.hold.begin(now.as_nanos()) {
-                    self.grip.ended();
+                    self.policy.ended();
                     return;
                 }
                 self.placed_at = now;
-                self.counts.placed.fetch_add(1, Ordering::Relaxed);
+                self.counters.placed.fetch_add(1, Ordering::Relaxed);
             }
-            Some(Move::Release(ending)) => {
+            Some(HoldAction::Release(reason)) => {
                 self.hold.end();
                 let length_us = now.since(self.placed_at).as_micros();
-                self.counts.longest_us.fetch_max(length_us, Ordering::Relaxed);
-                if ending == Ending::Expired {
-                    self.counts.expired.fetch_add(1, Ordering::Relaxed);
+                self.counters.longest_us.fetch_max(length_us, Ordering::Relaxed);
+                if reason == ReleaseReason::Expired {
+                    self.counters.expired.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
-        self.counts.is_held.store(self.grip.is_held(), Ordering::Relaxed);
-        self.counts.quiet_us.store(self.grip.quiet().as_micros(), Ordering::Relaxed);
+        self.counters.is_held.store(self.policy.is_held(), Ordering::Relaxed);
+        self.counters.quiet_us.store(self.policy.quiet().as_micros(), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use gpreempt_stage::until as wait_until;
+
+    use super::*;
+    use crate::hold_pages::HoldPages;
+    use crate::nvidia::hold::DoorbellMap;
+
+    #[test]
+    fn the_samples_of_the_two_threads_alternate() {
+        for at in [0, 1, 99_999, 100_000, 150_000, 199_999, 200_000, 1_234_567_890] {
+            let now = Instant::from_nanos(at);
+            let first = next_turn(now, 0).since(now).as_nanos();
+            let second = next_turn(now, SAMPLE_EVERY).since(now).as_nanos();
+            assert!((1..=TURN).contains(&first) && (1..=TURN).contains(&second), "{at}");
+            assert_eq!(first.abs_diff(second), SAMPLE_EVERY, "{at}");
+            assert_eq!((at + first) % TURN, 0, "{at}");
+        }
+    }
+
+    #[test]
+    fn without_a_context_both_threads_take_orders_and_end() {
+        let watcher = HoldWatcher::start(HoldLimits::default(), |_, _| {}).unwrap();
+        assert_eq!(watcher.threads.len(), 2);
+        let unknown = QueueId(7);
+        watcher.permit(unknown);
+        watcher.forbid(unknown);
+        assert!(watcher.remove(unknown).is_none());
+        drop(watcher);
+    }
+
+    /// A hint page that the test writes.
+    #[derive(Debug, Default)]
+    struct FakePage(Mutex<HintState>);
+
+    impl HintSource for FakePage {
+        fn look(&self) -> HintState {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    /// A file of zeros in place of device memory.
+    fn memory(length: u64) -> std::fs::File {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = std::fs::File::from(rustix::fs::memfd_create("gpreempt-test", flags).unwrap());
+        file.set_len(length).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_watcher_places_and_releases_a_hold_from_the_hint_page_alone() {
+        let (queue, token) = (QueueId(7), 0x5a);
+        let slot = HoldPages::new().unwrap().take().unwrap();
+        let bell = memory(DoorbellMap::LENGTH as u64);
+        let doorbell = DoorbellMap::new(bell.as_fd()).unwrap();
+        let channel = HoldChannel::new(slot, doorbell, token, 0xe0_0000_0000, 0xcbc0);
+        let rings = Rings::in_file(memory(0x1_0000));
+        // Longer than the test takes, so that only the page ends the hold.
+        let hold_max = Duration::from_millis(60_000);
+        let limits = HoldLimits { hold_max, ..HoldLimits::default() };
+        let watcher = HoldWatcher::start(limits, |_, _| {}).unwrap();
+        let counters = Arc::new(HoldCounters::default());
+        watcher.add(queue, channel, rings, Arc::clone(&counters));
+        let page = Arc::new(FakePage::default());
+        let source: Arc<dyn HintSource> = Arc::<FakePage>::clone(&page);
+        watcher.watch_hints(queue, Arc::downgrade(&source));
+        drop(source);
+        let say = |begun, is_active| *page.0.lock().unwrap() = HintState { begun, is_active };
+        say(1, true);
+        std::thread::sleep(Wait::from_millis(5));
+        assert_eq!(counters.figures().placed, 0, "the scheduler has not permitted it");
+        watcher.permit(queue);
+        wait_until("it is held", || counters.figures().is_held);
+        let mut rung = [0; 4];
+        bell.read_exact_at(&mut rung, 0x90).unwrap();
+        assert_eq!(u32::from_ne_bytes(rung), token);
+        say(1, false);
+        wait_until("it is released", || !counters.figures().is_held);
+        say(2, true);
+        wait_until("it is held again", || counters.figures().is_held);
+        assert_eq!(counters.figures().placed, 2);
+        drop(page);
+        wait_until("it ends with its page", || !counters.figures().is_held);
+        assert!(watcher.remove(queue).is_some());
+    }
+}

@@ -1,4 +1,4 @@
-//! What a debugger asks.
+//! The calls of a debugger (`AMDKFD_IOC_DBG_TRAP`).
 
 use gpreempt_kfd::abi::exception::{Exceptions, RUNTIME_CODE};
 use gpreempt_kfd::abi::trap::{
@@ -9,96 +9,109 @@ use gpreempt_kfd::abi::version::Version;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::process::Debugged;
-use super::{Asked, Caller, Driver, Next, Why};
-use crate::kfd::world::World;
+use super::process::{DebugSession, Queue};
+use super::{CallProgress, Caller, Driver, IoctlRequest, WaitReason};
+use crate::kfd::driver_env::DriverEnv;
 
-/// Bytes of a [`RuntimeInfo`].
 const INFO_BYTES: u32 = 16;
 const _: () = assert!(size_of::<RuntimeInfo>() == INFO_BYTES as usize);
 
-/// What an operation needs before it is looked into.
+/// The precondition of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// The right to talk about the process.
+    /// The caller may debug the process.
     Right,
-    /// And a session.
+    /// The process also has a session.
     Session,
-    /// And a runtime that can be controlled.
+    /// It also has a registered runtime.
     Runtime,
 }
 
 impl Driver {
     pub(super) fn trap(
         &mut self,
-        world: &mut World<'_>,
+        env: &mut DriverEnv<'_>,
         caller: Caller,
-        asked: &mut Asked,
-    ) -> Result<Next, Errno> {
-        let mut trap: Trap = asked.block();
+        request: &mut IoctlRequest,
+    ) -> Result<CallProgress, Errno> {
+        let mut trap: Trap = request.block();
         let pid = trap.pid;
-        let operation = operation(trap.operation);
+        let operation = Operation::of(trap.operation);
         let need = match operation {
             Some(Operation::Enable) => Need::Right,
             Some(Operation::SuspendQueues | Operation::ResumeQueues) => Need::Runtime,
             Some(_) | None => Need::Session,
         };
-        self.check(world, caller, pid, operation, need)?;
+        self.check(env, caller, pid, operation, need)?;
         let next = match operation.ok_or(Errno::INVAL)? {
-            Operation::Enable => self.enable(world, caller, &mut trap, asked)?,
+            Operation::Enable => self.enable(env, caller, &mut trap, request)?,
             Operation::Disable => {
-                self.end_session(world, pid);
-                Next::Done
+                self.end_session(env, pid);
+                CallProgress::Done
             }
             Operation::SendRuntimeEvent => {
                 self.process(pid)?.answers += 1;
-                Next::Done
+                CallProgress::Done
             }
-            Operation::SuspendQueues => self.suspend(world, &trap, asked)?,
-            Operation::ResumeQueues => self.resume(world, &trap, asked)?,
+            Operation::SuspendQueues => {
+                let SuspendQueues { exceptions, count, .. } = trap.block();
+                self.change_queues(env, pid, request, count, |queue| {
+                    if queue.is_off_limits() {
+                        return None;
+                    }
+                    queue.is_suspended = !queue.is_broken;
+                    queue.entry.exceptions = queue.entry.exceptions.without(exceptions);
+                    Some(if queue.is_broken { QUEUE_ERROR } else { 0 })
+                })?
+            }
+            Operation::ResumeQueues => {
+                let count = trap.block::<ResumeQueues>().count;
+                self.change_queues(env, pid, request, count, |queue| {
+                    queue.is_suspended = false;
+                    Some(0)
+                })?
+            }
             Operation::QueryDebugEvent => {
                 let event = self.next_event(pid, trap.block::<DebugEvent>().exceptions)?;
                 trap = Trap::new(pid, Operation::QueryDebugEvent, &event);
-                Next::Done
+                CallProgress::Done
             }
             Operation::QueryExceptionInfo => {
-                self.exception_info(pid, &mut trap, asked)?;
-                Next::Done
+                self.exception_info(pid, &mut trap, request)?;
+                CallProgress::Done
             }
             Operation::QueueSnapshot => {
-                self.queue_snapshot(pid, &mut trap, asked)?;
-                Next::Done
+                self.queue_snapshot(pid, &mut trap, request)?;
+                CallProgress::Done
             }
             Operation::DeviceSnapshot => {
-                self.device_snapshot(world, pid, &mut trap, asked)?;
-                Next::Done
+                self.device_snapshot(env, pid, &mut trap, request)?;
+                CallProgress::Done
             }
         };
-        asked.set_block(&trap);
+        request.set_block(&trap);
         Ok(next)
     }
 
-    /// Whether the process is there and may be asked for that, in the kernel's order.
+    /// Checks the precondition, in the kernel's order.
     fn check(
         &mut self,
-        world: &World<'_>,
+        env: &DriverEnv<'_>,
         caller: Caller,
         pid: u32,
         operation: Option<Operation>,
         need: Need,
     ) -> Result<(), Errno> {
-        let rules = self.rules;
-        if rules.version < Version::DEBUG {
+        let profile = self.profile;
+        if profile.version < Version::DEBUG {
             return Err(Errno::NOTTY);
         }
         let process = self.process(pid)?;
-        let is_owner = rules.owner_may && process.debugger == Some(caller.pid);
-        // Older kernels let anybody end a session.
-        let is_open = !rules.owner_may && operation == Some(Operation::Disable);
-        let may = pid == caller.pid
-            || is_owner
-            || is_open
-            || (world.tracer_of)(pid) == Some(caller.thread);
+        let is_owner = profile.owner_may && process.debugger == Some(caller.pid);
+        // Older kernels accept the end of a session from any process.
+        let is_open = !profile.owner_may && operation == Some(Operation::Disable);
+        let may =
+            pid == caller.pid || is_owner || is_open || (env.tracer_of)(pid) == Some(caller.thread);
         if !may {
             return Err(Errno::PERM);
         }
@@ -113,93 +126,71 @@ impl Driver {
 
     fn enable(
         &mut self,
-        world: &mut World<'_>,
+        env: &mut DriverEnv<'_>,
         caller: Caller,
         trap: &mut Trap,
-        asked: &mut Asked,
-    ) -> Result<Next, Errno> {
+        request: &mut IoctlRequest,
+    ) -> Result<CallProgress, Errno> {
         let pid = trap.pid;
-        let (rules, is_taken) = (self.rules, self.is_taken(pid));
+        let (profile, is_taken) = (self.profile, self.is_taken(pid));
         let process = self.process(pid)?;
-        // Before anything can go wrong, as the kernel does.
+        // Set before any check can fail, as in the kernel.
         process.debugger = Some(caller.pid);
         if process.is_debugged() {
             return Err(Errno::ALREADY);
         }
-        if !rules.devices_know_debuggers {
+        if !profile.devices_know_debuggers {
             return Err(Errno::NODEV);
         }
         let mut block: Enable = trap.block();
-        let events = asked.file.take().ok_or(Errno::BADF)?;
+        let events = request.file.take().ok_or(Errno::BADF)?;
         let mut info = process.info;
         if info.runtime() == RuntimeState::Enabled && is_taken {
             info.state = 2;
         }
-        put(asked, info.as_bytes(), block.info_size)?;
+        put(request, info.as_bytes(), block.info_size)?;
         process.info = info;
-        process.session = Some(Debugged { wanted: block.exceptions, events });
+        process.session = Some(DebugSession { wanted: block.exceptions, events });
         block.info_size = INFO_BYTES;
         *trap = Trap::new(pid, Operation::Enable, &block);
-        // It refreshes the list.
-        Ok(Next::Wait(Why::Devices(self.apply_all(world, pid))))
+        // KFD updates the run list.
+        Ok(CallProgress::Wait(WaitReason::Devices(self.apply_all(env, pid))))
     }
 
-    /// Ends a session, if there is one: everything it did is undone.
-    pub(super) fn end_session(&mut self, world: &mut World<'_>, pid: u32) {
+    /// Ends a session, if there is one, and reverts what it did.
+    pub(super) fn end_session(&mut self, env: &mut DriverEnv<'_>, pid: u32) {
         let Ok(process) = self.process(pid) else { return };
         let was_debugged = process.is_debugged();
         process.end_session();
         if was_debugged {
-            self.apply_all(world, pid);
+            self.apply_all(env, pid);
         }
     }
 
-    fn suspend(
+    /// Changes the queues whose ids are in the array. `change` returns the result bits of a queue,
+    /// or None if the queue cannot be changed.
+    fn change_queues(
         &mut self,
-        world: &mut World<'_>,
-        trap: &Trap,
-        asked: &mut Asked,
-    ) -> Result<Next, Errno> {
-        let block: SuspendQueues = trap.block();
-        let mut names = asked.names(block.count)?;
-        let process = self.process(trap.pid)?;
+        env: &mut DriverEnv<'_>,
+        pid: u32,
+        request: &mut IoctlRequest,
+        count: u32,
+        change: impl Fn(&mut Queue) -> Option<u32>,
+    ) -> Result<CallProgress, Errno> {
+        let mut names = request.names(count)?;
+        let process = self.process(pid)?;
         let mut touched = Vec::new();
         for name in &mut names {
-            match process.queues.get_mut(name) {
-                Some(queue) if !queue.is_off_limits() => {
+            match process.queues.get_mut(name).and_then(&change) {
+                Some(bits) => {
                     touched.push(*name);
-                    queue.is_suspended = !queue.is_broken;
-                    queue.entry.exceptions = queue.entry.exceptions.without(block.exceptions);
-                    *name |= if queue.is_broken { QUEUE_ERROR } else { 0 };
-                }
-                Some(_) | None => *name |= QUEUE_INVALID,
-            }
-        }
-        asked.set_names(&names);
-        Ok(Next::Wait(Why::Devices(self.apply(world, trap.pid, &touched))))
-    }
-
-    fn resume(
-        &mut self,
-        world: &mut World<'_>,
-        trap: &Trap,
-        asked: &mut Asked,
-    ) -> Result<Next, Errno> {
-        let block: ResumeQueues = trap.block();
-        let mut names = asked.names(block.count)?;
-        let process = self.process(trap.pid)?;
-        let mut touched = Vec::new();
-        for name in &mut names {
-            match process.queues.get_mut(name) {
-                Some(queue) => {
-                    touched.push(*name);
-                    queue.is_suspended = false;
+                    *name |= bits;
                 }
                 None => *name |= QUEUE_INVALID,
             }
         }
-        asked.set_names(&names);
-        Ok(Next::Wait(Why::Devices(self.apply(world, trap.pid, &touched))))
+        request.set_names(&names);
+        Ok(CallProgress::Wait(WaitReason::Devices(self.apply(env, pid, &touched))))
     }
 
     fn next_event(&mut self, pid: u32, noted: Exceptions) -> Result<DebugEvent, Errno> {
@@ -231,15 +222,15 @@ impl Driver {
         &mut self,
         pid: u32,
         trap: &mut Trap,
-        asked: &mut Asked,
+        request: &mut IoctlRequest,
     ) -> Result<(), Errno> {
         let mut block: ExceptionInfo = trap.block();
         let process = self.process(pid)?;
-        // Of all exceptions only that of the runtime happens here.
+        // The runtime's exception is the only one that occurs here.
         if block.code != RUNTIME_CODE || !process.exceptions.has(Exceptions::RUNTIME) {
             return Err(Errno::NODATA);
         }
-        put(asked, process.info.as_bytes(), block.info_size)?;
+        put(request, process.info.as_bytes(), block.info_size)?;
         if block.clear != 0 {
             process.exceptions = process.exceptions.without(Exceptions::RUNTIME);
         }
@@ -252,12 +243,12 @@ impl Driver {
         &mut self,
         pid: u32,
         trap: &mut Trap,
-        asked: &mut Asked,
+        request: &mut IoctlRequest,
     ) -> Result<(), Errno> {
         let block: Snapshot = trap.block();
         let process = self.process(pid)?;
         let entries: Vec<_> = process.queues.values().map(|queue| queue.entry).collect();
-        let block = fill(asked, block, &entries)?;
+        let block = fill(request, block, &entries)?;
         let shown = trap.block::<Snapshot>().count;
         for queue in process.queues.values_mut().take(usize::try_from(shown).unwrap_or(0)) {
             queue.entry.exceptions = queue.entry.exceptions.without(block.exceptions);
@@ -268,33 +259,33 @@ impl Driver {
 
     fn device_snapshot(
         &mut self,
-        world: &World<'_>,
+        env: &DriverEnv<'_>,
         pid: u32,
         trap: &mut Trap,
-        asked: &mut Asked,
+        request: &mut IoctlRequest,
     ) -> Result<(), Errno> {
         let process = self.process(pid)?;
         let mut names: Vec<u32> = process.queues.values().map(|queue| queue.entry.gpu_id).collect();
         names.sort_unstable();
         names.dedup();
-        let entries: Vec<_> = names.iter().map(|name| world.devices.describe(*name)).collect();
-        let block = fill(asked, trap.block(), &entries)?;
+        let entries: Vec<_> = names.iter().map(|name| env.devices.describe(*name)).collect();
+        let block = fill(request, trap.block(), &entries)?;
         *trap = Trap::new(pid, Operation::DeviceSnapshot, &block);
         Ok(())
     }
 }
 
-/// Writes the beginning of something into the array: as much as the caller says it wants.
-fn put(asked: &mut Asked, bytes: &[u8], wanted: u32) -> Result<(), Errno> {
+/// Writes at most `wanted` bytes into the array.
+fn put(request: &mut IoctlRequest, bytes: &[u8], wanted: u32) -> Result<(), Errno> {
     let length = usize::try_from(wanted).unwrap_or(usize::MAX).min(bytes.len());
-    asked.array(length)?.copy_from_slice(&bytes[..length]);
+    request.array(length)?.copy_from_slice(&bytes[..length]);
     Ok(())
 }
 
-/// Writes as many entries as there is room for. Entries of another length than ours are cut off,
-/// or have bytes behind them that stay as they are.
+/// Writes as many entries as fit. With an entry size other than the kernel's, entries are truncated
+/// or followed by bytes that stay unchanged.
 fn fill<E: IntoBytes + Immutable>(
-    asked: &mut Asked,
+    request: &mut IoctlRequest,
     mut block: Snapshot,
     entries: &[E],
 ) -> Result<Snapshot, Errno> {
@@ -306,32 +297,11 @@ fn fill<E: IntoBytes + Immutable>(
     let length = stride.min(size_of::<E>());
     let shown = room.min(entries.len());
     let bytes = shown.checked_mul(stride).ok_or(Errno::INVAL)?;
-    let array = asked.array(bytes)?;
+    let array = request.array(bytes)?;
     for (place, entry) in array.chunks_exact_mut(stride).zip(entries) {
         place[..length].copy_from_slice(&entry.as_bytes()[..length]);
     }
     block.count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     block.entry_size = u32::try_from(length).unwrap_or(u32::MAX);
     Ok(block)
-}
-
-/// The operation of that number, if it is one that is used here.
-fn operation(number: u32) -> Option<Operation> {
-    use Operation::{
-        DeviceSnapshot, Disable, Enable, QueryDebugEvent, QueryExceptionInfo, QueueSnapshot,
-        ResumeQueues, SendRuntimeEvent, SuspendQueues,
-    };
-    let known = [
-        Enable,
-        Disable,
-        SendRuntimeEvent,
-        SuspendQueues,
-        ResumeQueues,
-        QueryDebugEvent,
-        QueryExceptionInfo,
-        QueueSnapshot,
-        DeviceSnapshot,
-    ];
-    // CAST: `Operation` has 32 bits.
-    known.into_iter().find(|operation| *operation as u32 == number)
 }

@@ -1,66 +1,67 @@
-//! What happens where something is in the way, or goes away.
+//! Processes that cannot be controlled or stop being controllable, and queue ids that are reused.
 
-use super::*;
-use crate::amd::abi::block::{DESTROY_QUEUE, DestroyQueue};
-use crate::amd::abi::version::Version;
-use crate::amd::door::Door;
-use crate::amd::session::Session;
-use crate::amd::tracer::as_tracer;
-use gpreempt_emu::kfd::driver::Asked;
+use gpreempt_emu::kfd::driver::IoctlRequest;
 use zerocopy::IntoBytes;
 
+use super::*;
+use crate::amd::KfdDebugCalls;
+use crate::amd::abi::block::{DESTROY_QUEUE, DestroyQueue};
+use crate::amd::abi::version::Version;
+use crate::amd::session::DebugSession;
+use crate::amd::tracer::as_tracer;
+
 #[test]
-fn a_debugger_that_leaves_makes_room_and_that_is_said() {
-    let mut scene = Scene::new("amd-after", Rules::default(), 1);
-    let pid = scene.key.pid;
-    // Somebody like rocgdb, who has the session but no longer traces.
-    let other = scene.kfd.door(77);
-    let session = Session::attach(std::sync::Arc::new(other), pid).unwrap();
-    scene.adopt();
-    scene.wait_for_note(
-        |note| matches!(note, Note::Problem(text) if text.contains("has a debugger already")),
+fn control_begins_when_the_other_debugger_ends() {
+    let mut fixture = Fixture::new("amd-after", KfdProfile::default(), 1);
+    let pid = fixture.key.pid;
+    // A debugger like rocgdb that has the session but no longer traces.
+    let other = fixture.kfd.debugger(77);
+    let session = DebugSession::attach(std::sync::Arc::new(other), pid).unwrap();
+    fixture.adopt();
+    fixture.wait_for_note(
+        |note| matches!(note, ControllerReport::Problem(text) if text.contains("has a debugger already")),
     );
-    assert!(scene.limit().is_some_and(|limit| limit.is_beyond));
-    assert_eq!(scene.acts(), Some(vec![]), "it is ours, and nothing is done to it");
+    assert!(fixture.limit().is_some_and(|limit| limit.is_uncontrollable));
+    assert_eq!(fixture.acts(), Some(vec![]), "it is recorded, and nothing is changed");
     session.detach().unwrap();
-    let queue = scene.wait_for_queue();
-    scene.wait_for_note(|note| *note == Note::Solved(format!("process {pid} ")));
-    assert_eq!(scene.limit(), None);
-    scene.stop(queue);
+    let queue = fixture.wait_for_queue();
+    fixture.wait_for_note(|note| *note == ControllerReport::Solved(format!("process {pid} ")));
+    assert_eq!(fixture.limit(), None);
+    fixture.stop(queue);
 }
 
 #[test]
-fn a_session_that_is_lost_is_begun_again() {
-    let mut scene = Scene::new("amd-lost", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    // Somebody else ended it; the kernel has resumed everything.
-    let (other, pid) = (scene.kfd.door(78), scene.key.pid);
+fn a_lost_session_is_started_again() {
+    let mut fixture = Fixture::new("amd-lost", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    // Another program ended the session; the kernel has resumed every queue.
+    let (other, pid) = (fixture.kfd.debugger(78), fixture.key.pid);
     as_tracer(&other, pid, || other.disable(pid)).unwrap().unwrap();
-    let again = scene.wait_for_queue();
+    let again = fixture.wait_for_queue();
     assert_ne!(again, queue);
-    scene.stop(again);
-    assert_eq!(scene.is_running(0), Some(false));
+    fixture.stop(again);
+    assert_eq!(fixture.is_running(0), Some(false));
 }
 
 #[test]
-fn a_process_without_room_for_a_debugger_is_paused_as_a_whole() {
-    let rules = Rules { one_debugged: true, ..Rules::default() };
+fn a_process_without_a_debugger_slot_is_paused_as_a_whole() {
+    let rules = KfdProfile { one_debugged: true, ..KfdProfile::default() };
     let kfd = FakeKfd::with(rules);
-    let mut first = Scene::with("amd-one", &kfd, 1, true);
+    let mut first = Fixture::with("amd-one", &kfd, 1, true);
     first.adopt();
     first.wait_for_queue();
-    let mut second = Scene::with("amd-two", &kfd, 2, true);
+    let mut second = Fixture::with("amd-two", &kfd, 2, true);
     second.adopt();
     let queue = second.wait_for_queue();
     assert_eq!(second.backend.queues_of(TASK), [queue], "one for all that it has there");
     let limit = second.limit().unwrap();
-    assert!(!limit.is_beyond && limit.sentence.contains("paused as a whole"), "{limit:?}");
+    assert!(!limit.is_uncontrollable && limit.sentence.contains("paused as a whole"), "{limit:?}");
     assert_eq!(second.backend.observe(queue), Some(BUSY), "its rings are not shown");
     second.stop(queue);
     assert_eq!((second.is_running(0), second.is_running(1)), (Some(false), Some(false)));
-    assert!(matches!(second.acts().unwrap()[..], [Act::Amd(AmdAct::Pause { .. })]));
+    assert!(matches!(second.acts().unwrap()[..], [GpuChange::Amd(AmdChange::Pause { .. })]));
     second.backend.submit(Command::Resume { queue });
     second.wait_for(|event| (*event == Event::Resumed { queue }).then_some(()));
     assert_eq!(second.is_running(0), Some(true));
@@ -72,201 +73,209 @@ fn a_process_without_room_for_a_debugger_is_paused_as_a_whole() {
 }
 
 #[test]
-fn a_pause_that_we_cannot_end_is_ended_by_whoever_reads_the_journal() {
-    let rules = Rules { devices_know_debuggers: false, ..Rules::default() };
-    let mut scene = Scene::new("amd-keeper", rules, 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    // As if we were killed now: what is written down is all that is left.
-    let entries = JournalSession::at(scene.journal.clone()).entries().unwrap();
-    assert_eq!(scene.is_running(0), Some(false));
-    crate::act::undo(&entries[0]).unwrap();
-    assert_eq!(scene.is_running(0), Some(true));
+fn the_journal_suffices_to_end_a_pause() {
+    let rules = KfdProfile { devices_know_debuggers: false, ..KfdProfile::default() };
+    let mut fixture = Fixture::new("amd-keeper", rules, 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    // As if this program were killed now: only the journal is left.
+    let entries = OwnerJournal::at(fixture.journal.clone()).entries().unwrap();
+    assert_eq!(fixture.is_running(0), Some(false));
+    crate::change::undo(&entries[0]).unwrap();
+    assert_eq!(fixture.is_running(0), Some(true));
 }
 
-/// One that is paused as a whole, and whom somebody traces: then nobody can let it on.
-fn paused_and_traced(name: &str) -> Scene {
-    let rules = Rules { devices_know_debuggers: false, ..Rules::default() };
-    let mut scene = Scene::new(name, rules, 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    scene.kfd.trace_by_somebody(scene.key.pid, std::process::id());
-    scene.backend.release(TASK);
-    scene
+/// A paused process with a tracer: no program can unpause it.
+fn paused_and_traced(name: &str) -> Fixture {
+    let rules = KfdProfile { devices_know_debuggers: false, ..KfdProfile::default() };
+    let mut fixture = Fixture::new(name, rules, 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    fixture.kfd.trace_externally(fixture.key.pid, std::process::id());
+    fixture.backend.release(TASK);
+    fixture
 }
 
-fn until_put_back(scene: &mut Scene, acts: Option<&[Act]>) {
+fn until_put_back(fixture: &mut Fixture, acts: Option<&[GpuChange]>) {
     let since = Instant::now();
-    while scene.is_running(0) != Some(true) || scene.acts().as_deref() != acts {
-        scene.backend.take_reports();
-        assert!(since.elapsed() < StdDuration::from_secs(60), "{:?}", scene.acts());
+    while fixture.is_running(0) != Some(true) || fixture.acts().as_deref() != acts {
+        fixture.backend.take_reports();
+        assert!(since.elapsed() < StdDuration::from_secs(60), "{:?}", fixture.acts());
         std::thread::sleep(StdDuration::from_millis(5));
     }
 }
 
 #[test]
-fn a_tracer_that_stays_is_waited_for_and_then_the_pause_is_ended() {
-    let mut scene = paused_and_traced("amd-traced");
-    // For longer than it is tried in a hurry.
+fn a_pause_ends_after_a_tracer_has_left() {
+    let mut fixture = paused_and_traced("amd-traced");
+    // Longer than a worker retries while a caller waits.
     let words = "has a debugger already";
-    scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains(words)));
+    fixture.wait_for_note(
+        |note| matches!(note, ControllerReport::Problem(text) if text.contains(words)),
+    );
     std::thread::sleep(StdDuration::from_millis(200));
-    assert_eq!(scene.is_running(0), Some(false));
-    scene.kfd.end_tracing(scene.key.pid);
-    until_put_back(&mut scene, None);
+    assert_eq!(fixture.is_running(0), Some(false));
+    fixture.kfd.end_tracing(fixture.key.pid);
+    until_put_back(&mut fixture, None);
 }
 
 #[test]
-fn a_pause_that_could_not_be_ended_is_ended_when_control_begins_again() {
-    let mut scene = paused_and_traced("amd-left-paused");
+fn a_leftover_pause_ends_when_control_begins_again() {
+    let mut fixture = paused_and_traced("amd-left-paused");
     let task = TaskId(2);
-    scene.backend.adopt(task, scene.key).unwrap();
-    scene
-        .wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("paused still")));
-    assert!(scene.backend.limit_of(task).is_some_and(|limit| limit.is_beyond));
-    assert_eq!(scene.is_running(0), Some(false));
-    scene.kfd.end_tracing(scene.key.pid);
-    until_put_back(&mut scene, Some(&[]));
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
+    fixture.backend.adopt(task, fixture.key).unwrap();
+    fixture.wait_for_note(
+        |note| matches!(note, ControllerReport::Problem(text) if text.contains("paused still")),
+    );
+    assert!(fixture.backend.limit_of(task).is_some_and(|limit| limit.is_uncontrollable));
+    assert_eq!(fixture.is_running(0), Some(false));
+    fixture.kfd.end_tracing(fixture.key.pid);
+    until_put_back(&mut fixture, Some(&[]));
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
 }
 
 #[test]
-fn where_nothing_can_be_stopped_it_is_watched_and_the_reason_is_there() {
+fn a_process_that_cannot_be_stopped_is_observed_and_has_a_limit() {
     let version = Version { major: 1, minor: 11 };
-    let kfd = FakeKfd::with(Rules { version, ..Rules::default() });
-    let mut scene = Scene::with("amd-watch", &kfd, 1, false);
-    let mechanism = scene.wait_for(|event| {
+    let kfd = FakeKfd::with(KfdProfile { version, ..KfdProfile::default() });
+    let mut fixture = Fixture::with("amd-watch", &kfd, 1, false);
+    let mechanism = fixture.wait_for(|event| {
         let Event::DeviceAppeared { capabilities, .. } = event else { return None };
         Some(capabilities.mechanism)
     });
     assert_eq!(mechanism, Mechanism::ObserveOnly);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    let limit = scene.limit().unwrap();
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    let limit = fixture.limit().unwrap();
     let both = ["KFD 1.13", "CAP_CHECKPOINT_RESTORE"];
-    assert!(limit.is_beyond && both.iter().all(|w| limit.sentence.contains(w)), "{limit:?}");
-    scene.preempt(queue);
+    assert!(
+        limit.is_uncontrollable && both.iter().all(|w| limit.sentence.contains(w)),
+        "{limit:?}"
+    );
+    fixture.preempt(queue);
     let is_refused = |event: &Event| matches!(event, Event::PreemptFailed { .. }).then_some(());
-    scene.wait_for(is_refused);
-    assert_eq!(scene.is_running(0), Some(true));
-    // With the right to pause processes, the same kernel is good enough.
-    let scene = Scene::with("amd-old", &kfd, 1, true);
-    assert_eq!(mechanism_of(&scene), Mechanism::Stop);
+    fixture.wait_for(is_refused);
+    assert_eq!(fixture.is_running(0), Some(true));
+    // With the privilege to pause processes the same kernel suffices.
+    let fixture = Fixture::with("amd-old", &kfd, 1, true);
+    assert_eq!(mechanism_of(&fixture), Mechanism::Stop);
 }
 
-fn mechanism_of(scene: &Scene) -> Mechanism {
-    mechanism(&scene.backend.site, Gfx(90_402))
+fn mechanism_of(fixture: &Fixture) -> Mechanism {
+    mechanism(&fixture.backend.instance, Gfx(90_402))
 }
 
 #[test]
-fn a_paused_process_that_gives_its_queues_back_is_let_on() {
+fn a_paused_process_without_queues_is_unpaused() {
     let version = Version { major: 1, minor: 11 };
-    let mut scene = Scene::new("amd-left", Rules { version, ..Rules::default() }, 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    scene.client().destroy_queue(0).unwrap();
-    let folder = scene.root.join(format!("sys/proc/{}/queues/0", scene.key.pid));
+    let mut fixture = Fixture::new("amd-left", KfdProfile { version, ..KfdProfile::default() }, 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    fixture.client().destroy_queue(0).unwrap();
+    let folder = fixture.root.join(format!("sys/proc/{}/queues/0", fixture.key.pid));
     fs::remove_dir_all(folder).unwrap();
-    // Nobody will ever resume a queue that is gone.
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    let later = scene.client().open_queue(GPU).unwrap();
-    assert_eq!(scene.is_running(later), Some(true), "its process is not paused any more");
+    // No command will resume a queue that is gone.
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    let later = fixture.client().open_queue(GPU).unwrap();
+    assert_eq!(fixture.is_running(later), Some(true), "its process is not paused any more");
 }
 
 #[test]
-fn whoever_waits_to_destroy_a_stopped_queue_does_not_have_to() {
-    let mut scene = Scene::new("amd-destroy", Rules::default(), 2);
-    scene.adopt();
-    let queues = [scene.wait_for_queue(), scene.wait_for_queue()];
-    queues.into_iter().for_each(|queue| scene.stop(queue));
-    // On this thread: it would hang here if nobody let it go.
-    scene.client().destroy_queue(0).unwrap();
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue: queues[0] }).then_some(()));
-    assert_eq!(scene.is_running(1), Some(false), "the other one stays off");
+fn a_blocked_destroy_completes() {
+    let mut fixture = Fixture::new("amd-destroy", KfdProfile::default(), 2);
+    fixture.adopt();
+    let queues = [fixture.wait_for_queue(), fixture.wait_for_queue()];
+    queues.into_iter().for_each(|queue| fixture.stop(queue));
+    // This thread would hang here if the queue stayed suspended.
+    fixture.client().destroy_queue(0).unwrap();
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: queues[0] }).then_some(()));
+    assert_eq!(fixture.is_running(1), Some(false), "the other one stays off");
 }
 
 #[test]
-fn a_queue_that_was_let_on_for_nothing_is_known_to_run() {
-    let mut scene = Scene::new("amd-let-on", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
-    // Somebody waits to destroy it, and then does not any more.
+fn a_queue_resumed_for_an_interrupted_destroy_is_reported_as_new() {
+    let mut fixture = Fixture::new("amd-let-on", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
+    // A thread begins to destroy the queue and is interrupted.
     let destroy = DestroyQueue { queue_id: 0, padding: 0 };
-    let asked = Asked {
+    let asked = IoctlRequest {
         opcode: DESTROY_QUEUE,
         block: destroy.as_bytes().to_vec(),
         array: None,
         file: None,
         through: None,
     };
-    let ticket = scene.kfd.begin(scene.client().caller(), asked);
-    scene.kfd.interrupt(ticket);
-    scene.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    let again = scene.wait_for_queue();
-    assert_eq!((scene.is_running(0), scene.backend.queues_of(TASK)), (Some(true), vec![again]));
+    let ticket = fixture.kfd.begin(fixture.client().caller(), asked);
+    fixture.kfd.interrupt(ticket);
+    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    let again = fixture.wait_for_queue();
+    assert_eq!((fixture.is_running(0), fixture.backend.queues_of(TASK)), (Some(true), vec![again]));
 }
 
 #[test]
-fn what_happened_while_a_call_failed_is_told_when_one_works() {
-    let mut scene = Scene::new("amd-missed", Rules::default(), 1);
-    scene.adopt();
-    scene.wait_for_queue();
-    // The kernel tells of a queue once. What is asked next fails, and then the list does.
+fn events_of_a_failed_call_are_reported_later() {
+    let mut fixture = Fixture::new("amd-missed", KfdProfile::default(), 1);
+    fixture.adopt();
+    fixture.wait_for_queue();
+    // The kernel reports a queue once. The next call fails, and then the listing.
     for after in [1, 2] {
-        scene.kfd.fail_once(scene.key.pid, after, rustix::io::Errno::IO);
-        scene.client().open_queue(GPU).unwrap();
-        scene.wait_for_queue();
-        scene.wait_for_note(|note| matches!(note, Note::Problem(text) if text.contains("refused")));
+        fixture.kfd.fail_once(fixture.key.pid, after, rustix::io::Errno::IO);
+        fixture.client().open_queue(GPU).unwrap();
+        fixture.wait_for_queue();
+        fixture.wait_for_note(
+            |note| matches!(note, ControllerReport::Problem(text) if text.contains("refused")),
+        );
     }
 }
 
 #[test]
-fn a_process_that_ends_while_it_is_stopped_leaves_nothing() {
-    let mut scene = Scene::new("amd-midway", Rules::default(), 4);
-    scene.adopt();
-    let queues: Vec<QueueId> = (0..4).map(|_| scene.wait_for_queue()).collect();
-    queues.iter().for_each(|queue| scene.preempt(*queue));
-    scene.client = None;
-    scene.child.kill().unwrap();
-    scene.child.wait().unwrap();
-    // Every command is answered all the same.
+fn a_process_that_ends_while_stopped_leaves_no_record() {
+    let mut fixture = Fixture::new("amd-midway", KfdProfile::default(), 4);
+    fixture.adopt();
+    let queues: Vec<QueueId> = (0..4).map(|_| fixture.wait_for_queue()).collect();
+    queues.iter().for_each(|queue| fixture.preempt(*queue));
+    fixture.client = None;
+    fixture.child.kill().unwrap();
+    fixture.child.wait().unwrap();
+    // Every command still completes.
     let is_answer = |event: &Event| {
         matches!(event, Event::Preempted { .. } | Event::PreemptFailed { fault: Fault::Gone, .. })
     };
     for _ in 0..4 {
-        scene.wait_for(|event| is_answer(event).then_some(()));
+        fixture.wait_for(|event| is_answer(event).then_some(()));
     }
-    scene.wait_for_note(|note| *note == Note::Ended(TASK));
-    scene.backend.release_all().unwrap();
-    assert_eq!(scene.acts(), None, "nothing of it is written down any more");
+    fixture.wait_for_note(|note| *note == ControllerReport::Ended(TASK));
+    fixture.backend.release_all().unwrap();
+    assert_eq!(fixture.acts(), None, "nothing of it is written down any more");
 }
 
 #[test]
-fn a_process_that_is_let_go_and_taken_again_is_under_control() {
-    let mut scene = Scene::new("amd-again", Rules::default(), 1);
-    scene.adopt();
-    let queue = scene.wait_for_queue();
-    scene.stop(queue);
+fn a_released_process_can_be_adopted_again() {
+    let mut fixture = Fixture::new("amd-again", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    fixture.stop(queue);
     for task in 2..6 {
-        scene.backend.release(TaskId(task - 1));
-        scene.backend.adopt(TaskId(task), scene.key).unwrap();
-        let queue = scene.wait_for_queue();
-        scene.stop(queue);
+        fixture.backend.release(TaskId(task - 1));
+        fixture.backend.adopt(TaskId(task), fixture.key).unwrap();
+        let queue = fixture.wait_for_queue();
+        fixture.stop(queue);
     }
-    assert!(matches!(scene.acts().as_deref(), Some([Act::Amd(AmdAct::Session { .. })])));
+    assert!(matches!(fixture.acts().as_deref(), Some([GpuChange::Amd(AmdChange::Session { .. })])));
 }
 
 #[test]
-fn the_cost_counts_the_processes_that_have_to_be_stopped() {
-    let mut scene = Scene::new("amd-cost", Rules::default(), 1);
-    scene.adopt();
-    scene.wait_for_queue();
-    let others: Vec<(Child, FakeClient)> = (0..3).map(|_| scene.join()).collect();
+fn the_switch_cost_counts_the_processes_to_stop() {
+    let mut fixture = Fixture::new("amd-cost", KfdProfile::default(), 1);
+    fixture.adopt();
+    fixture.wait_for_queue();
+    let others: Vec<(Child, FakeClient)> = (0..3).map(|_| fixture.join()).collect();
     let cost = Duration::from_millis(3);
     let is_told = |event: &Event| {
         matches!(event, Event::DeviceCost { preempt_cost, resume_cost, .. }
@@ -274,10 +283,10 @@ fn the_cost_counts_the_processes_that_have_to_be_stopped() {
     };
     for (task, (child, _)) in (2..).zip(&others) {
         let key = ProcessInfo::read(child.id()).unwrap().key;
-        scene.backend.adopt(TaskId(task), key).unwrap();
+        fixture.backend.adopt(TaskId(task), key).unwrap();
     }
-    // Four processes: three calls for whoever is the fourth.
-    scene.wait_for(|event| is_told(event).then_some(()));
+    // Four processes: stopping all except one takes three calls.
+    fixture.wait_for(|event| is_told(event).then_some(()));
     for (mut child, _client) in others {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -287,34 +296,123 @@ fn the_cost_counts_the_processes_that_have_to_be_stopped() {
         matches!(event,
         Event::DeviceCost { preempt_cost, .. } if *preempt_cost == least)
     };
-    scene.wait_for(|event| is_back(event).then_some(()));
+    fixture.wait_for(|event| is_back(event).then_some(()));
 }
 
 #[test]
-fn a_process_that_may_not_be_traced_is_left_alone_with_advice() {
-    let mut scene = Scene::new("amd-denied", Rules::default(), 1);
-    scene.kfd.forbid_tracing(scene.key.pid);
-    scene.adopt();
-    scene.wait_for_note(
-        |note| matches!(note, Note::Problem(text) if text.contains("may not be controlled")),
+fn a_process_that_may_not_be_traced_is_not_touched_and_has_a_limit() {
+    let mut fixture = Fixture::new("amd-denied", KfdProfile::default(), 1);
+    fixture.kfd.forbid_tracing(fixture.key.pid);
+    fixture.adopt();
+    fixture.wait_for_note(
+        |note| matches!(note, ControllerReport::Problem(text) if text.contains("may not be controlled")),
     );
-    let limit = scene.limit().unwrap();
-    assert!(limit.is_beyond && limit.sentence.starts_with("process "), "{limit:?}");
-    assert_eq!(scene.backend.queues_of(TASK), []);
-    assert_eq!((scene.is_running(0), scene.kfd.is_debugged(scene.key.pid)), (Some(true), false));
+    let limit = fixture.limit().unwrap();
+    assert!(limit.is_uncontrollable && limit.sentence.starts_with("process "), "{limit:?}");
+    assert_eq!(fixture.backend.queues_of(TASK), []);
+    assert_eq!(
+        (fixture.is_running(0), fixture.kfd.is_debugged(fixture.key.pid)),
+        (Some(true), false)
+    );
 }
 
 #[test]
-fn a_queue_that_the_hardware_does_not_take_off_is_a_fault_and_the_others_are_off() {
-    let mut scene = Scene::new("amd-broken", Rules::default(), 2);
-    scene.kfd.break_queue(scene.key.pid, 0);
-    scene.adopt();
-    let queues = [scene.wait_for_queue(), scene.wait_for_queue()];
-    queues.iter().for_each(|queue| scene.preempt(*queue));
-    scene.wait_for(|event| {
+fn a_queue_that_the_hardware_does_not_suspend_fails_alone() {
+    let mut fixture = Fixture::new("amd-broken", KfdProfile::default(), 2);
+    fixture.kfd.break_queue(fixture.key.pid, 0);
+    fixture.adopt();
+    let queues = [fixture.wait_for_queue(), fixture.wait_for_queue()];
+    queues.iter().for_each(|queue| fixture.preempt(*queue));
+    fixture.wait_for(|event| {
         let fault = Fault::Refused(0);
         (*event == Event::PreemptFailed { queue: queues[0], fault }).then_some(())
     });
-    scene.wait_for(|event| (*event == Event::Preempted { queue: queues[1] }).then_some(()));
-    assert_eq!((scene.is_running(0), scene.is_running(1)), (Some(true), Some(false)));
+    fixture.wait_for(|event| (*event == Event::Preempted { queue: queues[1] }).then_some(()));
+    assert_eq!((fixture.is_running(0), fixture.is_running(1)), (Some(true), Some(false)));
+}
+
+/// The result of a preempt.
+fn answer(fixture: &mut Fixture, queue: QueueId) -> Result<(), Fault> {
+    fixture.wait_for(|event| {
+        if *event == (Event::Preempted { queue }) {
+            return Some(Ok(()));
+        }
+        let Event::PreemptFailed { queue: which, fault } = event else { return None };
+        (*which == queue).then_some(Err(*fault))
+    })
+}
+
+/// The queue that replaces another one.
+fn successor(fixture: &mut Fixture, queue: QueueId) -> QueueId {
+    let since = Instant::now();
+    loop {
+        fixture.backend.take_reports();
+        if let [other] = fixture.backend.queues_of(TASK)[..]
+            && other != queue
+        {
+            return other;
+        }
+        assert!(since.elapsed() < StdDuration::from_secs(20), "there is none");
+        std::thread::sleep(StdDuration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_queue_with_a_reused_id_is_not_stopped_for_the_old_one() {
+    let mut fixture = Fixture::new("amd-number", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    // The backend has not seen the change when the command arrives.
+    fixture.client().destroy_queue(0).unwrap();
+    assert_eq!(fixture.client().open_queue(GPU), Ok(0), "the same number");
+    fixture.preempt(queue);
+    assert_eq!(answer(&mut fixture, queue), Err(Fault::Gone));
+    assert_eq!(fixture.is_running(0), Some(true));
+    // The new queue is reported as new and can be stopped.
+    let again = successor(&mut fixture, queue);
+    fixture.stop(again);
+    assert_eq!(fixture.is_running(0), Some(false));
+}
+
+#[test]
+fn a_command_for_an_ended_session_fails() {
+    let mut fixture = Fixture::new("amd-session", KfdProfile::default(), 1);
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    let (other, pid) = (fixture.kfd.debugger(79), fixture.key.pid);
+    as_tracer(&other, pid, || other.disable(pid)).unwrap().unwrap();
+    let since = Instant::now();
+    while !fixture.kfd.is_debugged(pid) {
+        assert!(since.elapsed() < StdDuration::from_secs(20), "it is never begun again");
+        std::thread::sleep(StdDuration::from_millis(1));
+    }
+    fixture.preempt(queue);
+    assert_eq!(answer(&mut fixture, queue), Err(Fault::Gone));
+    assert_eq!(fixture.is_running(0), Some(true));
+}
+
+#[test]
+fn a_command_for_a_queue_does_not_pause_the_whole_process() {
+    let kfd = FakeKfd::with(KfdProfile { one_debugged: true, ..KfdProfile::default() });
+    let mut first = Fixture::with("amd-takes-room", &kfd, 1, true);
+    first.adopt();
+    first.wait_for_queue();
+    let mut fixture = Fixture::with("amd-lacks-room", &kfd, 1, true);
+    fixture.client().runtime_enable(false).unwrap();
+    fixture.adopt();
+    let queue = fixture.wait_for_queue();
+    // The runtime begins, but there is no debugger slot: the process is paused as a whole from now
+    // on.
+    fixture.client().runtime_enable(true).unwrap();
+    let since = Instant::now();
+    while fixture.kfd.is_debugged(fixture.key.pid) {
+        assert!(since.elapsed() < StdDuration::from_secs(20), "the session never ends");
+        std::thread::sleep(StdDuration::from_millis(1));
+    }
+    fixture.preempt(queue);
+    assert_eq!(answer(&mut fixture, queue), Err(Fault::Gone));
+    assert_eq!(fixture.is_running(0), Some(true));
+    let whole = successor(&mut fixture, queue);
+    fixture.stop(whole);
+    assert_eq!(fixture.is_running(0), Some(false));
 }

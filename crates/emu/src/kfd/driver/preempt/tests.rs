@@ -3,17 +3,17 @@ use std::os::fd::AsFd;
 use gpreempt_core::time::Duration;
 use gpreempt_kfd::abi::block::CriuOperation;
 use gpreempt_kfd::abi::exception::Exceptions;
-use gpreempt_kfd::abi::own::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
-use gpreempt_kfd::{ClientDoor, Door, Meant, OwnDoor};
+use gpreempt_kfd::abi::patched::{PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY};
+use gpreempt_kfd::{DebuggerIoctl, KfdClientCalls, KfdDebugCalls, KfdPatchedCalls, QueueSelector};
 use proptest::prelude::*;
 use zerocopy::FromZeros;
 
 use super::*;
 use crate::kfd::driver::Answer;
-use crate::kfd::{FakeClient, FakeKfd, Rules};
+use crate::kfd::{FakeClient, FakeKfd, KfdProfile};
 
 fn patched() -> FakeKfd {
-    FakeKfd::with(Rules { own_calls: true, ..Rules::default() })
+    FakeKfd::with(KfdProfile { patched: true, ..KfdProfile::default() })
 }
 
 fn entries(queues: &[(u32, u32)]) -> Vec<PreemptEntry> {
@@ -21,24 +21,26 @@ fn entries(queues: &[(u32, u32)]) -> Vec<PreemptEntry> {
     queues.iter().map(entry).collect()
 }
 
-/// Preempts queues and says what became of each.
-fn preempt(door: &dyn OwnDoor, queues: &[(u32, u32)]) -> Result<Vec<i32>, Errno> {
+fn preempt(debugger: &dyn KfdPatchedCalls, queues: &[(u32, u32)]) -> Result<Vec<i32>, Errno> {
     let mut entries = entries(queues);
-    door.preempt_queues(&mut entries, None, 0)?;
+    debugger.preempt_queues(&mut entries, None, 0)?;
     Ok(entries.iter().map(|entry| entry.result).collect())
 }
 
-fn resume(door: &dyn OwnDoor, queues: &[(u32, u32)], any: bool) -> Result<Vec<i32>, Errno> {
+fn resume(
+    debugger: &dyn KfdPatchedCalls,
+    queues: &[(u32, u32)],
+    any: bool,
+) -> Result<Vec<i32>, Errno> {
     let mut entries = entries(queues);
-    door.unpreempt_queues(&mut entries, any)?;
+    debugger.unpreempt_queues(&mut entries, any)?;
     Ok(entries.iter().map(|entry| entry.result).collect())
 }
 
-/// A call in bytes, as anybody can make one.
 fn ask(kfd: &FakeKfd, opcode: u32, block: &[u8], array: Option<Vec<u8>>, admin: bool) -> Answer {
     let caller = Caller { pid: 7, thread: 7, may_checkpoint: admin, is_admin: admin };
-    let asked = Asked { opcode, block: block.to_vec(), array, file: None, through: None };
-    kfd.poll(kfd.begin(caller, asked)).unwrap()
+    let request = IoctlRequest { opcode, block: block.to_vec(), array, file: None, through: None };
+    kfd.poll(kfd.begin(caller, request)).unwrap()
 }
 
 fn number(errno: Errno) -> i32 {
@@ -57,37 +59,37 @@ fn clients(kfd: &FakeKfd, count: u32, queues: u32) -> Vec<FakeClient> {
 }
 
 #[test]
-fn queues_of_eight_processes_go_in_one_call_and_one_remap() {
+fn queues_of_eight_processes_are_preempted_with_one_remap() {
     let kfd = patched();
     let clients = clients(&kfd, 8, 8);
-    let door = kfd.door(1);
+    let debugger = kfd.debugger(1);
     let all: Vec<(u32, u32)> =
         clients.iter().flat_map(|c| (0..8).map(|queue| (c.pid(), queue))).collect();
     let before = kfd.remaps();
-    assert_eq!(preempt(&door, &all).unwrap(), vec![0; 64]);
+    assert_eq!(preempt(&debugger, &all).unwrap(), vec![0; 64]);
     assert_eq!(kfd.remaps() - before, 1);
     assert!(all.iter().all(|(pid, queue)| kfd.is_running(*pid, *queue) == Some(false)));
-    assert_eq!(preempt(&door, &all).unwrap(), vec![0; 64]);
+    assert_eq!(preempt(&debugger, &all).unwrap(), vec![0; 64]);
     assert_eq!(kfd.remaps() - before, 1, "what is off is off");
-    assert_eq!(resume(&door, &all, false).unwrap(), vec![0; 64]);
+    assert_eq!(resume(&debugger, &all, false).unwrap(), vec![0; 64]);
     assert_eq!(kfd.remaps() - before, 2);
     assert!(all.iter().all(|(pid, queue)| kfd.is_running(*pid, *queue) == Some(true)));
     assert!(clients.iter().all(|client| !kfd.is_debugged(client.pid())));
-    // Another device is another runlist.
+    // Each device has its own run list.
     let other = clients[0].open_queue(2).unwrap();
     let before = kfd.remaps();
-    preempt(&door, &[(10, 0), (10, other), (11, 0)]).unwrap();
+    preempt(&debugger, &[(10, 0), (10, other), (11, 0)]).unwrap();
     assert_eq!(kfd.remaps() - before, 2);
 }
 
 #[test]
-fn single_queues_are_moved_where_the_device_can() {
-    let kfd = FakeKfd::with(Rules { own_calls: true, by_queue: true, ..Rules::default() });
+fn single_queues_are_unmapped_where_the_device_can() {
+    let kfd = FakeKfd::with(KfdProfile { patched: true, by_queue: true, ..KfdProfile::default() });
     let _clients = clients(&kfd, 2, 2);
-    assert_eq!(preempt(&kfd.door(1), &[(10, 0), (11, 1)]).unwrap(), [0, 0]);
+    assert_eq!(preempt(&kfd.debugger(1), &[(10, 0), (11, 1)]).unwrap(), [0, 0]);
     assert_eq!((kfd.remaps(), kfd.is_running(11, 1)), (0, Some(true)), "the owner is gone");
-    let door = kfd.door(1);
-    preempt(&door, &[(10, 0), (11, 1)]).unwrap();
+    let debugger = kfd.debugger(1);
+    preempt(&debugger, &[(10, 0), (11, 1)]).unwrap();
     assert_eq!((kfd.is_running(10, 1), kfd.is_running(11, 1)), (Some(true), Some(false)));
 }
 
@@ -95,30 +97,30 @@ fn single_queues_are_moved_where_the_device_can() {
 fn every_queue_has_a_result_of_its_own() {
     let kfd = patched();
     let clients = clients(&kfd, 2, 3);
-    let door = kfd.door(1);
+    let debugger = kfd.debugger(1);
     kfd.break_queue(10, 1);
-    let results = preempt(&door, &[(10, 0), (10, 1), (10, 9), (99, 0), (11, 2), (0, 0)]).unwrap();
+    let results =
+        preempt(&debugger, &[(10, 0), (10, 1), (10, 9), (99, 0), (11, 2), (0, 0)]).unwrap();
     let expected = [Errno::IO, Errno::NOENT, Errno::SRCH].map(number);
     assert_eq!(results, [0, expected[0], expected[1], expected[2], 0, expected[1]]);
     assert_eq!(kfd.is_running(10, 1), Some(true));
-    // A queue that its process waits to destroy cannot be had; one that is preempted does not
-    // make its process wait.
+    // A queue that is being destroyed cannot be preempted; a preempted one can be destroyed.
     clients[0].destroy_queue(0).unwrap();
-    assert_eq!(preempt(&door, &[(10, 0)]).unwrap(), [number(Errno::NOENT)]);
+    assert_eq!(preempt(&debugger, &[(10, 0)]).unwrap(), [number(Errno::NOENT)]);
 }
 
 #[test]
-fn a_queue_belongs_to_whoever_preempted_it_until_that_ends() {
+fn a_preempted_queue_belongs_to_its_owner_until_that_ends() {
     let kfd = patched();
     let _clients = clients(&kfd, 1, 2);
-    let (first, second) = (kfd.door(1), kfd.door(2));
+    let (first, second) = (kfd.debugger(1), kfd.debugger(2));
     preempt(&first, &[(10, 0)]).unwrap();
     let busy = number(Errno::BUSY);
     assert_eq!(preempt(&second, &[(10, 0), (10, 1)]).unwrap(), [busy, 0]);
     assert_eq!(resume(&second, &[(10, 0)], false).unwrap(), [busy]);
     drop(second);
     assert_eq!((kfd.is_running(10, 0), kfd.is_running(10, 1)), (Some(false), Some(true)));
-    let third = kfd.door(3);
+    let third = kfd.debugger(3);
     assert_eq!(resume(&third, &[(10, 0)], true).unwrap(), [0]);
     assert_eq!(kfd.is_running(10, 0), Some(true));
     preempt(&first, &[(10, 0), (10, 1)]).unwrap();
@@ -129,15 +131,15 @@ fn a_queue_belongs_to_whoever_preempted_it_until_that_ends() {
 }
 
 #[test]
-fn a_time_ends_by_itself_and_can_be_set_anew() {
+fn a_timeout_resumes_the_queue_and_can_be_renewed() {
     let kfd = patched();
     let _clients = clients(&kfd, 1, 2);
-    let door = kfd.door(1);
-    door.preempt_queues(&mut entries(&[(10, 0)]), Some(3), 100).unwrap();
-    door.preempt_queues(&mut entries(&[(10, 1)]), None, 0).unwrap();
+    let debugger = kfd.debugger(1);
+    debugger.preempt_queues(&mut entries(&[(10, 0)]), Some(3), 100).unwrap();
+    debugger.preempt_queues(&mut entries(&[(10, 1)]), None, 0).unwrap();
     kfd.pass(Duration::from_millis(90));
     let before = kfd.remaps();
-    door.preempt_queues(&mut entries(&[(10, 0)]), None, 100).unwrap();
+    debugger.preempt_queues(&mut entries(&[(10, 0)]), None, 100).unwrap();
     kfd.pass(Duration::from_millis(90));
     assert_eq!((kfd.is_running(10, 0), kfd.remaps() - before), (Some(false), 0));
     kfd.pass(Duration::from_millis(20));
@@ -146,78 +148,78 @@ fn a_time_ends_by_itself_and_can_be_set_anew() {
 }
 
 #[test]
-fn debuggers_pauses_and_preemptions_do_not_undo_each_other() {
+fn suspension_pause_and_preemption_are_independent() {
     let kfd = patched();
     let client = kfd.client(10);
     client.runtime_enable(true).unwrap();
     client.open_queue(1).unwrap();
-    let door = kfd.door(1);
-    let own = kfd.door(10);
+    let debugger = kfd.debugger(1);
+    let own = kfd.debugger(10);
     let (_events, writer) = rustix::pipe::pipe().unwrap();
     own.enable(10, Exceptions::WANTED, writer.as_fd()).unwrap();
     own.queues(10, Exceptions::QUEUE_NEW, 8).unwrap();
     own.suspend_queues(10, &mut [0], 0).unwrap();
-    preempt(&door, &[(10, 0)]).unwrap();
+    preempt(&debugger, &[(10, 0)]).unwrap();
     own.resume_queues(10, &mut [0]).unwrap();
     assert_eq!(kfd.is_running(10, 0), Some(false));
     own.suspend_queues(10, &mut [0], 0).unwrap();
-    resume(&door, &[(10, 0)], false).unwrap();
+    resume(&debugger, &[(10, 0)], false).unwrap();
     assert_eq!(kfd.is_running(10, 0), Some(false));
     own.disable(10).unwrap();
     assert_eq!(kfd.is_running(10, 0), Some(true));
     let criu = |operation| {
         std::thread::scope(|scope| {
             let errand = || {
-                door.seize(10).unwrap();
-                door.criu(10, operation).unwrap();
+                debugger.seize(10).unwrap();
+                debugger.criu(10, operation).unwrap();
             };
             scope.spawn(errand).join().unwrap();
         });
-        while door.tracer_of(10).is_some() {
+        while debugger.tracer_of(10).is_some() {
             std::thread::yield_now();
         }
     };
-    preempt(&door, &[(10, 0)]).unwrap();
+    preempt(&debugger, &[(10, 0)]).unwrap();
     criu(CriuOperation::ProcessInfo);
-    resume(&door, &[(10, 0)], false).unwrap();
+    resume(&debugger, &[(10, 0)], false).unwrap();
     assert_eq!(kfd.is_running(10, 0), Some(false));
-    preempt(&door, &[(10, 0)]).unwrap();
+    preempt(&debugger, &[(10, 0)]).unwrap();
     criu(CriuOperation::Unpause);
     assert_eq!(kfd.is_running(10, 0), Some(false));
-    resume(&door, &[(10, 0)], false).unwrap();
+    resume(&debugger, &[(10, 0)], false).unwrap();
     assert_eq!(kfd.is_running(10, 0), Some(true));
 }
 
 #[test]
-fn only_own_queues_without_the_right() {
+fn an_unprivileged_process_preempts_only_its_own_queues() {
     let kfd = patched();
     let clients = clients(&kfd, 2, 1);
     let denied = Err(Errno::PERM);
     assert_eq!(preempt(&clients[0], &[(0, 0), (10, 0)]).unwrap(), [0, 0]);
     assert_eq!(preempt(&clients[0], &[(0, 0), (11, 0)]), denied);
     assert_eq!(resume(&clients[0], &[(0, 0)], true), denied);
-    assert_eq!(preempt(&kfd.door(1).without_capability(), &[(10, 0)]), denied);
+    assert_eq!(preempt(&kfd.debugger(1).without_capability(), &[(10, 0)]), denied);
     assert_eq!(kfd.is_running(11, 0), Some(true));
-    let one = |id| Meant::One { id, serial: 0 };
+    let one = |id| QueueSelector::One { id, serial: 0 };
     let set = |pid, queue, priority| clients[0].set_preempt_priority(pid, queue, priority);
     assert_eq!(set(0, one(0), 7), Ok(1));
-    assert_eq!(set(10, Meant::All, PRIORITY_DEFAULT), Ok(1));
+    assert_eq!(set(10, QueueSelector::All, PRIORITY_DEFAULT), Ok(1));
     assert_eq!(set(0, one(0), 8), Err(Errno::PERM));
     assert_eq!(set(11, one(0), 1), Err(Errno::PERM));
     assert_eq!(set(0, one(5), 1), Err(Errno::NOENT));
-    let door = kfd.door(1);
-    assert_eq!(door.set_preempt_priority(11, Meant::All, 15), Ok(1));
-    assert_eq!(door.set_preempt_priority(12, one(0), 15), Err(Errno::SRCH));
+    let debugger = kfd.debugger(1);
+    assert_eq!(debugger.set_preempt_priority(11, QueueSelector::All, 15), Ok(1));
+    assert_eq!(debugger.set_preempt_priority(12, one(0), 15), Err(Errno::SRCH));
     for priority in [16, 0xfe, u32::MAX] {
-        assert_eq!(door.set_preempt_priority(11, one(0), priority), Err(Errno::INVAL));
+        assert_eq!(debugger.set_preempt_priority(11, one(0), priority), Err(Errno::INVAL));
     }
 }
 
 #[test]
-fn a_queue_that_was_made_again_is_not_the_one_that_was_meant() {
+fn a_queue_created_again_is_stale() {
     let kfd = patched();
     let client = kfd.client(10);
-    let door = kfd.door(1);
+    let debugger = kfd.debugger(1);
     client.open_queue(1).unwrap();
     let serial = kfd.serial(10, 0).unwrap();
     client.destroy_queue(0).unwrap();
@@ -228,28 +230,28 @@ fn a_queue_that_was_made_again_is_not_the_one_that_was_meant() {
     let entry = |serial| PreemptEntry { pid: 10, serial, ..PreemptEntry::default() };
     for (serial, result) in [(serial, stale), (u64::MAX, stale), (successor, 0)] {
         let mut entries = [entry(serial)];
-        door.preempt_queues(&mut entries, None, 0).unwrap();
+        debugger.preempt_queues(&mut entries, None, 0).unwrap();
         assert_eq!(entries[0].result, result);
         assert_eq!(kfd.is_running(10, 0), Some(result != 0));
     }
     let mut entries = [entry(serial)];
-    door.unpreempt_queues(&mut entries, false).unwrap();
+    debugger.unpreempt_queues(&mut entries, false).unwrap();
     assert_eq!((entries[0].result, kfd.is_running(10, 0)), (stale, Some(false)));
-    let set = |serial| door.set_preempt_priority(10, Meant::One { id: 0, serial }, 9);
+    let set = |serial| debugger.set_preempt_priority(10, QueueSelector::One { id: 0, serial }, 9);
     assert_eq!((set(serial), set(successor)), (Err(Errno::STALE), Ok(1)));
 }
 
 #[test]
-fn a_kernel_without_the_patches_does_not_know_them() {
+fn a_kernel_without_the_patches_refuses_their_calls() {
     let kfd = FakeKfd::new();
     let _client = kfd.client(7);
-    let door = kfd.door(1);
-    assert_eq!(preempt(&door, &[(7, 0)]), Err(Errno::NOTTY));
-    assert_eq!(resume(&door, &[(7, 0)], false), Err(Errno::NOTTY));
-    assert_eq!(door.set_preempt_priority(7, Meant::All, 1), Err(Errno::NOTTY));
+    let debugger = kfd.debugger(1);
+    assert_eq!(preempt(&debugger, &[(7, 0)]), Err(Errno::NOTTY));
+    assert_eq!(resume(&debugger, &[(7, 0)], false), Err(Errno::NOTTY));
+    assert_eq!(debugger.set_preempt_priority(7, QueueSelector::All, 1), Err(Errno::NOTTY));
 }
 
-/// As `kernel/test/ioctl.c` has them for the kernel.
+/// The cases of `kernel/test/ioctl.c`.
 #[test]
 fn bad_arguments_are_refused_and_change_nothing() {
     let kfd = patched();
@@ -283,7 +285,6 @@ fn bad_arguments_are_refused_and_change_nothing() {
         assert_eq!(result(good, Some(entry.as_bytes().to_vec())), Err(Errno::INVAL));
     }
     for opcode in [PREEMPT_QUEUE, RESUME_QUEUE, SET_PREEMPT_PRIORITY] {
-        // A block of another size, whatever is in it.
         let opcode = opcode & 0xc000_ffff | 0x40 << 16;
         assert_eq!(ask(&kfd, opcode, &[0; 0x40], array(), true).result, Err(Errno::INVAL));
     }
@@ -296,7 +297,7 @@ fn bad_arguments_are_refused_and_change_nothing() {
 }
 
 proptest! {
-    /// Whatever is asked, whoever asks: when the last owner has ended everything runs.
+    /// After the last owner has ended, every queue runs.
     #[test]
     fn nothing_stays_preempted(
         calls in prop::collection::vec(
@@ -311,14 +312,14 @@ proptest! {
     ) {
         let kfd = patched();
         let _clients = clients(&kfd, 2, 3);
-        let doors: Vec<_> = (1..4).map(|pid| kfd.door(pid)).collect();
-        for (door, is_preempt, queues, timeout_ms) in calls {
-            let door = &doors[usize::try_from(door).unwrap() - 1];
+        let doors: Vec<_> = (1..4).map(|pid| kfd.debugger(pid)).collect();
+        for (debugger, is_preempt, queues, timeout_ms) in calls {
+            let debugger = &doors[usize::try_from(debugger).unwrap() - 1];
             let mut entries = entries(&queues);
             if is_preempt {
-                door.preempt_queues(&mut entries, None, timeout_ms).unwrap();
+                debugger.preempt_queues(&mut entries, None, timeout_ms).unwrap();
             } else {
-                door.unpreempt_queues(&mut entries, false).unwrap();
+                debugger.unpreempt_queues(&mut entries, false).unwrap();
             }
             for entry in entries {
                 let is_running = kfd.is_running(entry.pid, entry.queue_id);

@@ -1,0 +1,164 @@
+//! Detects what constrains how GPUs are shared: MPS, MIG, display servers, gVisor sandboxes.
+
+use std::fs;
+use std::path::Path;
+
+use super::node::{self, Node};
+use crate::process::{ProcessInfo, all_pids};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharingConstraint {
+    /// An MPS server: its clients share one channel group.
+    MpsServer {
+        pid: u32,
+    },
+    Display {
+        pid: u32,
+        name: String,
+    },
+    /// A gVisor sandbox, which calls the driver for all programs inside.
+    Sandbox {
+        pid: u32,
+        name: String,
+    },
+    /// GPUs that are divided into instances.
+    Mig {
+        instances: usize,
+    },
+    /// This process runs in a gVisor sandbox.
+    InSandbox,
+}
+
+impl SharingConstraint {
+    /// Whether it limits what gpreempt can do.
+    pub const fn is_limit(&self) -> bool {
+        match self {
+            Self::MpsServer { .. } | Self::Mig { .. } | Self::InSandbox => true,
+            Self::Display { .. } | Self::Sandbox { .. } => false,
+        }
+    }
+
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::MpsServer { pid } => format!(
+                "an MPS server runs ({pid}): its clients share one channel group, so preempting or \
+                 slowing one of them does the same to all of them"
+            ),
+            Self::Display { pid, name } => {
+                format!("{name} ({pid}) drives a display: gpreempt never stops it")
+            }
+            Self::Sandbox { pid, name } => format!(
+                "{name} ({pid}) is a gVisor sandbox: gpreempt preempts and resumes all programs \
+                 inside together"
+            ),
+            Self::Mig { instances } => format!(
+                "MIG is on ({instances} instances): gpreempt was never tested with it and changes \
+                 nothing unless --allow-untested-driver is given"
+            ),
+            Self::InSandbox => {
+                "this is a gVisor sandbox, in which gpreempt cannot borrow files of \
+                                other processes; run gpreempt on the host"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+pub fn detect_constraints() -> Vec<SharingConstraint> {
+    let mut found = Vec::new();
+    if fs::read_to_string("/proc/version").is_ok_and(|version| is_gvisor(&version)) {
+        found.push(SharingConstraint::InSandbox);
+    }
+    let instances = mig_instances(Path::new("/proc/driver/nvidia/capabilities"));
+    if instances > 0 {
+        found.push(SharingConstraint::Mig { instances });
+    }
+    for pid in all_pids().unwrap_or_default() {
+        let Ok(held) = node::held_by(pid) else { continue };
+        if held.is_empty() {
+            continue;
+        }
+        let Ok(ProcessInfo { name, .. }) = ProcessInfo::read(pid) else { continue };
+        if held.iter().any(|held| held.node == Node::Modeset) {
+            found.push(SharingConstraint::Display { pid, name: name.clone() });
+        }
+        if name.starts_with(MPS_SERVER) && held.iter().any(|held| is_device(held.node)) {
+            found.push(SharingConstraint::MpsServer { pid });
+        }
+        if name.starts_with(SANDBOX) {
+            found.push(SharingConstraint::Sandbox { pid, name });
+        }
+    }
+    found
+}
+
+/// The names of the MPS server and its control program begin like this; the kernel truncates them
+/// before they differ, but only the server has a device open.
+pub(super) const MPS_SERVER: &str = "nvidia-cuda-mps";
+/// The name of gVisor's process for a sandbox.
+const SANDBOX: &str = "runsc";
+
+fn is_device(node: Node) -> bool {
+    matches!(node, Node::Device(_))
+}
+
+/// gVisor shows the same fictitious version of Linux everywhere.
+fn is_gvisor(version: &str) -> bool {
+    version.contains("Linux version 4.4.0") && version.contains("Sun Jan 10 15:06:54 PST 2016")
+}
+
+/// The number of instances of divided GPUs: each has a folder.
+fn mig_instances(capabilities: &Path) -> usize {
+    let folders = |path: &Path, prefix: &str| {
+        let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+        let named = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
+        named.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    folders(capabilities, "gpu").iter().map(|gpu| folders(&gpu.join("mig"), "gi").len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_of_divided_gpus_are_counted() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-mig", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(mig_instances(&root), 0);
+        for folder in ["mig", "gpu0/mig", "gpu1/mig/gi1/ci0", "gpu1/mig/gi2"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        assert_eq!(mig_instances(&root), 2);
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_sandbox_is_known_by_its_kernel() {
+        assert!(is_gvisor("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"));
+        assert!(!is_gvisor("Linux version 6.12.0-amd64 (debian-kernel@lists.debian.org)"));
+    }
+
+    #[test]
+    fn every_constraint_explains_itself() {
+        let name = || "Xorg".to_owned();
+        for constraint in [
+            SharingConstraint::MpsServer { pid: 7 },
+            SharingConstraint::Display { pid: 7, name: name() },
+            SharingConstraint::Sandbox { pid: 7, name: name() },
+            SharingConstraint::Mig { instances: 2 },
+            SharingConstraint::InSandbox,
+        ] {
+            assert!(constraint.sentence().len() > 30);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_gpu_has_no_constraints() {
+        if Path::new("/dev/nvidiactl").exists() {
+            println!("SKIPPED: this machine has a driver");
+            return;
+        }
+        assert_eq!(detect_constraints(), []);
+    }
+}
