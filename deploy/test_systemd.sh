@@ -75,12 +75,12 @@ check "it is active" is_active
 check "systemd shows what it schedules" grep -q emulated <<<"$(state StatusText)"
 
 systemd-run --quiet --unit=be -E GPREEMPT_PRIORITY=2 \
-    gpreempt-emu load be --socket "$socket" --seconds 600 --kernel-us 20000 --groups 1 --json
+    gpreempt-load be --socket "$socket" --seconds 600 --kernel-us 20000 --groups 1 --json
 systemd-run --quiet --unit=lc -E GPREEMPT_PRIORITY=12 \
-    gpreempt-emu load lc --socket "$socket" --seconds 600 --every-us 200000 --kernels 2 \
+    gpreempt-load lc --socket "$socket" --seconds 600 --every-us 200000 --kernels 2 \
     --groups 1 --json
-check "it finds a process and its priority" soon listed 'gpreempt-emu +.*\b12\b'
-check "and the other one" soon listed 'gpreempt-emu +.*\b2\b'
+check "it finds a process and its priority" soon listed 'gpreempt-load +.*\b12\b'
+check "and the other one" soon listed 'gpreempt-load +.*\b2\b'
 preempted() { gpreempt ps --json | grep -E '"preempts": ?[1-9]'; }
 check "the one is preempted for the other" soon preempted
 
@@ -96,7 +96,7 @@ check "it is the same process" test "$(state MainPID)" = "$first"
 
 kill -KILL "$first"
 check "killed: there is another one" soon is_another "$first"
-check "and it schedules the same processes" soon listed 'gpreempt-emu +.*\b12\b'
+check "and it schedules the same processes" soon listed 'gpreempt-load +.*\b12\b'
 check "and the load runs" soon gets_on "$(done_by_be)"
 
 second=$(state MainPID)

@@ -84,7 +84,7 @@ def result(folder, arguments):
 def run(command, seconds):
     """Runs a suite; after so long it gets the Ctrl-C that makes it keep what it has.
 
-    Says whether somebody typed Ctrl-C, so that nothing else is begun.
+    Returns whether Ctrl-C was typed, so that nothing else is begun.
     """
     parent = os.getpid()
     try:
@@ -158,7 +158,7 @@ def table(rows):
 
 
 def measure(suite, folder, end, arguments):
-    """Runs what is left of a suite; says whether somebody typed Ctrl-C."""
+    """Runs what is left of a suite; returns whether Ctrl-C was typed."""
     found, problem = result(folder, arguments)
     if problem:
         print(f"{suite} is not measured: {problem}")
@@ -212,7 +212,7 @@ def main():
     after = kernel_log()
     log = []
     if before is None or after is None:
-        print("The kernel's log cannot be read, so nobody knows whether it has an Xid.")
+        print("The kernel's log cannot be read, so an Xid in it would go unnoticed.")
     else:
         log = [line for line in new_lines(before, after) if "Xid" in line]
         print("\n".join(log) if log else "The kernel's log has no new Xid.")

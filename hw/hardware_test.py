@@ -7,8 +7,12 @@ on the machine with the GPU, Python 3 and nothing else:
 
     python3 hw/hardware_test.py --bin target/release --out results.json --commit COMMIT
 
-Every load is bounded in time and everything is undone at the end, whatever happens. Without a GPU
-it prints SKIPPED and exits with 3. Exit code 1 if a check fails.
+What a suite can express is in hardware.toml beside this file; run it with
+
+    gpreempt bench hw/hardware.toml
+
+Every load has a time limit. All GPU settings are restored at the end, also after a failure.
+Without a GPU it prints SKIPPED and exits with 3. Exit code 1 if a check fails.
 """
 
 import argparse
@@ -19,23 +23,19 @@ import sys
 import time
 
 from harness import Bench, check_log, kernel_log
-from holds import (test_hints, test_hold_cycles, test_hold_ends, test_holds, test_launch_path,
-                   test_two_held, test_watcher_cost)
+from holds import test_hold_cycles, test_hold_ends, test_two_held, test_watcher_cost
 from library import test_library, test_python_package
-from peers import test_peers, test_starving
-from priorities import test_kill, test_priority
+from priorities import test_kill, test_min_share, test_priority, test_reset
 from programs import test_hold_resets, test_programs, test_static_runtime
 from service import soak, test_service
-from shares import test_idle_neighbour, test_single_kernels, test_three_classes, test_turns
 from surroundings import (test_containers, test_later_contexts, test_listing, test_memory,
                           test_mps, test_observe, test_refusals, test_users)
 
-TESTS = (test_priority, test_holds, test_hints, test_hold_ends, test_hold_resets, test_programs,
-         test_static_runtime, test_two_held, test_watcher_cost, test_launch_path,
-         test_hold_cycles, test_kill, test_turns, test_single_kernels, test_idle_neighbour,
-         test_three_classes, test_listing, test_observe, test_later_contexts, test_containers,
-         test_users, test_refusals, test_memory, test_service, test_peers, test_starving,
-         test_mps, test_library, test_python_package)
+TESTS = (test_priority, test_hold_ends, test_hold_resets, test_programs, test_static_runtime,
+         test_two_held, test_watcher_cost, test_hold_cycles, test_kill, test_min_share,
+         test_listing, test_observe, test_later_contexts, test_containers, test_users,
+         test_refusals, test_memory, test_service, test_reset, test_mps, test_library,
+         test_python_package)
 
 
 def selected(arguments):

@@ -155,7 +155,7 @@ def test_programs(bench):
     program.send_signal(signal.SIGSTOP)
     stopped = measured_rate(be, 1)
     program.send_signal(signal.SIGCONT)
-    bench.check("a program that stands still keeps nobody waiting", stopped >= 0.97 * alone,
+    bench.check("a stopped program delays no other process", stopped >= 0.97 * alone,
                 f"{stopped:.0f}/s of {alone:.0f}; {rows}")
     program.stdin.close()
     bench.check("the program ends well", program.wait(20) == 0, "exit code 0")

@@ -129,7 +129,7 @@ def soak(bench, seconds):
     bench.check("everything is restored after the soak", all(s == [2048] for s in slices),
                 f"{slices}")
     after = bench.rates(loads, 2)
-    bench.check("and everybody has its rate back",
+    bench.check("and every process has its rate back",
                 all(a >= 0.9 * b for a, b in zip(after, alone)), f"{after} of {alone}")
     for load in loads:
         bench.end(load)

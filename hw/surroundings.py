@@ -127,14 +127,14 @@ def test_users(bench):
     os.mkdir(folder)
     os.chmod(bench.scratch, 0o755)
     os.chown(folder, 65534, 65534)
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    other_user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "HOME": folder}
     theirs = bench.start("be", "--seconds", "30", "--kernel-us", "1000", "--report-ms", "100",
-                         before=nobody, environment=environment)
+                         before=other_user, environment=environment)
     ours = bench.start("be", "--seconds", "30", "--kernel-us", "1000")
 
     def as_nobody(*arguments):
-        return subprocess.run([*nobody, bench.cli, *arguments], env=environment, text=True,
+        return subprocess.run([*other_user, bench.cli, *arguments], env=environment, text=True,
                               capture_output=True, timeout=30)
 
     attached = as_nobody("attach", str(theirs.pid), "-p", "2", "--for", "1s")
@@ -144,7 +144,7 @@ def test_users(bench):
     bench.check("and suspends it", stopped.returncode == 0,
                 (stopped.stdout + stopped.stderr).strip())
     refused = as_nobody("attach", str(ours.pid), "-p", "2")
-    bench.check("but not somebody else's", refused.returncode == 2, refused.stderr.strip())
+    bench.check("but not those of another user", refused.returncode == 2, refused.stderr.strip())
     for load in (theirs, ours):
         bench.end(load)
 

@@ -2,7 +2,7 @@
 # A real Slurm cluster of one node on loopback, with the emulated GPU and gpreemptd on it: two jobs
 # with different GPREEMPT_PRIORITY want the GPU, and the less important one must be preempted.
 #
-#   deploy/slurm/test_cluster.sh BIN     BIN is the folder with gpreempt, gpreemptd, gpreempt-emu
+#   deploy/slurm/test_cluster.sh BIN     BIN is the folder with the programs
 #   deploy/slurm/test_cluster.sh         only Slurm: do jobs get what the scripts here give them?
 #
 # Everything lives in a folder of its own: keys, sockets, ports, state. Nothing of a Slurm that is
@@ -237,7 +237,7 @@ has_priority() { [[ -n $(pid_of_priority "$1") ]]; }
 was_preempted() { (($(number_of gpreempt_process_preempts_total "$1") >= 10)); }
 
 check_preemption() {
-    local load="$bin/gpreempt-emu load" socket="--socket $test_folder/emu.sock" be lc be_pid lc_pid
+    local load="$bin/gpreempt-load" socket="--socket $test_folder/emu.sock" be lc be_pid lc_pid
     # Given in the environment by one and by its partition to the other.
     be=$(submit --export=ALL,GPREEMPT_PRIORITY=3 -- "$load" be "$socket" --seconds 20)
     wait_until 30 "the first job on the GPU" has_priority 3
@@ -259,7 +259,7 @@ check_preemption() {
 
 # What leaves its job behind is left alone from then on.
 check_epilog() {
-    local job load="$bin/gpreempt-emu load be --socket $test_folder/emu.sock --seconds 60"
+    local job load="$bin/gpreempt-load be --socket $test_folder/emu.sock --seconds 60"
     job=$(submit --export=ALL,GPREEMPT_PRIORITY=5 -- "setsid --fork $load; sleep 3")
     wait_until 30 "a process that got away" has_priority 5
     stray=$(pid_of_priority 5)

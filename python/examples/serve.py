@@ -2,7 +2,7 @@
 
     gpreempt-emu --socket /tmp/gpu --compute-units 1 &
     gpreemptd --no-nvidia --emulated /tmp/gpu &
-    gpreempt-emu load be --socket /tmp/gpu --seconds 60 &
+    gpreempt-load be --socket /tmp/gpu --seconds 60 &
     GPREEMPT_EMULATED_SOCKET=/tmp/gpu python serve.py
 
 Each request announces itself while it still prepares on the processor (here: sleeps), so that the

@@ -96,8 +96,8 @@ class Scene:
     ) -> Load:
         """Starts a load without end and waits until it is ready."""
         load = Load(
-            binaries() / "gpreempt-emu",
-            *("load", "be", self._where, self.gpu, "--seconds", 3600, "--json"),
+            binaries() / "gpreempt-load",
+            *("be", self._where, self.gpu, "--seconds", 3600, "--json"),
             *("--kernel-us", kernel_us, "--depth", 4, "--report-ms", 20, "--device", device),
             env=env,
         )

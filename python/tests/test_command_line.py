@@ -46,7 +46,7 @@ def test_ps_lists_queues(scene: Scene, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["ps"]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["queue", "pid", "name"]
-    assert row.split()[:6] == [str(id), str(load.pid), "gpreempt-emu", "0", "emulated", "3"]
+    assert row.split()[:6] == [str(id), str(load.pid), "gpreempt-load", "0", "emulated", "3"]
     assert main(["ps", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["pid"] == load.pid
 

@@ -17,7 +17,7 @@ def test_a_load_is_listed_with_what_is_known_of_it(scene: Scene) -> None:
     until("its queue", lambda: bool(gpreempt.queues(pid=load.pid)))
     (queue,) = gpreempt.queues()
     assert queue.pid == load.pid and queue.uid == os.getuid() and queue.device == 0
-    assert queue.name == "gpreempt-emu" and queue.priority == 3
+    assert queue.name == "gpreempt-load" and queue.priority == 3
     assert queue.device_kind is DeviceKind.EMULATED and queue.level is Level.INTERRUPT
     assert queue.is_on and not queue.is_suspended and not queue.has_own_priority
     until("it has work", lambda: gpreempt.queue(queue.id).is_active)

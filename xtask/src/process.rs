@@ -54,6 +54,7 @@ pub(crate) fn build_programs() -> anyhow::Result<PathBuf> {
         ("gpreempt-daemon", "gpreemptd"),
         ("gpreempt-device", "gpreempt-keeper"),
         ("gpreempt-emu", "gpreempt-emu"),
+        ("gpreempt-bench", "gpreempt-load"),
     ] {
         selection.extend(["--package", package, "--bin", program]);
     }

@@ -1,7 +1,8 @@
-//! A process that was started and will be ended.
+//! Processes that the runner starts and ends, and the temporary folder for their logs and sockets.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, Command, ExitStatus, Stdio};
@@ -9,21 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
 
-/// How often a process is looked at.
-const LOOK: Duration = Duration::from_millis(10);
-/// How long a process has after it was asked to end.
+/// How often a process is checked.
+const POLL: Duration = Duration::from_millis(10);
+/// How long a process may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(20);
-/// The most of a log that an error repeats.
-const SAID_MAX: usize = 300;
+/// How much of a log line an error repeats.
+const LAST_LINE_MAX: usize = 300;
 
-/// A process with a log of what it says. It is killed when this goes away.
+/// A process whose output goes to a log. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
     process: Process,
     log: PathBuf,
-    /// How much of the log does not count any more.
+    /// Where the part of the log begins that counts.
     read: u64,
 }
 
@@ -33,8 +35,8 @@ impl Child {
         Self::start_with(name, command, log, Stdio::null())
     }
 
-    /// The same for a program that is told things while it runs.
-    pub(crate) fn start_told(
+    /// The same for a program that reads its stdin.
+    pub(crate) fn start_with_input(
         name: &str,
         command: &mut Command,
         log: PathBuf,
@@ -61,46 +63,45 @@ impl Child {
         Ok(Self { name: name.to_owned(), process, log, read: 0 })
     }
 
-    /// Writes a line to its input; the line has its end.
-    pub(crate) fn tell(&mut self, line: &str) -> Result<(), String> {
-        let told = self.process.stdin.as_mut().map(|input| input.write_all(line.as_bytes()));
-        match told {
+    /// Writes a line, with its line end, to stdin.
+    pub(crate) fn send(&mut self, line: &str) -> Result<(), String> {
+        let sent = self.process.stdin.as_mut().map(|input| input.write_all(line.as_bytes()));
+        match sent {
             Some(Ok(())) => Ok(()),
-            Some(Err(_)) | None => Err(self.failure("does not listen any more")),
+            Some(Err(_)) | None => Err(self.failure("has closed its stdin")),
         }
     }
 
-    /// Ends its input, which tells a program that listens to leave.
-    pub(crate) fn hang_up(&mut self) {
+    /// Closes stdin, which ends a program that reads orders.
+    pub(crate) fn close_input(&mut self) {
         self.process.stdin = None;
     }
 
-    /// What it said so far does not count any more.
-    pub(crate) fn forget(&mut self) {
+    /// Ignores the output so far.
+    pub(crate) fn forget_output(&mut self) {
         self.read = std::fs::metadata(&self.log).map_or(0, |log| log.len());
     }
 
-    /// The process.
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Everything it said so far that counts.
-    pub(crate) fn said(&self) -> String {
+    /// The output that counts.
+    pub(crate) fn output(&self) -> String {
         read(&self.log, self.read)
     }
 
-    /// Waits until it said something; fails if it ends, takes too long, or somebody asks to stop.
+    /// Waits for output; fails if the process ends, takes longer than `limit`, or `stop` is set.
     pub(crate) fn wait_for(
         &mut self,
         what: &str,
-        is_said: impl Fn(&str) -> bool,
+        is_there: impl Fn(&str) -> bool,
         limit: Duration,
         stop: &AtomicBool,
     ) -> Result<(), String> {
         let begin = Instant::now();
         loop {
-            if is_said(&self.said()) {
+            if is_there(&self.output()) {
                 return Ok(());
             }
             if let Some(status) = self.status()? {
@@ -110,7 +111,7 @@ impl Child {
         }
     }
 
-    /// Waits until it ends by itself, and well.
+    /// Waits until it ends by itself, successfully.
     pub(crate) fn wait(&mut self, limit: Duration, stop: &AtomicBool) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -122,7 +123,7 @@ impl Child {
         }
     }
 
-    /// Asks it to end, waits a while, and kills it if it does not.
+    /// Sends a signal and kills the process if it does not end.
     pub(crate) fn end(&mut self, signal: Signal) -> Result<(), String> {
         if self.status()?.is_some() {
             return Ok(());
@@ -133,33 +134,33 @@ impl Child {
             if self.status()?.is_some() {
                 return Ok(());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         self.kill();
-        Err(self.failure("did not end when asked to, and was killed"))
+        Err(self.failure("did not end after a signal and was killed"))
     }
 
-    /// The same, and it must say that all went well.
-    pub(crate) fn end_well(&mut self, signal: Signal) -> Result<(), String> {
+    /// The same; a failure exit code is an error.
+    pub(crate) fn end_successfully(&mut self, signal: Signal) -> Result<(), String> {
         self.end(signal)?;
         match self.status()? {
             Some(status) if status.success() => Ok(()),
-            _ => Err(self.failure("did not end well")),
+            _ => Err(self.failure("failed at its end")),
         }
     }
 
-    /// What to say if it is not there any more although nobody ended it.
+    /// The error for a process that ended although the runner did not end it.
     pub(crate) fn gone(&mut self) -> Option<String> {
         let status = self.status().ok().flatten()?;
         Some(self.failure(&format!("ended by itself ({status})")))
     }
 
-    /// What went wrong, with the last thing it said.
+    /// An error with the last line of the log.
     pub(crate) fn failure(&self, what: &str) -> String {
-        let said = read(&self.log, 0);
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        let last: String = last.chars().take(SAID_MAX).collect();
-        format!("{} {what}; it said last: {last}", self.name)
+        let log = read(&self.log, 0);
+        let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        let last: String = last.chars().take(LAST_LINE_MAX).collect();
+        format!("{} {what}; its last output: {last}", self.name)
     }
 
     fn status(&mut self) -> Result<Option<ExitStatus>, String> {
@@ -173,27 +174,27 @@ impl Child {
         stop: &AtomicBool,
         what: &str,
     ) -> Result<(), String> {
-        // ORDERING: the flag stands for itself.
+        // ORDERING: an independent flag.
         if stop.load(Ordering::Relaxed) {
             return Err("stopped".to_owned());
         }
         if begin.elapsed() > limit {
             return Err(self.failure(&format!("{what} within {} s", limit.as_secs())));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
         Ok(())
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            // It may have ended meanwhile; it is not waited for before this, so the number is its.
+            // It may have ended; it was not waited for yet, so the pid is still its own.
             let _ = kill_process(pid, signal);
         }
     }
 
     fn kill(&mut self) {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            // Its group is its own: what it started goes with it.
+            // It has a process group of its own, so the processes it started end with it.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let _ = self.process.wait();
@@ -206,6 +207,18 @@ impl Drop for Child {
             self.kill();
         }
     }
+}
+
+/// A new folder that only its owner can enter, removed with the value. An existing folder is never
+/// used: the runner may be root, and another user could have put links into it.
+pub(crate) fn temp_folder(purpose: &str) -> Result<TempDir, String> {
+    let folder = std::env::temp_dir();
+    let prefix = format!("gpreempt-{purpose}-");
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(&folder)
+        .map_err(|error| format!("cannot create a folder in {}: {error}", folder.display()))
 }
 
 fn read(path: &Path, from: u64) -> String {
@@ -240,55 +253,55 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_says_what_was_wished_goes_on() {
+    fn a_wait_ends_when_the_output_is_there() {
         let mut child = start("echo hello; sleep 100");
         let stop = AtomicBool::new(false);
-        child.wait_for("ready", |said| said.contains("hello"), LIMIT, &stop).unwrap();
+        child.wait_for("ready", |output| output.contains("hello"), LIMIT, &stop).unwrap();
         child.end(Signal::TERM).unwrap();
         done(child);
     }
 
     #[test]
-    fn a_process_that_ends_early_is_a_failure_with_its_last_words() {
+    fn a_process_that_ends_early_is_an_error_with_its_last_output() {
         let mut child = start("echo no device >&2; exit 3");
         let stop = AtomicBool::new(false);
         let error = child.wait_for("ready", |_| false, LIMIT, &stop).unwrap_err();
-        assert!(error.contains("before it was ready; it said last: no device"), "{error}");
+        assert!(error.contains("before it was ready; its last output: no device"), "{error}");
         assert!(child.wait(LIMIT, &stop).is_err());
         done(child);
     }
 
     #[test]
-    fn a_program_is_told_things_and_answers_to_the_last_one() {
+    fn a_program_reads_lines_and_only_its_answer_to_the_last_one_counts() {
         let script = "while read line; do echo heard $line; done";
         let log = std::env::temp_dir().join(format!("gpreempt-told-{}", std::process::id()));
         let mut child =
-            Child::start_told("it", Command::new("sh").args(["-c", script]), log).unwrap();
+            Child::start_with_input("it", Command::new("sh").args(["-c", script]), log).unwrap();
         let stop = AtomicBool::new(false);
         for word in ["one", "two"] {
-            child.forget();
-            child.tell(&format!("{word}\n")).unwrap();
-            child.wait_for("heard", |said| said.contains(word), LIMIT, &stop).unwrap();
+            child.forget_output();
+            child.send(&format!("{word}\n")).unwrap();
+            child.wait_for("heard", |output| output.contains(word), LIMIT, &stop).unwrap();
         }
-        assert_eq!(child.said(), "heard two\n");
-        child.hang_up();
+        assert_eq!(child.output(), "heard two\n");
+        child.close_input();
         child.wait(LIMIT, &stop).unwrap();
-        assert!(child.tell("three\n").unwrap_err().contains("does not listen"));
+        assert!(child.send("three\n").unwrap_err().contains("has closed its stdin"));
         done(child);
     }
 
     #[test]
-    fn how_a_process_ended_counts_where_it_matters() {
+    fn a_failure_exit_code_is_an_error_where_success_is_required() {
         let mut child = start("trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done");
         let stop = AtomicBool::new(false);
-        child.wait_for("up", |said| said.contains("up"), LIMIT, &stop).unwrap();
-        let error = child.end_well(Signal::TERM).unwrap_err();
-        assert!(error.contains("did not end well"), "{error}");
+        child.wait_for("up", |output| output.contains("up"), LIMIT, &stop).unwrap();
+        let error = child.end_successfully(Signal::TERM).unwrap_err();
+        assert!(error.contains("failed at its end"), "{error}");
         done(child);
     }
 
     #[test]
-    fn waiting_ends_when_somebody_asks_to_stop() {
+    fn a_wait_ends_when_stop_is_set() {
         let mut child = start("sleep 100");
         let error = child.wait(LIMIT, &AtomicBool::new(true)).unwrap_err();
         assert_eq!(error, "stopped");
@@ -296,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_started_goes_with_it() {
+    fn processes_that_a_process_started_are_killed_with_it() {
         let child = start("sleep 1000 & echo $!; wait");
         let begin = Instant::now();
-        while child.said().lines().next().is_none() && begin.elapsed() < LIMIT {
-            std::thread::sleep(LOOK);
+        while child.output().lines().next().is_none() && begin.elapsed() < LIMIT {
+            std::thread::sleep(POLL);
         }
-        let other: i32 = child.said().trim().parse().unwrap();
+        let other: i32 = child.output().trim().parse().unwrap();
         done(child);
         let is_there = || {
             let stat = std::fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
@@ -311,8 +324,20 @@ mod tests {
                 .is_some_and(|rest| !rest.trim().is_empty() && !rest.contains(" Z "))
         };
         while is_there() && begin.elapsed() < LIMIT {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         assert!(!is_there());
+    }
+
+    #[test]
+    fn a_temporary_folder_is_its_owners_and_is_removed_with_its_files() {
+        let (one, other) = (temp_folder("twice").unwrap(), temp_folder("twice").unwrap());
+        assert_ne!(one.path(), other.path());
+        let mode = one.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let path = one.path().to_owned();
+        std::fs::write(path.join("log"), "words").unwrap();
+        drop(one);
+        assert!(!path.exists() && other.path().exists());
     }
 }

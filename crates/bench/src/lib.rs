@@ -15,6 +15,5 @@ pub mod predict;
 pub mod report;
 pub mod results;
 pub mod round;
-mod scratch;
 pub mod stability;
 pub mod suite;

@@ -1,62 +1,55 @@
-//! An NVIDIA GPU: real processes, started, steered and ended by the runner.
+//! Measurements on an NVIDIA GPU with real processes, which the runner starts and ends.
 //!
-//! The processes of a case stay for all its measurements, which are rounds for them. All of them
-//! get ready before any of them begins, so that nobody is slowed by the start of another. Whatever
-//! is started is ended, also after Ctrl-C; nothing outlives a runner that is killed.
+//! The load processes of a case run all its measurements as rounds. All of them prepare before any
+//! of them begins, so that the start of one does not slow down another. The runner ends every
+//! process it started, also after Ctrl-C; the kernel ends them if the runner is killed.
 
-mod access;
-mod actor;
-mod arguments;
-mod cast;
-mod control;
-mod estimate;
-mod hold_calls;
+mod apply_mode;
+mod call_costs;
+mod host_jitter;
+mod load_group;
+mod load_process;
 mod measure;
 mod mode;
-mod moments;
-mod mps;
-mod needs;
-mod noise;
-mod programs;
-mod samples;
-mod steer;
-mod stolen;
-mod surroundings;
+mod preemption_times;
+mod requirements;
+mod slice_changes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tempfile::TempDir;
+
+use crate::child::temp_folder;
 use crate::engine::{Backend, Measured};
 use crate::plan::Step;
 use crate::results::{Environment, ModeInfo};
-use crate::scratch::Scratch;
 
-use cast::Cast;
+use load_group::LoadGroup;
 use mode::Family;
 pub use mode::Mode;
-pub use programs::Programs;
-pub(crate) use programs::{Leash, there};
+pub use requirements::Programs;
+pub(crate) use requirements::{ParentDeath, found};
+pub use slice_changes::{refuse_other_sessions, slice_changes};
 
-/// The modes there are on a GPU.
 pub fn modes() -> Vec<ModeInfo> {
     Mode::ALL.into_iter().map(Mode::info).collect()
 }
 
-/// Real processes on a real GPU.
 #[derive(Debug)]
 pub struct Nvidia {
     programs: Programs,
-    /// Where logs and sockets are; removed at the end.
-    scratch: Scratch,
+    /// For logs and sockets; removed at the end.
+    folder: TempDir,
     stop: Arc<AtomicBool>,
-    /// How much a kernel of a load must do to be as long as wished, by the load's arguments.
+    /// Calibrated iterations of kernels, by the arguments of their load.
     iterations: BTreeMap<String, u64>,
-    /// Those who wait for their next measurement.
-    casts: Vec<Cast>,
-    cast_count: u32,
-    /// Which kinds of processes a case is going to need.
+    /// Load processes that wait for their next measurement.
+    groups: Vec<LoadGroup>,
+    group_count: u32,
+    /// The families of processes that each case will need.
     expected: BTreeMap<String, BTreeSet<Family>>,
 }
 
@@ -64,15 +57,15 @@ impl Nvidia {
     /// A runner whose files are in a new folder. `stop` ends it early.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(stop: Arc<AtomicBool>) -> Result<Self, String> {
-        let scratch = Scratch::new("bench")?;
+        let folder = temp_folder("bench")?;
         let (programs, iterations) = (Programs::find(), BTreeMap::new());
-        let (casts, expected) = (Vec::new(), BTreeMap::new());
-        Ok(Self { programs, scratch, stop, iterations, casts, cast_count: 0, expected })
+        let (groups, expected) = (Vec::new(), BTreeMap::new());
+        Ok(Self { programs, folder, stop, iterations, groups, group_count: 0, expected })
     }
 
-    /// The same with programs that are somewhere else.
+    /// The same with other programs.
     #[must_use]
     pub fn with_programs(mut self, programs: Programs) -> Self {
         self.programs = programs;
@@ -80,15 +73,15 @@ impl Nvidia {
     }
 
     fn is_stopped(&self) -> bool {
-        // ORDERING: the flag stands for itself, nothing else is read because of it.
+        // ORDERING: an independent flag.
         self.stop.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        // Those who write into the folder end before it is removed.
-        self.casts.clear();
+        // The processes write into the folder, so they end before it is removed.
+        self.groups.clear();
     }
 }
 
@@ -102,15 +95,15 @@ impl Backend for Nvidia {
     }
 
     fn missing(&mut self, steps: &[Step<'_>]) -> Vec<String> {
-        needs::missing(steps, &self.programs)
+        requirements::missing(steps, &self.programs)
     }
 
     fn environment(&mut self) -> Environment {
-        surroundings::environment(&self.programs)
+        requirements::environment(&self.programs)
     }
 
     fn estimate(&self, step: &Step<'_>) -> Duration {
-        estimate::estimate(step)
+        mode::estimate(step)
     }
 
     fn expect(&mut self, steps: &[Step<'_>]) {

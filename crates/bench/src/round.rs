@@ -1,49 +1,42 @@
-//! What a program that stays for several measurements is told: one line of JSON for each order.
+//! The orders that a load with `--rounds` reads from stdin, one line of JSON each.
 //!
-//! A round is one measurement. It is prepared (files, connections, clocks), it begins at a moment
-//! that is the same for all programs, and it ends by itself or when it is told to. Its last line
-//! has the line `final` and the round's number. Between rounds a program has nothing on the
-//! device; it leaves when its input ends, so it does not outlive whoever gives the orders.
+//! A round is one measurement. The load prepares it (files, connections, clocks), begins it at a
+//! time that is the same for all loads, and ends it by itself or at an order. Its last line is
+//! `final` with the round's number. Between rounds a load has no work on the device. It ends when
+//! its stdin is closed, so it does not outlive the runner.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// One order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 pub enum Order {
-    /// Get ready; the answer is the line `prepared`.
+    /// Prepare; the answer is the line `prepared`.
     Prepare(Round),
-    /// Begin.
     Begin {
-        /// Which round; it was prepared.
         round: u64,
-        /// When, by `CLOCK_MONOTONIC`.
+        /// By `CLOCK_MONOTONIC`.
         at_ns: u64,
     },
-    /// End early: best-effort work is told so when requests are over.
-    End {
-        /// Which round.
-        round: u64,
-    },
+    /// End early: for best-effort loads, when the requests are done.
+    End { round: u64 },
 }
 
-/// One measurement, as far as it differs from others of the same program.
+/// The parameters in which rounds of one load differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// Its number: from 1, and each larger than the one before.
+    /// From 1, and each larger than the one before.
     pub round: u64,
-    /// How long it lasts at the most.
+    /// The longest duration.
     pub seconds: u64,
-    /// Decides what is left to chance.
     pub seed: u64,
-    /// The socket of the daemon that is told of requests ahead, if one is.
+    /// The socket of the daemon that gets hints, if any.
     pub hints: Option<PathBuf>,
 }
 
 impl Order {
-    /// The line, with its end.
+    /// The line, with a line end.
     pub fn line(&self) -> String {
         // PANIC: strings and numbers always have a form in JSON.
         let mut line = serde_json::to_string(self).expect("a line of JSON");
@@ -57,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_lines_that_other_programs_can_read() {
+    fn orders_are_lines_of_json() {
         let round = Round { round: 3, seconds: 4, seed: 2_000, hints: None };
         let orders = [
             Order::Prepare(round),

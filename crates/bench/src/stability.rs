@@ -1,54 +1,51 @@
-//! A long run of real processes on the emulated GPU: who stays, who comes and goes, and whether
-//! memory, descriptors and results stay as they are.
+//! The stability run (`gpreempt bench --long`): real processes on the emulated GPU for a long time,
+//! with checks of memory, descriptors, progress and results.
 
-mod cast;
-mod usage;
-mod verdict;
+mod checks;
+mod processes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpreempt_sim::prng::Prng;
+use tempfile::TempDir;
 
+use crate::child::temp_folder;
 use crate::nvidia::Programs;
 use crate::results::{CaseInfo, Check, Measurement, ModeInfo, Status};
-use crate::scratch::Scratch;
-use cast::{Cast, Visitor};
-use usage::Usage;
+use checks::Usage;
+use processes::{Processes, TransientLoad};
 
-/// How often something changes and usage is read.
+/// How often a priority changes and memory is read.
 const ROUND: Duration = Duration::from_secs(1);
-/// How often a visitor is exchanged for the next one: in rounds.
-const VISIT: u64 = 5;
-/// Levels of a class: online work stays in the high one and offline work in the low one, because
-/// offline work of the high class never ends and would leave nothing to the low one.
+/// Rounds after which the transient load is replaced.
+const TRANSIENT_ROUNDS: u64 = 5;
+/// Levels of a class. Online work stays in the high class and offline work in the low one: offline
+/// work never ends, so in the high class it would starve the low one.
 const CLASS: u64 = 8;
-/// The seed of all changes: a run of the same length makes the same.
+/// The seed of all changes.
 const SEED: u64 = 7;
 
-/// A run that is to be made.
 #[derive(Debug)]
 pub struct Stability {
     programs: Programs,
-    folder: Scratch,
+    folder: TempDir,
     stop: Arc<AtomicBool>,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The numbers.
     pub measurement: Measurement,
-    /// What must be so.
     pub checks: Vec<Check>,
 }
 
-/// What happened on the way.
+/// What happened during the run.
 #[derive(Debug, Default)]
 struct Account {
     rounds: u64,
-    visits: u64,
+    transients: u64,
     changes: u64,
     refused: Vec<String>,
     failures: Vec<String>,
@@ -57,21 +54,22 @@ struct Account {
 }
 
 impl Stability {
-    /// A run whose logs and sockets are in a folder of its own until it is over.
+    /// A run with a new folder for its logs and sockets.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(stop: Arc<AtomicBool>) -> Result<Self, String> {
-        Ok(Self { programs: Programs::find(), folder: Scratch::new("stability")?, stop })
+        Ok(Self { programs: Programs::find(), folder: temp_folder("stability")?, stop })
     }
 
-    /// What is missing for it, each in one sentence.
+    /// The programs that are missing, each in one line.
     pub fn missing(&self) -> Vec<String> {
         let programs = &self.programs;
         [
             ("gpreempt", programs.gpreempt.is_some()),
             ("gpreemptd", programs.daemon.is_some()),
             ("gpreempt-emu", programs.emulator.is_some()),
+            ("gpreempt-load", programs.load.is_some()),
         ]
         .into_iter()
         .filter(|(_, is_there)| !is_there)
@@ -79,45 +77,45 @@ impl Stability {
         .collect()
     }
 
-    /// Makes it. `tell` hears now and then how much is left.
+    /// Runs it. `tell` gets the remaining time in every round.
     ///
     /// # Errors
-    /// If it cannot even begin, or somebody asks to stop.
+    /// If a program cannot be started, or the run is stopped.
     pub fn run(&self, length: Duration, tell: &mut dyn FnMut(Duration)) -> Result<Outcome, String> {
-        let mut cast = Cast::start(&self.programs, &self.folder, length, &self.stop)?;
+        let mut processes =
+            Processes::start(&self.programs, self.folder.path(), length, &self.stop)?;
         let mut account = Account::default();
         let mut chance = Prng::new(SEED);
         let begin = Instant::now();
-        let mut visitor: Option<Visitor> = None;
+        let mut transient: Option<TransientLoad> = None;
         while begin.elapsed() < length {
-            // ORDERING: the flag stands for itself.
+            // ORDERING: an independent flag.
             if self.stop.load(Ordering::Relaxed) {
                 return Err("stopped".to_owned());
             }
             tell(length.saturating_sub(begin.elapsed()));
-            if account.rounds.is_multiple_of(VISIT) {
-                account.failures.extend(visitor.take().and_then(|old| old.leave().err()));
-                visitor = Some(cast.visitor(account.visits)?);
-                account.visits += 1;
+            if account.rounds.is_multiple_of(TRANSIENT_ROUNDS) {
+                account.failures.extend(transient.take().and_then(|old| old.end().err()));
+                transient = Some(processes.transient(account.transients)?);
+                account.transients += 1;
             }
-            let changed = cast.change(chance.below(3), chance.below(CLASS));
+            let changed = processes.change(chance.below(3), chance.below(CLASS));
             account.changes += 1;
             account.refused.extend(changed.err());
-            account.daemon.extend(Usage::of(cast.daemon_pid()));
-            account.emulator.extend(Usage::of(cast.emulator_pid()));
-            account.failures.extend(cast.gone());
+            account.daemon.extend(Usage::of(processes.daemon_pid()));
+            account.emulator.extend(Usage::of(processes.emulator_pid()));
+            account.failures.extend(processes.gone());
             account.rounds += 1;
             if !account.failures.is_empty() {
                 break;
             }
             std::thread::sleep(ROUND.min(length.saturating_sub(begin.elapsed())));
         }
-        account.failures.extend(visitor.take().and_then(|old| old.leave().err()));
-        let ends = cast.end();
-        Ok(verdict::outcome(&account, &ends, begin.elapsed()))
+        account.failures.extend(transient.take().and_then(|old| old.end().err()));
+        let ends = processes.end();
+        Ok(checks::outcome(&account, &ends, begin.elapsed()))
     }
 
-    /// What reports say about it.
     pub fn case() -> CaseInfo {
         CaseInfo {
             name: "stability".into(),
@@ -125,21 +123,19 @@ impl Stability {
             loads: vec![
                 "online: requests of 10 x 100us kernels, every 20ms".into(),
                 "two offline programs: 4ms kernels, back to back".into(),
-                "visitors: an offline program for 5 s, then the next".into(),
+                "transient loads: an offline program for 5 s, then the next".into(),
                 "every second, a priority changes".into(),
             ],
             point: None,
         }
     }
 
-    /// The one way in which it is made.
     pub fn mode() -> ModeInfo {
         let title = "gpreemptd on the emulated GPU, real processes".into();
         ModeInfo { name: "daemon".into(), title, alone: None }
     }
 }
 
-/// A measurement without anything in it.
 fn empty(took: Duration) -> Measurement {
     Measurement {
         case: "stability".into(),

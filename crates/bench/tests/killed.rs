@@ -1,7 +1,7 @@
-//! A runner that is killed leaves nothing behind.
+//! A runner that is killed leaves no process behind.
 //!
-//! This file is also the runner: the test starts itself again, as a program that measures with
-//! programs that only pretend, and kills it.
+//! This file is also the runner: the test starts itself again as a program that measures with fake
+//! programs, and kills it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use gpreempt_bench::nvidia::{Nvidia, Programs};
 use gpreempt_bench::plan::{Wish, cases, modes, steps};
 use gpreempt_bench::suite::read_suite;
 
-/// Tells this program that it is the runner: where its folder is, and the mode.
+/// Variables that make this program the runner: its folder, and the mode.
 const FOLDER: &str = "GPREEMPT_TEST_FOLDER";
 const MODE: &str = "GPREEMPT_TEST_MODE";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,14 +26,14 @@ const SUITE: &str = "name = 's'\ntitle = 't'\n\
     [[case.load]]\nname = 'be'\nrole = 'be'\n";
 
 #[test]
-fn a_runner_that_is_killed_leaves_nobody_behind() {
+fn a_runner_that_is_killed_leaves_no_process_behind() {
     let Some(python) = python() else {
         println!("SKIPPED: there is no python3");
         return;
     };
-    // With hints there is a daemon, with a hold `attach`, with MPS a server.
+    // The mode hints starts a daemon, hold `attach`, mps a server.
     for mode in ["hints", "hold", "mps"] {
-        let folder = pretenders(&python, mode);
+        let folder = fake_programs(&python, mode);
         let mut runner = runner(&folder, mode);
         let begun = || folder.join("begun").exists();
         let begin = Instant::now();
@@ -55,7 +55,7 @@ fn a_runner_that_is_killed_leaves_nobody_behind() {
     }
 }
 
-/// The runner. As a test among others it has nothing to do.
+/// The runner. Without its variables this test does nothing.
 #[test]
 fn runner_of_the_other_test() {
     let (Some(folder), Ok(mode)) = (std::env::var_os(FOLDER), std::env::var(MODE)) else { return };
@@ -85,13 +85,13 @@ fn python() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|path| path.is_file())
 }
 
-/// A folder with the programs, which says when a round has begun.
-fn pretenders(python: &Path, mode: &str) -> PathBuf {
+/// A folder with the fake programs; the file `begun` appears in it when a round has begun.
+fn fake_programs(python: &Path, mode: &str) -> PathBuf {
     let name = format!("gpreempt-killed-{}-{mode}", std::process::id());
     let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("pretend");
-    let script = include_str!("../src/nvidia/tests/pretend.py");
+    let script = include_str!("../src/nvidia/fake_program.py");
     std::fs::write(&path, format!("#!{}\n{script}", python.display())).expect("a file");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     folder
@@ -102,13 +102,13 @@ fn runner(folder: &Path, mode: &str) -> Child {
         .args(["--exact", "runner_of_the_other_test"])
         .env(FOLDER, folder)
         .env(MODE, mode)
-        // What it cannot remove any more goes with the folder.
+        // Its temporary files are removed with the folder.
         .env("TMPDIR", folder)
         .spawn()
         .expect("a runner")
 }
 
-/// The command lines of all processes that have to do with a folder.
+/// The command lines of all processes that name the folder.
 fn left(folder: &Path) -> Vec<String> {
     let name = folder.display().to_string();
     let processes = std::fs::read_dir("/proc").expect("a /proc").filter_map(Result::ok);

@@ -347,14 +347,13 @@ priority = 1
 
     #[test]
     fn the_scheduler_gets_the_assigned_attributes() {
-        let traits =
-            assignment("", MayRaise::No, "serve", &[("GPREEMPT_DEADLINE_US", "70")]).attr();
+        let attr = assignment("", MayRaise::No, "serve", &[("GPREEMPT_DEADLINE_US", "70")]).attr();
         let expected = SchedAttr {
             priority: Priority::new(12).unwrap(),
             weight: 5,
             deadline: Some(Duration::from_micros(70)),
             gang: None,
         };
-        assert_eq!(traits, Some(expected));
+        assert_eq!(attr, Some(expected));
     }
 }

@@ -108,11 +108,11 @@ fn check_config(config: &Config, attributes: &ProcessAttributes) -> Result<(), T
     prop_assert!(is_local || config.metrics.allow_remote);
     let accounts = Accounts::parse(b"alice:x:1000:1000:::\n", b"");
     let assignment = config.assign(attributes, &accounts);
-    prop_assert!(assignment.attr().is_none_or(|traits| traits.weight > 0));
+    prop_assert!(assignment.attr().is_none_or(|attr| attr.weight > 0));
     // The default and rules are the operator's; nobody but root raises itself.
     let matched = config.rules.iter().any(|rule| rule.matches(attributes, &accounts));
     if attributes.uid != Some(0) && !matched && config.scheduler.default_priority.is_none() {
-        prop_assert!(assignment.attr().is_none_or(|traits| traits.priority.level() <= 7));
+        prop_assert!(assignment.attr().is_none_or(|attr| attr.priority.level() <= 7));
     }
     let text = Report::new(
         "f",

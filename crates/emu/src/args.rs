@@ -1,11 +1,10 @@
 //! The command line of `gpreempt-emu`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use gpreempt_core::id::DeviceId;
 use gpreempt_emu::kfd::KfdProfile;
-use gpreempt_emu::load::{BestEffort, LatencyCritical, Light, Load, Output};
 use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
 use gpreempt_wire::emulated_kfd::GPU_SOCKET;
@@ -23,10 +22,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a load on an emulated GPU
+    /// Run a load on an emulated GPU: the same as gpreempt-load with these arguments
+    #[command(disable_help_flag = true)]
     Load {
-        #[command(subcommand)]
-        command: LoadCommand,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        arguments: Vec<OsString>,
     },
     /// Write the manual pages into a folder
     #[command(hide = true)]
@@ -34,13 +34,6 @@ pub(crate) enum Command {
         /// The folder; it must exist
         folder: PathBuf,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LoadCommand {
-    Be(BeArgs),
-    Lc(LcArgs),
-    Light(LightArgs),
 }
 
 #[derive(Clone, Debug, ClapArgs)]
@@ -91,100 +84,6 @@ pub(crate) struct KfdArgs {
     scheduler: bool,
 }
 
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct LoadArgs {
-    /// Where the emulator listens
-    #[arg(long, value_name = "PATH", required_unless_present = "kfd", conflicts_with = "kfd")]
-    socket: Option<PathBuf>,
-    /// Run through the KFD in that folder
-    #[arg(long, value_name = "FOLDER")]
-    kfd: Option<PathBuf>,
-    /// How long to run (1 to 86400)
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// The number of the device
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    device: u32,
-    /// Work-groups of a kernel, each one wave: more cost the emulator more
-    #[arg(long, value_name = "N", default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    groups: u32,
-    /// Begin only when this file exists (after the ready line)
-    #[arg(long, value_name = "PATH")]
-    wait_file: Option<PathBuf>,
-    /// Print lines of JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Best effort: kernels back to back, with the rate in every interval
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct BeArgs {
-    /// How long a kernel runs when nothing disturbs it
-    #[arg(long, value_name = "US", default_value_t = 8_000,
-          value_parser = clap::value_parser!(u64).range(1..=4_000_000))]
-    kernel_us: u64,
-    /// Kernels in flight
-    #[arg(long, value_name = "N", default_value_t = 8,
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
-    depth: u32,
-    /// How often to print the rate
-    #[arg(long, value_name = "MS", default_value_t = 500,
-          value_parser = clap::value_parser!(u64).range(10..=60_000))]
-    report_ms: u64,
-    /// How long to wait for the last kernels
-    #[arg(long, value_name = "MS", default_value_t = 60_000)]
-    drain_ms: u64,
-    #[command(flatten)]
-    load: LoadArgs,
-}
-
-/// Latency critical: requests on a fixed schedule
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct LcArgs {
-    /// Kernels in a request
-    #[arg(long, value_name = "N", default_value_t = 20,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    kernels: u32,
-    /// How long a kernel runs when nothing disturbs it
-    #[arg(long, value_name = "US", default_value_t = 20,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    kernel_us: u64,
-    /// Time on the CPU after each kernel
-    #[arg(long, value_name = "US", default_value_t = 30,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    gap_us: u64,
-    /// A request every so often
-    #[arg(long, value_name = "US", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
-    every_us: u64,
-    /// Requests in the first milliseconds run but are not counted
-    #[arg(long, value_name = "MS", default_value_t = 200,
-          value_parser = clap::value_parser!(u64).range(0..=60_000))]
-    warmup_ms: u64,
-    #[command(flatten)]
-    load: LoadArgs,
-}
-
-/// Light: several queues with a kernel every so often, asleep in between
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct LightArgs {
-    /// Queues
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=64))]
-    queues: u32,
-    /// How long a kernel runs when nothing disturbs it
-    #[arg(long, value_name = "US", default_value_t = 100,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    kernel_us: u64,
-    /// A kernel in each queue every so often
-    #[arg(long, value_name = "MS", default_value_t = 1_000,
-          value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    every_ms: u64,
-    #[command(flatten)]
-    load: LoadArgs,
-}
-
 impl ServeArgs {
     /// The options of the emulator, or what is wrong with the arguments.
     pub(crate) fn options(&self) -> Result<Options, String> {
@@ -233,44 +132,6 @@ fn machine(name: &str) -> Result<MachineKind, String> {
     MachineKind::from_name(name).ok_or_else(|| "take tsg or cwsr".to_owned())
 }
 
-impl LoadArgs {
-    fn load(&self, kernel_us: u64) -> Load {
-        Load {
-            // clap requires one of the two.
-            socket: self.kfd.as_ref().or(self.socket.as_ref()).cloned().unwrap_or_default(),
-            device: DeviceId(self.device),
-            seconds: self.seconds,
-            kernel_us,
-            groups: self.groups,
-            wait_file: self.wait_file.clone(),
-            output: Output { json: self.json },
-        }
-    }
-}
-
-impl BeArgs {
-    pub(crate) fn load(&self) -> BestEffort {
-        let load = self.load.load(self.kernel_us);
-        let Self { depth, report_ms, drain_ms, .. } = *self;
-        BestEffort { load, depth, report_ms, drain_ms }
-    }
-}
-
-impl LcArgs {
-    pub(crate) fn load(&self) -> LatencyCritical {
-        let load = self.load.load(self.kernel_us);
-        let Self { kernels, gap_us, every_us, warmup_ms, .. } = *self;
-        LatencyCritical { load, kernels, gap_us, every_us, warmup_ms }
-    }
-}
-
-impl LightArgs {
-    pub(crate) fn load(&self) -> Light {
-        let Self { queues, every_ms, .. } = *self;
-        Light { load: self.load.load(self.kernel_us), queues, every_ms }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -288,26 +149,26 @@ mod tests {
             "gpreempt-emu",
             "gpreempt-emu --devices 0 --socket s",
             "gpreempt-emu --machine dance --socket s",
-            "gpreempt-emu load be",
-            "gpreempt-emu load be --socket s --depth 0",
-            "gpreempt-emu load lc --socket s --kernels 0",
-            "gpreempt-emu load light --socket s --queues 65",
             "gpreempt-emu --kfd f --kernel 2.4",
             "gpreempt-emu --kfd f --gfx 1",
-            "gpreempt-emu load be --socket s --kfd f",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
         for line in [
             "gpreempt-emu --socket s --devices 2 --model mi300x --machine tsg --compute-units 4",
             "gpreempt-emu --kfd f --kernel 6.12.95 --gfx 110000 --xccs 1 --devices 2",
-            "gpreempt-emu load be --kfd f",
             "gpreempt-emu load be --socket s --seconds 5 --kernel-us 100 --depth 2 --json",
-            "gpreempt-emu load lc --socket s --every-us 5000 --gap-us 0 --warmup-ms 0 --device 1",
-            "gpreempt-emu load light --socket s --queues 5 --every-ms 20 --kernel-us 50",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn everything_after_load_is_for_the_load_program() {
+        let line = "gpreempt-emu load be --socket s --help";
+        let args = Args::try_parse_from(line.split(' ')).unwrap();
+        let Some(Command::Load { arguments }) = args.command else { panic!("{args:?}") };
+        assert_eq!(arguments, ["be", "--socket", "s", "--help"]);
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! `gpreempt-emu`: an emulated GPU in real time, and loads for it.
+//! `gpreempt-emu`: an emulated GPU in real time.
 //!
-//! Exit codes: 0 success, 1 a load failed or computed a wrong result, 2 invalid arguments, 3 no
-//! emulator to connect to.
+//! Exit codes: 0 success, 1 it could not run, 2 invalid arguments.
 
 mod args;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command as Program, ExitCode};
 
-use args::{Args, Command, LoadCommand};
+use args::{Args, Command};
 use clap::{CommandFactory, Parser};
-use gpreempt_emu::load::{LoadError, Stop};
 use gpreempt_emu::server::{KfdOptions, Options, Server};
-use gpreempt_wire::emulator::EmuError;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         }
     };
     match args.command {
-        Some(Command::Load { command }) => load(command),
+        Some(Command::Load { arguments }) => load(&arguments),
         Some(Command::Man { folder }) => match clap_mangen::generate_to(Args::command(), &folder) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("{}: {error}", folder.display()), 2),
@@ -44,18 +44,13 @@ fn fail(message: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn load(command: LoadCommand) -> ExitCode {
-    let result = Stop::on_signals().map_err(LoadError::from).and_then(|stop| match command {
-        LoadCommand::Be(args) => args.load().run(&stop),
-        LoadCommand::Lc(args) => args.load().run(&stop),
-        LoadCommand::Light(args) => args.load().run(&stop),
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error @ LoadError::Bad(_)) => fail(&error.to_string(), 2),
-        Err(error @ LoadError::Emu(EmuError::Connect { .. })) => fail(&error.to_string(), 3),
-        Err(error) => fail(&error.to_string(), 1),
-    }
+/// Becomes `gpreempt-load`: the one beside this program, or the one in PATH.
+fn load(arguments: &[OsString]) -> ExitCode {
+    let name = "gpreempt-load";
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(name));
+    let error = Program::new(&program).args(arguments).exec();
+    fail(&format!("cannot start {}: {error}", program.display()), 1)
 }
 
 fn serve(options: Options, kfd: Option<KfdOptions>) -> ExitCode {

@@ -54,6 +54,8 @@ pub enum ServeError {
 /// The kernels of the emulated GPU, by the number that packets use.
 pub const KERNELS: [&str; 5] = ["counter", "mix", "reduce", "histogram", "stencil"];
 const _: () = assert!(KERNELS.len() == gpreempt_wire::emulator::client::KERNEL_COUNT as usize);
+const _: () =
+    assert!(matches!(KERNELS[gpreempt_wire::emulator::client::MIX as usize].as_bytes(), b"mix"));
 
 #[derive(Debug)]
 pub struct Server {

@@ -67,11 +67,11 @@ impl EmulatorSpec {
         Ok(command)
     }
 
-    /// Adds the arguments of a load on it to a command: `load KIND …`, as `gpreempt-emu` takes
-    /// them. `load` begins with the kind of the load.
+    /// Adds the arguments of a load on it to a command of `gpreempt-load`. `load` begins with the
+    /// kind of the load.
     pub fn add_load(&self, command: &mut Command, load: &str) {
         let mut words = load.split_ascii_whitespace();
-        command.arg("load").args(words.next()).arg("--json").arg(self.kind.option());
+        command.args(words.next()).arg("--json").arg(self.kind.option());
         command.arg(&self.place).args(words);
     }
 
@@ -206,7 +206,7 @@ impl Emulator {
         variables: &[(&str, &str)],
     ) -> Result<Load, StageError> {
         let stage = self.process.stage();
-        let mut command = stage.command("gpreempt-emu")?;
+        let mut command = stage.command("gpreempt-load")?;
         self.spec.add_load(&mut command, arguments);
         command.envs(variables.iter().copied());
         Ok(Load::new(stage.start("the load", command)?))

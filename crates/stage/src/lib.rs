@@ -3,7 +3,7 @@
 //! A [`Stage`] is a temporary folder with the programs that run in it. It starts
 //!
 //! ```text
-//! Stage ── emulator(…), kfd(…) ──> Emulator ── load(…) ──> Load      gpreempt-emu
+//! Stage ── emulator(…), kfd(…) ──> Emulator ── load(…) ──> Load      gpreempt-emu, gpreempt-load
 //!       ── daemon() ── start() ──> Daemon                            gpreemptd and its keeper
 //!       ── gpreempt(…), run(…), stdout(…), failure(…)                gpreempt
 //!       ── start(name, command) ─> Process                           any of them

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::StageError;
 
 /// The packages whose features are resolved together, whichever program is built.
-const PACKAGES: &[&str] = &["gpreempt-daemon", "gpreempt-device", "gpreempt-emu"];
+const PACKAGES: &[&str] = &["gpreempt-bench", "gpreempt-daemon", "gpreempt-device", "gpreempt-emu"];
 /// The package of the command-line program, which few tests need and which takes long to build.
 const CLI: (&str, &str) = ("gpreempt", "gpreempt-cli");
 

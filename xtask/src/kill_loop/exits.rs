@@ -55,8 +55,8 @@ pub(super) fn of_load(end: &Ended, facts: LoadFacts) -> Result<LoadEnd, String> 
 /// One sentence of the load, perhaps after one of `run`.
 fn is_clear(sentences: &[&str], is_run: bool) -> bool {
     match sentences {
-        [one] => one.starts_with("gpreempt-emu: "),
-        [run, one] => is_run && run.starts_with("gpreempt: ") && one.starts_with("gpreempt-emu: "),
+        [one] => one.starts_with("gpreempt-load: "),
+        [run, one] => is_run && run.starts_with("gpreempt: ") && one.starts_with("gpreempt-load: "),
         _ => false,
     }
 }
@@ -90,7 +90,7 @@ pub(super) fn of_client(end: &Ended) -> Result<ClientEnd, String> {
             Ok(ClientEnd::Refused)
         }
         // What `run` started found no device, because the loop had just killed that.
-        Some(3) if sentences.last().is_some_and(|last| last.starts_with("gpreempt-emu: ")) => {
+        Some(3) if sentences.last().is_some_and(|last| last.starts_with("gpreempt-load: ")) => {
             Ok(ClientEnd::Refused)
         }
         _ => Err(format!("a command ended with {}: {} {}", end.status, end.out, end.err)),
@@ -169,15 +169,15 @@ mod tests {
     fn a_load_is_exact_or_says_that_its_device_is_gone() {
         let facts = LoadFacts::default();
         assert_eq!(of_load(&end(0, PASS, ""), facts), Ok(LoadEnd::Exact));
-        assert!(of_load(&end(1, FAIL, "gpreempt-emu: wrong\n"), facts).is_err());
+        assert!(of_load(&end(1, FAIL, "gpreempt-load: wrong\n"), facts).is_err());
         assert!(of_load(&end(0, "", ""), facts).is_err(), "it proved nothing");
         let asked = LoadFacts { was_asked: true, ..facts };
         assert_eq!(of_load(&end(0, "", ""), asked), Ok(LoadEnd::NotStarted));
-        let gone = end(1, "", "gpreempt-emu: the emulated GPU is gone\n");
+        let gone = end(1, "", "gpreempt-load: the emulated GPU is gone\n");
         assert!(of_load(&gone, facts).is_err(), "its device was there");
         let lost = LoadFacts { lost_its_device: true, ..facts };
         assert_eq!(of_load(&gone, lost), Ok(LoadEnd::Lost));
-        let wordy = end(1, "", "gpreempt-emu: gone\nthread panicked\n");
+        let wordy = end(1, "", "gpreempt-load: gone\nthread panicked\n");
         assert!(of_load(&wordy, lost).is_err());
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let refused = end(1, "", "gpreempt: gpreemptd hung up\n");
         assert_eq!(of_load(&refused, run), Ok(LoadEnd::Refused));
         assert!(of_load(&refused, LoadFacts::default()).is_err());
-        let both = end(1, "", "gpreempt: gpreemptd is not running\ngpreempt-emu: gone\n");
+        let both = end(1, "", "gpreempt: gpreemptd is not running\ngpreempt-load: gone\n");
         assert!(of_load(&both, run).is_err());
         let lost = LoadFacts { lost_its_device: true, ..run };
         assert_eq!(of_load(&both, lost), Ok(LoadEnd::Lost));

@@ -249,10 +249,10 @@ pub(super) fn load_command(
     let priority = role.priority().to_string();
     let mut command = if is_run {
         let mut run = setup.gpreempt()?;
-        run.args(["run", "-p", &priority, "--"]).arg(setup.stage.program("gpreempt-emu")?);
+        run.args(["run", "-p", &priority, "--"]).arg(setup.stage.program("gpreempt-load")?);
         run
     } else {
-        let mut load = setup.stage.command("gpreempt-emu")?;
+        let mut load = setup.stage.command("gpreempt-load")?;
         load.env("GPREEMPT_PRIORITY", priority);
         load
     };

@@ -31,7 +31,7 @@ fn the_list_shows_the_load() {
     let line = list.lines().find(|line| line.contains(&pid)).expect(&list);
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words[0], load.load().unwrap().id.to_string(), "{list}");
-    assert_eq!(words[2], "gpreempt-emu", "{list}");
+    assert_eq!(words[2], "gpreempt-load", "{list}");
     assert_eq!((words[4], words[5]), ("2", "3"), "{list}");
 }
 

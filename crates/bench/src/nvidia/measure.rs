@@ -1,38 +1,36 @@
-//! One measurement on a GPU.
+//! One measurement on a GPU: a round of the load processes under a mode.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use gpreempt_core::time::Duration as Deadline;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Nvidia;
-use super::access::Access;
-use super::actor::{Actor, of_role};
-use super::cast::Cast;
-use super::control;
-use super::estimate::be_alone_seconds;
-use super::hold_calls;
-use super::mode::Mode;
-use super::moments::Moments;
-use super::noise::Noise;
-use super::samples::{self, Sample};
-use super::steer::{Daemon, Steer};
+use super::apply_mode::{AppliedMode, Daemon, GpuState};
+use super::call_costs;
+use super::host_jitter::JitterProbe;
+use super::load_group::LoadGroup;
+use super::load_process::{LoadProcess, of_role};
+use super::mode::{Mode, be_alone_seconds};
+use super::preemption_times::PreemptionTimes;
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
-use crate::results::{BeResult, LoadResult, Number, Quiet, Role};
+use crate::results::SlowRequest;
+use crate::results::{BeResult, Distribution, LcResult, LoadResult, Number, Quiet, Role};
 use crate::round::Round;
 
-/// How long an order takes to be everywhere before somebody begins.
+/// How long before its beginning a round is ordered, so that every load has the order in time.
 const LEAD: Duration = Duration::from_millis(30);
-/// How long best-effort work runs before requests come.
+/// How long best-effort loads run before the first request.
 const HEAD_START: Duration = Duration::from_millis(200);
-/// Best-effort work is told when to end; if it is not, it ends by itself so much later.
+/// The runner ends best-effort loads; without that order they end this much later.
 const MARGIN_SECONDS: u64 = 25;
-/// How often the clock is looked at while nobody has to be waited for.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a wait checks for the end of the runner.
+const POLL: Duration = Duration::from_millis(20);
 
-/// Makes one. If something goes wrong all processes leave, and the next one starts them anew.
+/// Runs a measurement. An error ends all processes; the next measurement starts them again.
 pub(super) fn measure(
     nvidia: &mut Nvidia,
     step: &Step<'_>,
@@ -40,12 +38,12 @@ pub(super) fn measure(
 ) -> Result<Measured, String> {
     let levels = step.case.loads.iter().map(|load| load.priority.level());
     if mode == Mode::Hints && levels.collect::<BTreeSet<_>>().len() < 2 {
-        // For the daemon they would be somebody beside, where the case has nobody.
+        // The daemon would count the MPS clients as other processes beside the only class.
         nvidia.dismiss_mps();
     }
-    let mut cast = nvidia.cast(step, mode.family())?;
-    let measured = in_rounds(nvidia, step, mode, &mut cast)?;
-    nvidia.keep(cast);
+    let mut group = nvidia.group(step, mode.family())?;
+    let measured = in_rounds(nvidia, step, mode, &mut group)?;
+    nvidia.keep(group);
     Ok(measured)
 }
 
@@ -53,121 +51,123 @@ fn in_rounds(
     nvidia: &Nvidia,
     step: &Step<'_>,
     mode: Mode,
-    cast: &mut Cast,
+    group: &mut LoadGroup,
 ) -> Result<Measured, String> {
     let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
     if mode != Mode::Alone {
-        return together(nvidia, step, mode, cast, None, seconds);
+        return together(nvidia, step, mode, group, None, seconds);
     }
     let has = |role: Role| step.case.of(role).next().is_some();
     let mut measured = Measured::default();
     if has(Role::Lc) {
-        measured = together(nvidia, step, mode, cast, Some(Role::Lc), seconds)?;
+        measured = together(nvidia, step, mode, group, Some(Role::Lc), seconds)?;
     }
     if has(Role::Be) {
         let seconds = be_alone_seconds(step);
-        let be = together(nvidia, step, mode, cast, Some(Role::Be), seconds)?;
+        let be = together(nvidia, step, mode, group, Some(Role::Be), seconds)?;
         if !has(Role::Lc) {
             measured.numbers.extend(be.numbers.into_iter().filter(Quiet::has));
         }
         let rate = be.be.map_or(0.0, |be| be.per_second);
-        let title = "best-effort work with nobody beside";
+        let title = "best-effort work alone on the GPU";
         measured.numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
     }
     Ok(measured)
 }
 
-/// Runs everybody, or those of one role, beside each other.
+/// Runs all loads, or those of one role, at the same time.
 fn together(
     nvidia: &Nvidia,
     step: &Step<'_>,
     mode: Mode,
-    cast: &mut Cast,
+    group: &mut LoadGroup,
     only: Option<Role>,
     seconds: u64,
 ) -> Result<Measured, String> {
     let policy = step.case.policy;
-    let is_changed = mode.is_steered() || step.case.controlled;
-    // Before the daemon starts: what it does at once would be part of the picture.
-    let before = is_changed.then(|| Access::look(pids(cast, only))).transpose()?;
-    let mut round = cast.next_round(seconds, step.seed);
-    let start = || Daemon::start(nvidia, &cast.folder, round.round, policy);
+    let is_changed = mode.changes_processes() || step.case.controlled;
+    // Before the daemon starts: it changes processes at once.
+    let before = is_changed.then(|| GpuState::read(pids(group, only))).transpose()?;
+    let mut round = group.next_round(seconds, step.seed);
+    let start = || Daemon::start(nvidia, &group.folder, round.round, policy);
     let daemon = (mode == Mode::Hints).then(start).transpose()?;
     round.hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
-    for actor in cast.members(only) {
-        let is_be = actor.load.role == Role::Be;
+    for process in group.members(only) {
+        let is_be = process.load.role == Role::Be;
         let seconds = if is_be { seconds + MARGIN_SECONDS } else { seconds };
-        actor.prepare(&Round { seconds, ..round.clone() })?;
+        process.prepare(&Round { seconds, ..round.clone() })?;
     }
-    cast.members(only).try_for_each(|actor| actor.wait_until_prepared(nvidia))?;
+    group.members(only).try_for_each(|process| process.wait_until_prepared(nvidia))?;
     if let Some(daemon) = &daemon {
-        daemon.tell(nvidia, &cast.actors)?;
+        daemon.set_priorities(nvidia, &group.loads)?;
     }
-    let steer = Steer::start(nvidia, mode, policy, &cast.actors, &cast.folder)?;
-    let noise = Noise::start();
-    let window = perform(nvidia, cast, only, &round, seconds)?;
-    let machine = noise.end().numbers(window);
-    let calls = if step.case.controlled { calls(nvidia, &cast.actors)? } else { Vec::new() };
-    let steered = steer.end();
+    let applied = AppliedMode::start(nvidia, mode, policy, &group.loads, &group.folder)?;
+    let jitter = JitterProbe::start();
+    let window = perform(nvidia, group, only, &round, seconds)?;
+    let machine = jitter.end().numbers(window);
+    let calls = if step.case.controlled { calls(nvidia, &group.loads)? } else { Vec::new() };
+    let applied = applied.end();
     let scheduled = daemon.map_or(Ok(()), Daemon::end);
-    let mut be: Vec<&mut Actor> =
-        cast.members(only).filter(|actor| actor.load.role == Role::Be).collect();
-    be.iter_mut().try_for_each(|actor| actor.end(round.round))?;
-    be.iter_mut().try_for_each(|actor| actor.wait_until_over(nvidia, 0).map(drop))?;
+    let mut be: Vec<&mut LoadProcess> =
+        group.members(only).filter(|process| process.load.role == Role::Be).collect();
+    be.iter_mut().try_for_each(|process| process.end(round.round))?;
+    be.iter_mut().try_for_each(|process| process.wait_until_over(nvidia, 0).map(drop))?;
     scheduled?;
-    let holds = steered?;
+    let holds = applied?;
     if let Some(before) = &before {
-        Access::look(pids(cast, only))?.is_as_before(before)?;
+        GpuState::read(pids(group, only))?.check_restored(before)?;
     }
-    let (mut measured, samples) = read(cast.members(only), window)?;
+    let (mut measured, samples) = read(group.members(only), window)?;
     measured.numbers.extend(calls.into_iter().chain(holds).chain(machine));
     if only == Some(Role::Lc) {
         measured.numbers.push(busy(&samples, window));
     }
     if step.case.probed && mode != Mode::Alone {
-        let moments = Moments::read(&cast.actors);
+        let moments = PreemptionTimes::read(&group.loads);
         measured.numbers.extend(moments.numbers());
         measured.time_line = moments.time_line();
     }
     Ok(measured)
 }
 
-fn pids(cast: &mut Cast, only: Option<Role>) -> Vec<u32> {
-    cast.members(only).map(|actor| actor.child.pid()).collect()
+fn pids(group: &mut LoadGroup, only: Option<Role>) -> Vec<u32> {
+    group.members(only).map(|process| process.child.pid()).collect()
 }
 
-/// What the calls cost that control a process: one that is busy; and a hold for one that is not.
-fn calls(nvidia: &Nvidia, actors: &[Actor]) -> Result<Vec<Number>, String> {
-    let of = |role: Role| of_role(actors, role).map(|actor| actor.child.pid()).collect::<Vec<_>>();
+/// The costs of calls that control a busy process, and of holds for an idle one.
+fn calls(nvidia: &Nvidia, loads: &[LoadProcess]) -> Result<Vec<Number>, String> {
+    let of =
+        |role: Role| of_role(loads, role).map(|process| process.child.pid()).collect::<Vec<_>>();
     let (lc, be) = (of(Role::Lc), of(Role::Be));
     let mut numbers = Vec::new();
     if let Some(busy) = be.first() {
-        numbers.extend(control::numbers(*busy, &nvidia.stop)?);
+        numbers.extend(call_costs::control_numbers(*busy, &nvidia.stop)?);
     }
     if let Some(holder) = lc.first() {
-        numbers.extend(hold_calls::numbers(*holder, &be, &nvidia.stop)?);
+        numbers.extend(call_costs::hold_numbers(*holder, &be, &nvidia.stop)?);
     }
     Ok(numbers)
 }
 
-/// Lets a round run, and says which time counts. Best-effort work goes on.
+/// Runs a round until its requests are done. Returns the window that counts; best-effort loads
+/// continue.
 fn perform(
     nvidia: &Nvidia,
-    cast: &mut Cast,
+    group: &mut LoadGroup,
     only: Option<Role>,
     round: &Round,
     seconds: u64,
 ) -> Result<(u64, u64), String> {
     let begin = monotonic_ns() + nanos(LEAD);
-    let has_be = cast.members(only).any(|actor| actor.load.role == Role::Be);
+    let has_be = group.members(only).any(|process| process.load.role == Role::Be);
     let lc_begin = if has_be { begin + nanos(HEAD_START) } else { begin };
-    for actor in cast.members(only) {
-        let at_ns = if actor.load.role == Role::Be { begin } else { lc_begin };
-        actor.begin(round.round, at_ns)?;
+    for process in group.members(only) {
+        let at_ns = if process.load.role == Role::Be { begin } else { lc_begin };
+        process.begin(round.round, at_ns)?;
     }
     let mut window = (lc_begin, u64::MAX);
-    for actor in cast.members(only).filter(|actor| actor.load.role == Role::Lc) {
-        let last = actor.wait_until_over(nvidia, seconds)?;
+    for process in group.members(only).filter(|process| process.load.role == Role::Lc) {
+        let last = process.wait_until_over(nvidia, seconds)?;
         window = (window.0.max(last.from_ns), window.1.min(last.until_ns));
     }
     if window.1 == u64::MAX {
@@ -186,24 +186,24 @@ fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
         if nvidia.is_stopped() {
             return Err("stopped".to_owned());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     Ok(())
 }
 
-/// What all processes wrote down, in a window of time.
+/// The results of all processes in a window of time.
 fn read<'c>(
-    actors: impl Iterator<Item = &'c mut Actor>,
+    loads: impl Iterator<Item = &'c mut LoadProcess>,
     window: (u64, u64),
 ) -> Result<(Measured, Vec<Sample>), String> {
     let mut measured = Measured::default();
     let mut all: Vec<Sample> = Vec::new();
     let (mut missed, mut total) = (None::<u64>, None::<BeResult>);
-    for actor in actors {
-        let (lc, be) = match actor.load.role {
+    for process in loads {
+        let (lc, be) = match process.load.role {
             Role::Lc => {
-                let samples = samples::read(&actor.requests()?);
-                let lc = samples::result(&samples, actor.load.deadline, window.0);
+                let samples = read_samples(&process.requests()?);
+                let lc = requests_result(&samples, process.load.deadline, window.0);
                 missed = lc
                     .as_ref()
                     .and_then(|lc| lc.missed)
@@ -213,15 +213,15 @@ fn read<'c>(
                 (lc, None)
             }
             Role::Be => {
-                let be = best_effort(actor, window)?;
+                let be = best_effort(process, window)?;
                 total = Some(sum(total, &be));
                 (None, Some(be))
             }
         };
-        let (name, role) = (actor.load.name.clone(), actor.load.role);
+        let (name, role) = (process.load.name.clone(), process.load.role);
         measured.loads.push(LoadResult { name, role, lc, be });
     }
-    measured.lc = samples::result(&all, None, window.0);
+    measured.lc = requests_result(&all, None, window.0);
     if let Some(lc) = &mut measured.lc {
         lc.missed = missed;
     }
@@ -229,12 +229,12 @@ fn read<'c>(
     Ok((measured, all))
 }
 
-fn best_effort(actor: &Actor, window: (u64, u64)) -> Result<BeResult, String> {
-    let said = actor.child.said();
+fn best_effort(process: &LoadProcess, window: (u64, u64)) -> Result<BeResult, String> {
+    let said = process.child.output();
     let (done, seconds) = lines::done(&said, window.0, window.1);
     let last = lines::last(&said).unwrap_or_default();
     if seconds <= 0.0 {
-        return Err(actor.child.failure("did not say what it did meanwhile"));
+        return Err(process.child.failure("printed no rate during the measurement"));
     }
     let unit = if last.unit.is_empty() { "kernels".to_owned() } else { last.unit };
     Ok(BeResult {
@@ -262,20 +262,71 @@ fn sum(total: Option<BeResult>, more: &BeResult) -> BeResult {
     }
 }
 
-/// The part of the time in which requests are under way.
+/// The part of the time in which requests run.
 fn busy(samples: &[Sample], window: (u64, u64)) -> Number {
     let served = samples.iter().filter(|sample| sample.is_served);
     let times = served.map(|sample| (sample.begin_ns, sample.end_ns)).collect();
     let part = busy_part(times, window.1.saturating_sub(window.0));
-    let title = "part of the time in which requests are under way, alone";
+    let title = "part of the time in which requests run, alone on the GPU";
     Number::new(LC_BUSY, title, "1", part)
 }
 
-/// The clock of the loads.
+/// `CLOCK_MONOTONIC`, as the loads read it.
 pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+/// One request of a load, as it wrote it to its file. Times are of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    due_ns: u64,
+    begin_ns: u64,
+    /// For a request that never began, the end of the measurement.
+    end_ns: u64,
+    is_served: bool,
+}
+
+impl Sample {
+    fn since(&self, from_ns: u64) -> SlowRequest {
+        SlowRequest::since(from_ns, self.due_ns, self.begin_ns, self.end_ns)
+    }
+}
+
+fn read_samples(text: &str) -> Vec<Sample> {
+    text.lines().filter_map(sample).collect()
+}
+
+fn sample(line: &str) -> Option<Sample> {
+    let mut cells = line.split(',');
+    let mut number = || cells.next()?.trim().parse::<u64>().ok();
+    let (due_ns, begin_ns, end_ns) = (number()?, number()?, number()?);
+    let is_served = number().is_none_or(|served| served == 1);
+    Some(Sample { due_ns, begin_ns, end_ns, is_served })
+}
+
+/// The latency in a window that begins at `from_ns`; none without requests.
+fn requests_result(
+    samples: &[Sample],
+    deadline: Option<Deadline>,
+    from_ns: u64,
+) -> Option<LcResult> {
+    let latency = |sample: &Sample| sample.end_ns.saturating_sub(sample.due_ns);
+    let served = || samples.iter().filter(|sample| sample.is_served);
+    let late = |limit: Deadline| {
+        let is_late = |sample: &&Sample| !sample.is_served || latency(sample) > limit.as_nanos();
+        samples.iter().filter(is_late).count() as u64
+    };
+    Some(LcResult {
+        latency: Distribution::of(samples.iter().map(latency).collect())?,
+        service: Distribution::of(
+            served().map(|sample| sample.end_ns.saturating_sub(sample.begin_ns)).collect(),
+        ),
+        unfinished: samples.iter().filter(|sample| !sample.is_served).count() as u64,
+        missed: deadline.map(late),
+        slowest: SlowRequest::slowest(samples.iter().map(|sample| sample.since(from_ns)).collect()),
+    })
 }
 
 #[cfg(test)]
@@ -283,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_loads_add_up() {
+    fn the_results_of_several_loads_are_added() {
         let be = |done: f64, exact: Option<bool>| BeResult {
             done,
             unit: "kernels".into(),
@@ -296,5 +347,20 @@ mod tests {
         let total = sum(Some(be(10.0, Some(true))), &be(4.0, None));
         assert_eq!((total.done, total.per_second, total.exact), (14.0, 7.0, Some(true)));
         assert_eq!(sum(Some(total), &be(1.0, Some(false))).exact, Some(false));
+    }
+
+    #[test]
+    fn requests_that_never_began_count_in_the_latency() {
+        let text = "due_ns,begin_ns,end_ns,served\n100,110,150,1\n200,210,290,1\n300,900,900,0\n";
+        let samples = read_samples(text);
+        assert_eq!(samples.len(), 3);
+        let result = requests_result(&samples, Some(Deadline::from_nanos(60)), 100).unwrap();
+        assert_eq!((result.latency.p50_ns, result.latency.max_ns), (90, 600));
+        assert_eq!(result.service.unwrap().max_ns, 80);
+        assert_eq!((result.unfinished, result.missed), (1, Some(2)));
+        let times = |slow: &SlowRequest| (slow.due_ns, slow.begin_ns, slow.end_ns);
+        let slowest: Vec<_> = result.slowest.iter().map(times).collect();
+        assert_eq!(slowest, [(0, 10, 50), (100, 110, 190), (200, 800, 800)]);
+        assert_eq!(requests_result(&[], None, 0), None);
     }
 }

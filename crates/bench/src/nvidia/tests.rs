@@ -12,18 +12,23 @@ const TEXT: &str = "name = 's'\ntitle = 't'\n\
     [[case.load]]\nname = 'lc'\nrole = 'lc'\narrivals = { every_us = 10000 }\ndeadline_us = 500\n\
     [[case.load]]\nname = 'be'\nrole = 'be'\n";
 
-/// Programs that only pretend; none where there is no Python.
-fn pretenders(script: &str) -> Option<Nvidia> {
+const FAKE: &str = include_str!("fake_program.py");
+
+/// A runner whose programs are a Python script; none where there is no Python.
+fn fake_programs(script: &str) -> Option<Nvidia> {
     let mut nvidia = Nvidia::new(Arc::new(AtomicBool::new(false))).unwrap();
-    let python = nvidia.programs.python.clone()?;
-    let path = nvidia.scratch.join("pretend");
+    let Some(python) = nvidia.programs.python.clone() else {
+        println!("SKIPPED: there is no python3");
+        return None;
+    };
+    let path = nvidia.folder.path().join("pretend");
     std::fs::write(&path, format!("#!{}\n{script}", python.display())).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     nvidia.programs.load = Some(path.clone());
     nvidia.programs.daemon = Some(path.clone());
     nvidia.programs.mps = Some(path.clone());
     nvidia.programs.gpreempt = Some(path);
-    // Ours is beside nobody's unit tests; `tests/killed.rs` has it.
+    // Unit tests have no gpreempt-load beside them; `tests/killed.rs` has.
     nvidia.programs.leash = None;
     Some(nvidia)
 }
@@ -37,8 +42,8 @@ fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, 
     nvidia.measure(step)
 }
 
-/// Whether the measurement says how quiet the machine was.
-fn knows_the_machine(measured: &Measured) -> bool {
+/// Whether the measurement has the numbers of host jitter.
+fn has_host_jitter(measured: &Measured) -> bool {
     let has = |name: &str| measured.numbers.iter().filter(|each| each.name == name).count() == 1;
     has("machine_late_p50") && has("machine_late_p99") && has("machine_late_max")
 }
@@ -50,23 +55,20 @@ fn number(measured: &Measured, name: &str) -> f64 {
 
 /// The processes that wait for their next measurement.
 fn waiting(nvidia: &Nvidia) -> Vec<u32> {
-    let actors = nvidia.casts.iter().flat_map(|cast| &cast.actors);
-    actors.map(|actor| actor.child.pid()).collect()
+    let loads = nvidia.groups.iter().flat_map(|group| &group.loads);
+    loads.map(|process| process.child.pid()).collect()
 }
 
 #[test]
-fn a_whole_case_with_programs_that_only_pretend() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn a_whole_case_runs_with_fake_programs() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let suite = read_suite("s", TEXT).unwrap();
     let alone = measured(&mut nvidia, &suite, "alone").unwrap();
     assert!(number(&alone, BE_ALONE) > 0.0);
     let busy = number(&alone, LC_BUSY);
     assert!((0.09..0.11).contains(&busy), "{busy}");
     assert!(alone.be.is_none());
-    assert!(knows_the_machine(&alone), "{:?}", alone.numbers);
+    assert!(has_host_jitter(&alone), "{:?}", alone.numbers);
     assert_eq!(nvidia.iterations.len(), 2, "each kernel is calibrated once");
     let plain = waiting(&nvidia);
     assert_eq!(plain.len(), 2);
@@ -75,10 +77,10 @@ fn a_whole_case_with_programs_that_only_pretend() {
     let lc = held.lc.as_ref().unwrap();
     assert_eq!((lc.latency.p50_ns, lc.latency.count), (1_001_000, 100));
     assert_eq!(lc.missed, Some(100), "each takes 1 ms and has half of it");
-    // All are equally slow; the first ones are kept, by a clock that begins with the window.
+    // All are equally slow; the first ones are kept, with times from the beginning of the window.
     assert_eq!(lc.slowest.len(), SLOWEST_MAX);
     assert_eq!(lc.slowest[2], SlowRequest::since(0, 20_000_000, 20_001_000, 21_001_000));
-    assert!(knows_the_machine(&held), "{:?}", held.numbers);
+    assert!(has_host_jitter(&held), "{:?}", held.numbers);
     let be = held.be.as_ref().unwrap();
     assert!(be.done > 0.0 && be.exact == Some(true), "{be:?}");
     assert_eq!(number(&held, "be_off_p50"), 134.0);
@@ -94,31 +96,25 @@ fn a_whole_case_with_programs_that_only_pretend() {
     assert_eq!(waiting(&nvidia).len(), 4, "clients of MPS are others, and both stay");
     measured(&mut nvidia, &suite, "default").unwrap();
     measured(&mut nvidia, &suite, "mps").unwrap();
-    assert_eq!(nvidia.cast_count, 2);
+    assert_eq!(nvidia.group_count, 2);
     assert_eq!(nvidia.iterations.len(), 2);
 }
 
 #[test]
-fn a_case_without_requests_says_how_quiet_the_machine_was() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn a_case_without_requests_has_host_jitter_too() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let (head, loads) = TEXT.split_once("[[case.load]]").unwrap();
     let (_, be) = loads.split_once("[[case.load]]").unwrap();
     let suite = read_suite("s", &format!("{head}[[case.load]]{be}")).unwrap();
     for mode in ["alone", "default"] {
         let measured = measured(&mut nvidia, &suite, mode).unwrap();
-        assert!(measured.lc.is_none() && knows_the_machine(&measured), "{mode}: {measured:?}");
+        assert!(measured.lc.is_none() && has_host_jitter(&measured), "{mode}: {measured:?}");
     }
 }
 
 #[test]
-fn another_case_has_other_processes() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn another_case_starts_other_processes() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     measured(&mut nvidia, &read_suite("s", TEXT).unwrap(), "default").unwrap();
     let first = waiting(&nvidia);
     let other = TEXT.replace("name = 'c'", "name = 'd'");
@@ -130,28 +126,22 @@ fn another_case_has_other_processes() {
 
 #[test]
 fn a_program_that_dies_fails_one_measurement_and_is_started_again() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let suite = read_suite("s", TEXT).unwrap();
     measured(&mut nvidia, &suite, "default").unwrap();
-    let die = nvidia.scratch.join("die");
+    let die = nvidia.folder.path().join("die");
     std::fs::write(&die, "").unwrap();
     let error = measured(&mut nvidia, &suite, "default").unwrap_err();
     assert!(error.contains("this one was told to die"), "{error}");
     assert!(waiting(&nvidia).is_empty());
     std::fs::remove_file(&die).unwrap();
     measured(&mut nvidia, &suite, "default").unwrap();
-    assert_eq!(nvidia.cast_count, 2);
+    assert_eq!(nvidia.group_count, 2);
 }
 
 #[test]
-fn clients_of_mps_leave_before_the_daemon_sees_a_class_that_is_alone() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn clients_of_mps_end_before_the_daemon_schedules_a_single_class() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let (only, _) = TEXT.rsplit_once("[[case.load]]").unwrap();
     let suite = read_suite("s", &only.replace("probe = true\n", "")).unwrap();
     measured(&mut nvidia, &suite, "mps").unwrap();
@@ -163,13 +153,10 @@ fn clients_of_mps_leave_before_the_daemon_sees_a_class_that_is_alone() {
 }
 
 #[test]
-fn wrong_results_and_work_that_stays_are_failures() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn wrong_results_and_work_left_on_the_device_are_errors() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let suite = read_suite("s", TEXT).unwrap();
-    let extra = nvidia.scratch.join("extra.json");
+    let extra = nvidia.folder.path().join("extra.json");
     let cases = [
         ("{\"wrong\": 3}", "had 3 wrong results"),
         ("{\"drained\": false}", "left work on the device"),
@@ -184,39 +171,30 @@ fn wrong_results_and_work_that_stays_are_failures() {
 }
 
 #[test]
-fn a_load_that_breaks_is_a_failure_with_its_words() {
+fn a_load_that_fails_is_an_error_with_its_output() {
     let broken = "import sys\nsys.exit('there is no device')\n";
-    let Some(mut nvidia) = pretenders(broken) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+    let Some(mut nvidia) = fake_programs(broken) else { return };
     let suite = read_suite("s", TEXT).unwrap();
     let error = measured(&mut nvidia, &suite, "default").unwrap_err();
     assert!(error.contains("there is no device"), "{error}");
 }
 
 #[test]
-fn the_folder_is_gone_at_the_end() {
-    let Some(nvidia) = pretenders("") else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
-    let folder = nvidia.scratch.to_path_buf();
+fn the_folder_is_removed_at_the_end() {
+    let Some(nvidia) = fake_programs("") else { return };
+    let folder = nvidia.folder.path().to_path_buf();
     assert!(Path::new(&folder).exists());
     drop(nvidia);
     assert!(!folder.exists());
 }
 
 #[test]
-fn whoever_asks_to_stop_leaves_nobody_behind() {
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
+fn a_stopped_runner_leaves_no_process_behind() {
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
     let long = TEXT.replace("seconds = 1\nshort_seconds = 1", "seconds = 400\nshort_seconds = 400");
     let suite = read_suite("s", &long).unwrap();
-    let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.scratch.to_path_buf());
-    let begun = folder.join("cast-1/raw-0");
+    let (stop, folder) = (Arc::clone(&nvidia.stop), nvidia.folder.path().to_path_buf());
+    let begun = folder.join("group-1/raw-0");
     let asker = std::thread::spawn(move || {
         let begin = std::time::Instant::now();
         while !begun.exists() && begin.elapsed() < Duration::from_secs(120) {
@@ -232,28 +210,25 @@ fn whoever_asks_to_stop_leaves_nobody_behind() {
         let words = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&words).contains(&name)
     });
-    assert!(!left, "somebody is left");
+    assert!(!left, "a process is left");
 }
 
 #[test]
-fn the_pytorch_program_keeps_to_its_rounds() {
-    // PyTorch itself only pretends: everything is a thing that can be called and is always equal.
+fn the_pytorch_program_runs_the_rounds_it_is_ordered() {
+    // A fake PyTorch: every attribute can be called and compares as equal.
     let torch = "from unittest.mock import MagicMock\n\
                  import sys\n\
                  Tensor = cuda = backends = optim = MagicMock()\n\
                  nn = MagicMock(name='nn')\n\
                  nn.Module = type('Module', (), {})\n\
                  def __getattr__(name):\n    return MagicMock(name=name)\n";
-    let Some(mut nvidia) = pretenders(include_str!("tests/pretend.py")) else {
-        println!("SKIPPED: there is no python3");
-        return;
-    };
-    let module = nvidia.scratch.join("torch");
+    let Some(mut nvidia) = fake_programs(FAKE) else { return };
+    let module = nvidia.folder.path().join("torch");
     std::fs::create_dir_all(&module).unwrap();
     std::fs::write(module.join("__init__.py"), torch).unwrap();
-    let python = nvidia.scratch.join("python");
+    let python = nvidia.folder.path().join("python");
     let real = nvidia.programs.python.clone().unwrap();
-    let folder = nvidia.scratch.display().to_string();
+    let folder = nvidia.folder.path().display().to_string();
     let script = format!("#!/bin/sh\nPYTHONPATH={folder} exec {} \"$@\"\n", real.display());
     std::fs::write(&python, script).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -214,7 +214,7 @@ fn suspend_and_preempt_without_a_daemon() {
 fn a_program_runs_beside_its_own_session() {
     let machine = PrivateMachine::new("run");
     let mut command = machine.command(&["run", "-p", "12", "--"]);
-    command.arg(machine.stage.program("gpreempt-emu").unwrap());
+    command.arg(machine.stage.program("gpreempt-load").unwrap());
     machine.emulator.spec().add_load(&mut command, ENDLESS);
     let mut program = machine.stage.start("the command", command).unwrap();
     let scheduled = || machine.tasks()?.into_iter().find(|task| task.priority == Some(12));

@@ -28,7 +28,7 @@ trap 'kill $started 2>/dev/null || true' EXIT
 as_user "$bin/gpreempt-emu" --socket $emulator --model mi300x --compute-units 1 >"$out/emu" 2>&1 &
 started="$started $!"
 wait_for test -S $emulator
-as_user "$bin/gpreempt-emu" load be --socket $emulator --kernel-us 4000 --seconds 120 --json \
+as_user "$bin/gpreempt-load" be --socket $emulator --kernel-us 4000 --seconds 120 --json \
     >"$out/load" 2>&1 &
 load=$!
 started="$started $load"
@@ -74,7 +74,7 @@ fn a_users_session_ends_when_roots_daemon_starts() {
     // Programs in folders that an ordinary user cannot read are of no use here.
     let bin = stage.path("bin");
     std::fs::create_dir(&bin).unwrap();
-    for name in ["gpreempt", "gpreemptd", "gpreempt-emu"] {
+    for name in ["gpreempt", "gpreemptd", "gpreempt-emu", "gpreempt-load"] {
         std::fs::copy(stage.program(name).unwrap(), bin.join(name)).unwrap();
     }
     let out = stage.path("out");

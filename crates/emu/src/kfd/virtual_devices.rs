@@ -14,12 +14,12 @@ use gpreempt_sim::external_gpu::{Call, CallId, ExternalGpu, ExternalGpuEvent, Me
 use gpreempt_sim::model::{DeviceModel, MachineKind};
 use gpreempt_sim::ring::Packet;
 use gpreempt_wire::emulated_kfd::{device_of, gpu_id};
+use gpreempt_wire::emulator::client::MixedWord;
 use gpreempt_wire::emulator::ring_page::QueuePage;
 use rustix::io::Errno;
 
 use super::driver_env::Devices;
 use super::in_process::LocalDevices;
-use crate::load::exactness::{Exactness, Expected};
 use crate::server::load_kernels;
 use crate::server::queue::DevicePage;
 
@@ -50,7 +50,7 @@ struct Inner {
 struct VirtualQueue {
     page: Arc<QueuePage>,
     memory: MemoryId,
-    expected: Expected,
+    expected: MixedWord,
     put: u64,
 }
 
@@ -107,7 +107,7 @@ impl VirtualDevices {
         let found = inner.queues.get(&queue)?;
         let all = found.put == found.page.read().completed;
         let memory = inner.gpu.memory(found.memory);
-        Some(all && (found.put == 0 || Exactness::of(memory, found.expected).is_pass()))
+        Some(all && (found.put == 0 || found.expected.fills(memory)))
     }
 
     /// Whether a queue's waves may be on compute units.
@@ -165,7 +165,7 @@ impl Devices for VirtualDevices {
         let memory = inner.gpu.open_memory(bytes);
         let shared = Box::new(DevicePage(Arc::clone(&page)));
         inner.gpu.open_stopped_queue(queue, device, memory, shared);
-        let expected = Expected::default();
+        let expected = MixedWord::default();
         inner.queues.insert(queue, VirtualQueue { page, memory, expected, put: 0 });
         Ok(queue)
     }

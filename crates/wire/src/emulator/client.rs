@@ -205,6 +205,9 @@ pub const PACKET_BYTES: usize = 64;
 /// How many kernels the emulated GPU has loaded; launches name them by numbers from 0 on.
 pub const KERNEL_COUNT: u32 = 5;
 
+/// The number of the kernel `mix`, whose result [`MixedWord`] predicts.
+pub const MIX: u32 = 1;
+
 const MAGIC: u32 = 0x5047_4b31;
 
 /// One launch of a kernel, as a program writes it into a ring.
@@ -249,5 +252,40 @@ impl Launch {
         }
         bytes[32..40].copy_from_slice(&launch.to_le_bytes());
         bytes
+    }
+}
+
+/// The value of every word in the region of the kernel `mix` after some launches. It depends on
+/// each of them and on their order; all words are equal because all begin as zero.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MixedWord {
+    word: u32,
+    launches: u32,
+}
+
+impl MixedWord {
+    /// The number that the next launch must mix in ([`Launch::number`]).
+    pub fn next_number(self) -> u32 {
+        self.launches
+    }
+
+    /// Adds one launch.
+    pub fn launch(&mut self) {
+        self.word = self
+            .word
+            .wrapping_mul(1_664_525)
+            .wrapping_add(self.launches)
+            .wrapping_add(1_013_904_223);
+        self.launches = self.launches.wrapping_add(1);
+    }
+
+    /// The value.
+    pub fn word(self) -> u32 {
+        self.word
+    }
+
+    /// Whether every word of a region has the value. An empty region has none.
+    pub fn fills(self, region: &[u8]) -> bool {
+        !region.is_empty() && region.chunks(4).all(|word| word == self.word.to_le_bytes())
     }
 }

@@ -1,6 +1,6 @@
 """The process of one model: `python -m gpreempt.testkit.model '{"role": "online", ...}'`.
 
-Says what it does in lines of JSON, as the loads of gpreempt-emu do: `ready`, `rate` every now and
+Says what it does in lines of JSON, as the loads of gpreempt-load do: `ready`, `rate` every now and
 then, `final`. Begins when the file `start` exists and ends in good order on SIGTERM.
 """
 

@@ -126,7 +126,7 @@ class EmulatedStage(Stage):
 
 
 class EmulatedKfdStage(EmulatedStage):
-    """The same as an AMD GPU behind its kernel driver; the loads of gpreempt-emu are the models."""
+    """The same as an AMD GPU behind its kernel driver; gpreempt-load runs the models."""
 
     backend = "emulated-kfd"
     can_count = False
@@ -142,7 +142,7 @@ class EmulatedKfdStage(EmulatedStage):
         else:
             load = ("be", "--depth", shape.depth, "--report-ms", report_ms)
         return Program(
-            *(program("gpreempt-emu"), "load", *load, "--kfd", self._gpu, "--json"),
+            *(program("gpreempt-load"), *load, "--kfd", self._gpu, "--json"),
             *("--kernel-us", shape.kernel_us, "--seconds", 86_400, "--wait-file", start),
             env={"GPREEMPT_PRIORITY": str(priority)},
         )
