@@ -37,13 +37,12 @@ def run(*arguments: object, status: int = 0) -> str:
 
 def check(result: dict[str, Any], backend: str) -> dict[str, Any]:
     """What holds for every whole run; the answer is its criteria by name."""
-    assert result["testkit"] == 1 and result["backend"] == backend
-    assert result["passed"] is True and result["finished"] is not None
-    lines = {one["name"]: one for case in result["cases"] for one in case["criteria"]}
-    # Times are another matter on a busy machine; what must be so must be so on every one.
-    failed = [one for one in lines.values() if one["rank"] == "must" and one["passed"] is False]
-    assert not failed, failed
-    return lines
+    assert result["schema"] == 1 and result["backend"] == backend
+    assert "passed" in result["conclusion"] and result["finished"] is not None
+    # Timed criteria may fail on a busy machine; those of the rank "must" may not.
+    must = [one for one in result["checks"] if one["name"].startswith("must: ")]
+    assert all(one["passed"] for one in must), must
+    return {one["name"].partition(": ")[2]: one for one in result["checks"]}
 
 
 @pytest.mark.parametrize("case", ["basic", "frequent"])
@@ -53,20 +52,22 @@ def test_preemption(case: str, tmp_path: Path) -> None:
     result = json.loads(told)
     lines = check(result, "emulated")
     assert lines["the online model preempts the offline one"]["passed"] is True
-    phases = {phase["name"]: phase for phase in result["cases"][0]["phases"]}
+    phases = {phase["mode"]: phase for phase in result["measurements"]}
     assert list(phases) == ["online alone", "offline alone", "together", "scheduler", "priorities"]
-    assert phases["scheduler"]["scheduler"]["suspend"]["count"] > 0
-    assert phases["offline alone"]["offline"][0]["kernels"] > 0
+    numbers = {number["name"]: number["value"] for number in phases["scheduler"]["numbers"]}
+    assert numbers["suspend_count"] > 0
+    assert phases["offline alone"]["be"]["done"] > 0
     assert json.loads(page.with_suffix(".json").read_text()) == result
-    assert "GPreemptScheduler in charge" in page.read_text()
+    shown = page.read_text()
+    assert "GPreemptScheduler in charge" in shown and "<svg" in shown and "p99 vs alone" in shown
 
 
 def test_boundary_conditions() -> None:
     lines = check(json.loads(run("--cases", "boundary", "--seconds", 1, "--json")), "emulated")
     for name in (
-        "no offline model: nobody is suspended",
-        "no online model: nobody is suspended",
-        "both online: nobody is suspended",
+        "no offline model: no model is suspended",
+        "no online model: no model is suspended",
+        "both online: no model is suspended",
         "both online: both are served",
         "levels at once: all are served",
         "models come and go: preemption goes on",
@@ -144,15 +145,16 @@ def test_an_interrupted_run_keeps_what_it_measured_and_leaves_nothing(tmp_path: 
     ) as child:
         assert child.stderr is not None
         for line in child.stderr:
-            if "both, and nobody in charge" in line:
+            if "both, without a scheduler" in line:
                 break
         time.sleep(0.5)
         children = descendants(child.pid)
         child.send_signal(signal.SIGTERM)
         assert child.wait(LIMIT_S) == 130
     kept = json.loads(page.with_suffix(".json").read_text())
-    assert kept["finished"] is None and kept["passed"] is False
-    assert kept["cases"][0]["phases"][0]["online"][0]["requests"] > 0
+    assert kept["finished"] is None and "interrupted" in kept["conclusion"]
+    assert kept["measurements"][0]["lc"]["latency"]["count"] > 0
+    assert "interrupted" in page.read_text()
     assert len(children) >= 2
     until("its processes end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 

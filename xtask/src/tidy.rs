@@ -92,7 +92,8 @@ mod tests {
     #[test]
     fn problems_come_sorted_and_say_where_they_are() {
         let long = "x".repeat(101);
-        let tree = Tree::of(&[("b.rs", &format!("\n// {long}\n")), ("a.md", "no title\n")]);
+        let code = format!("\n// {long}\n{}", "// short\n".repeat(40));
+        let tree = Tree::of(&[("b.rs", &code), ("a.md", "no title\n")]);
         let lines: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].starts_with("a.md:1: "), "{lines:?}");

@@ -1,117 +1,133 @@
-//! Makes the measurements of a plan, one after the other, and keeps what it has.
+//! Runs the measurements of a plan in order and keeps the results.
+//!
+//! A [`Backend`] makes one measurement; the engine adds the numbers that follow from it
+//! (`derived`), the summary and the checks, and hands the results to a [`RunObserver`] after
+//! every measurement, so that an interrupted run loses nothing.
 
-mod busy;
-mod compared;
-mod criteria;
+mod checks;
 mod derived;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::plan::Step;
+use crate::plan::{RunSelection, Step, format_duration};
 use crate::results::{
-    BeResult, Environment, LcResult, LoadResult, Measurement, ModeInfo, Number, Results, Status,
-    TimeLine,
+    BeResult, CaseInfo, Environment, LcResult, LoadResult, Measurement, ModeInfo, Number, Results,
+    Status, TimeLine,
 };
 use crate::suite::{Case, Suite};
 
-pub use busy::busy_part;
-pub use criteria::checks;
+pub use checks::checks;
+pub use derived::busy_part;
 
-/// The number that a mode without anybody beside leaves for the others: best-effort work a second.
+/// The number of a baseline mode: best-effort work a second without requests.
 pub const BE_ALONE: &str = "be_alone_per_s";
-/// The same: the part of the time in which latency-critical requests are under way.
+/// The number of a baseline mode: the part of the time in which requests are in progress.
 pub const LC_BUSY: &str = "lc_busy";
 
-/// Something that can measure.
+/// The simulator, or a GPU.
 pub trait Backend {
     /// `emulated` or `nvidia`.
     fn name(&self) -> &'static str;
 
-    /// The modes it knows.
     fn modes(&self) -> Vec<ModeInfo>;
 
-    /// What is missing for these measurements, each in one sentence; nothing if all is there.
+    /// What these measurements need and is missing, each in one sentence.
     fn missing(&mut self, steps: &[Step<'_>]) -> Vec<String>;
 
-    /// Where it runs.
     fn environment(&mut self) -> Environment;
 
-    /// About how long a measurement takes.
+    /// The expected time of a measurement.
     fn estimate(&self, step: &Step<'_>) -> Duration;
 
-    /// Says what is going to be measured, so that what takes long can be started early.
+    /// Announces all measurements, so that slow preparations can begin early.
     fn expect(&mut self, _steps: &[Step<'_>]) {}
 
-    /// Makes one.
+    /// Makes one measurement.
     ///
     /// # Errors
     /// Why it could not be made, in one sentence.
     fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String>;
 }
 
-/// What a backend measured.
+/// What a backend measured; see [`Measurement`].
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Requests of all latency-critical loads together.
     pub lc: Option<LcResult>,
-    /// Work of all best-effort loads together.
     pub be: Option<BeResult>,
-    /// Each load by itself.
     pub loads: Vec<LoadResult>,
-    /// What else was measured.
     pub numbers: Vec<Number>,
-    /// One preemption, if it was looked at.
     pub time_line: Option<TimeLine>,
 }
 
-/// How far a run is.
+/// The progress of a run when a measurement begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'s> {
-    /// What is measured now.
     pub step: Step<'s>,
-    /// Measurements made.
+    /// Measurements made, and in all.
     pub done: usize,
-    /// Measurements in all.
     pub total: usize,
-    /// About how long the rest takes.
+    /// The expected time of the rest.
     pub left: Duration,
 }
 
-/// Who watches a run.
-pub trait Watcher {
-    /// A measurement begins.
+/// Observes a run: shows its progress, stores its results, stops it.
+pub trait RunObserver {
     fn begins(&mut self, progress: &Progress<'_>);
 
-    /// Keeps the results; called after every measurement.
+    /// Stores the results; called after every measurement.
     ///
     /// # Errors
-    /// Why they could not be kept.
+    /// Why they could not be stored.
     fn keep(&mut self, results: &Results) -> Result<(), String>;
 
-    /// Whether somebody asked to stop.
     fn is_stopped(&self) -> bool;
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Everything was measured.
     Whole,
-    /// Somebody asked to stop.
     Stopped,
 }
 
-/// Makes every measurement that `results` does not have yet.
+/// Results without measurements.
+pub fn fresh(
+    suite: &Suite,
+    command: String,
+    environment: Environment,
+    cases: &[&Case],
+    modes: &[ModeInfo],
+    selection: &RunSelection,
+) -> Results {
+    let case = |case: &&Case| CaseInfo {
+        name: case.name.clone(),
+        title: case.title.clone(),
+        loads: case.loads.iter().map(ToString::to_string).collect(),
+        point: case.point.clone(),
+    };
+    Results {
+        environment,
+        repetitions: selection.repetitions,
+        short: selection.is_short,
+        modes: modes.to_vec(),
+        cases: cases.iter().map(case).collect(),
+        ..Results::new(suite.info(), selection.backend, command)
+    }
+}
+
+/// Makes every measurement that `results` does not contain yet.
 ///
 /// # Errors
-/// If results cannot be kept. A measurement that fails is a result.
+/// If the results cannot be stored. A failed measurement is a result.
 pub fn run(
     suite: &Suite,
     steps: &[Step<'_>],
     backend: &mut dyn Backend,
     results: &mut Results,
-    watcher: &mut dyn Watcher,
+    observer: &mut dyn RunObserver,
 ) -> Result<Ended, String> {
     let is_done = |results: &Results, step: &Step<'_>| {
         results.of(&step.case.name, &step.mode.name).any(|m| m.repetition == step.repetition)
@@ -119,31 +135,31 @@ pub fn run(
     let left: Vec<Step<'_>> =
         steps.iter().filter(|step| !is_done(results, step)).copied().collect();
     backend.expect(&left);
-    let mut pace = Pace::default();
+    let mut correction = EstimateCorrection::default();
     for (index, step) in steps.iter().enumerate() {
         if is_done(results, step) {
             continue;
         }
-        if watcher.is_stopped() {
+        if observer.is_stopped() {
             return Ok(Ended::Stopped);
         }
         let rest = steps[index..].iter().filter(|step| !is_done(results, step));
-        let left = pace.corrected(rest.map(|step| backend.estimate(step)).sum());
+        let left = correction.apply(rest.map(|step| backend.estimate(step)).sum());
         let done = results.measurements.len();
-        watcher.begins(&Progress { step: *step, done, total: steps.len(), left });
+        observer.begins(&Progress { step: *step, done, total: steps.len(), left });
         let begin = Instant::now();
         let measured = backend.measure(step);
         let took = begin.elapsed();
-        if watcher.is_stopped() {
-            // What was under way was disturbed, so it does not count.
+        if observer.is_stopped() {
+            // The stop disturbed this measurement, so it does not count.
             return Ok(Ended::Stopped);
         }
-        pace.learn(backend.estimate(step), took);
+        correction.add(backend.estimate(step), took);
         let measurement = measurement(step, measured, took, results);
         results.measurements.push(measurement);
         results.summarise();
         results.checks = checks(suite, results);
-        watcher.keep(results)?;
+        observer.keep(results)?;
     }
     Ok(Ended::Whole)
 }
@@ -171,25 +187,25 @@ fn measurement(
         numbers: measured.numbers,
         time_line: measured.time_line,
     };
-    derived::add(&mut measurement, step.case);
-    compared::with_alone(&mut measurement, step, results);
+    derived::add_numbers(&mut measurement, step.case);
+    derived::compare_with_alone(&mut measurement, step, results);
     measurement
 }
 
-/// How much faster or slower it goes than estimated.
+/// The ratio of measured to estimated times, applied to the remaining estimates.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct EstimateCorrection {
     estimated: Duration,
     took: Duration,
 }
 
-impl Pace {
-    fn learn(&mut self, estimated: Duration, took: Duration) {
+impl EstimateCorrection {
+    fn add(&mut self, estimated: Duration, took: Duration) {
         self.estimated += estimated;
         self.took += took;
     }
 
-    fn corrected(&self, estimated: Duration) -> Duration {
+    fn apply(&self, estimated: Duration) -> Duration {
         if self.estimated.is_zero() {
             return estimated;
         }
@@ -201,16 +217,8 @@ impl fmt::Display for Progress<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, done, total, left } = self;
         let (case, mode) = (&step.case.name, &step.mode.name);
-        let left = crate::plan::spoken(*left);
+        let left = format_duration(*left);
         write!(f, "{}/{total} {case}, {mode}, repetition {}", done + 1, step.repetition + 1)?;
         write!(f, ", {left} left")
     }
 }
-
-/// The titles of a case's loads.
-pub fn load_lines(case: &Case) -> Vec<String> {
-    case.loads.iter().map(ToString::to_string).collect()
-}
-
-#[cfg(test)]
-mod tests;

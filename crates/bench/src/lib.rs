@@ -1,10 +1,13 @@
-//! Suites of measurements: what runs, in which modes, and what came out.
+//! Suites of measurements: what runs, in which modes, and the results.
 //!
-//! A suite is a file in TOML; running it gives one file of results.
-//! The program `gpreempt-load`, which this package also contains, is the load on real GPUs.
+//! A suite ([`suite`]) is a TOML file. The engine ([`engine`]) measures its cases on a backend, the
+//! simulator ([`emulated`]) or an NVIDIA GPU ([`nvidia`]), and gives a results file ([`results`]).
+//! One page shows it ([`report`]). `gpreempt demo` and `compare` are built-in suites
+//! ([`demonstration`]). The program `gpreempt-load`, also in this package, is the load on GPUs.
 
 mod child;
 pub mod comparison;
+pub mod demonstration;
 pub mod emulated;
 pub mod engine;
 mod lines;

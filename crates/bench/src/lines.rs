@@ -1,101 +1,81 @@
-//! What loads say, line by line.
+//! The JSON lines that loads print, as the runner reads them.
 
 use serde::Deserialize;
 
-/// A line that means something to the runner.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "line", rename_all = "lowercase")]
 pub(crate) enum Line {
-    /// The load can begin.
     Ready {
-        /// Its kernel, if it has one.
         kernel: Option<Shape>,
     },
-    /// The load can begin a round.
+    /// The load is ready for a round.
     Prepared {
-        /// Which.
         round: u64,
     },
-    /// What best-effort work did in a while.
+    /// Best-effort work in an interval of `CLOCK_MONOTONIC`.
     Rate {
-        /// The while, by `CLOCK_MONOTONIC`.
         from_ns: u64,
-        /// Its end.
         until_ns: u64,
-        /// How much.
         count: u64,
     },
-    /// The end.
     Final(Final),
-    /// How often the device was held for a process.
+    /// Holds for a process: placed, given up after the limit, and the longest.
     Holds {
-        /// How often.
         placed: u64,
-        /// How often for so long that it was given up.
         expired: u64,
-        /// For how long at the most.
         longest_us: u64,
     },
-    /// A process is attached.
     Attached {
-        /// Which.
         pid: u32,
     },
 }
 
-/// A kernel.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Shape {
-    /// How much it does; an emulated one has no such number.
+    /// The calibrated amount of work; none for an emulated kernel.
     pub(crate) iterations: Option<u64>,
 }
 
-/// The last line of a load: requests have some of it, best-effort work the rest.
+/// The last line of a load; latency-critical and best-effort loads set different fields.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Final {
-    /// When the measurement began, by `CLOCK_MONOTONIC`.
+    /// The measured window, by `CLOCK_MONOTONIC`.
     pub(crate) from_ns: u64,
-    /// When it ended.
     pub(crate) until_ns: u64,
-    /// What is counted.
     pub(crate) unit: String,
-    /// Whether everything happened exactly once, where that was looked at.
+    /// Whether every kernel ran exactly once, where that was checked.
     pub(crate) exactness: Option<Exactness>,
-    /// What requests met with, counted from when they were due.
+    /// Latencies of requests, counted from when they were due.
     pub(crate) latency_us: Option<Quantiles>,
-    /// How many results are not what they must be.
+    /// Wrong results.
     pub(crate) wrong: u64,
-    /// Whether nothing was left on the device, where that was looked at.
+    /// Whether no work was left on the device, where that was checked.
     pub(crate) drained: Option<bool>,
 }
 
-/// Some percentiles, in microseconds.
+/// Percentiles in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Quantiles {
-    /// The middle one.
     pub(crate) p50: f64,
-    /// 99 of 100 are shorter.
     pub(crate) p99: f64,
-    /// The longest.
     pub(crate) max: f64,
 }
 
-/// Whether everything happened exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Exactness {
-    /// `pass` if so.
+    /// `pass` if every kernel ran exactly once.
     pub(crate) result: String,
 }
 
-/// The lines of a log; what is none of them is left out.
+/// The lines of a log; other text is skipped.
 pub(crate) fn of(log: &str) -> impl Iterator<Item = Line> + '_ {
     log.lines().filter_map(|line| serde_json::from_str(line).ok())
 }
 
-/// How much was done between two times, and in how many seconds: whole windows only.
+/// The work done between two times, and the seconds of the whole intervals between them.
 pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
     let (mut done, mut ns) = (0_u64, 0_u64);
     for line in of(log) {
@@ -111,7 +91,6 @@ pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
     (done as f64, ns as f64 / 1e9)
 }
 
-/// The last line.
 pub(crate) fn last(log: &str) -> Option<Final> {
     of(log).find_map(|line| match line {
         Line::Final(last) => Some(last),

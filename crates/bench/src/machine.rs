@@ -1,8 +1,8 @@
-//! The machine: what reports say about it.
+//! The machine's description in a results file.
 
 use crate::results::{Environment, Version};
 
-/// What can be read without asking a GPU.
+/// Everything but the GPU.
 pub(crate) fn environment() -> Environment {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();

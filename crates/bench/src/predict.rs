@@ -1,4 +1,5 @@
-//! The simulator against the hardware: the same cases, the same modes, both medians.
+//! Predictions: the medians of the simulator beside those measured on a GPU, for the same cases and
+//! modes.
 
 use serde::Serialize;
 
@@ -8,42 +9,39 @@ use crate::plan::Step;
 use crate::results::{Estimate, Measurement, ModeInfo, Results};
 use crate::suite::{Backends, Case, Suite};
 
-/// How far a prediction may be off.
+/// The largest relative error of a good prediction.
 pub const TOLERANCE: f64 = 0.15;
-/// How often a case is simulated, each time with other arrivals.
+/// Simulations of a case, each with different random arrivals.
 const SEEDS: u64 = 5;
 
 /// One case in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// The case's name.
     pub case: String,
-    /// The mode's name.
     pub mode: String,
-    /// The median service time that was measured (ns): the median of all repetitions.
+    /// The measured median service time (ns), the median of all repetitions.
     pub measured_ns: f64,
-    /// The one that the simulator says (ns), and what the host adds.
+    /// The simulated one (ns) plus `host_ns`.
     pub predicted_ns: f64,
-    /// What the host adds to a request with nobody beside (ns): the simulator is of the device.
+    /// What the host adds to a request in the baseline (ns): the simulator models the device only.
     pub host_ns: f64,
-    /// How far it is off: 0.1 is 10 % too much.
+    /// The relative error: 0.1 is 10 % too much.
     pub off: f64,
-    /// Whether that is close enough.
     pub is_close: bool,
 }
 
 /// Predicts every median of the results that the simulator can.
 ///
-/// Service times are compared, from a request's beginning to its end: where requests queue up,
-/// the time that they wait is a matter of how long somebody measured.
+/// Service times are compared, from a request's beginning to its end: where requests queue up, the
+/// time that they wait depends on the length of the measurement.
 ///
 /// # Errors
 /// If the results are of another text of the suite, or the simulator cannot run a case.
 pub fn predict(suite: &Suite, results: &Results) -> Result<Vec<Prediction>, String> {
     if suite.digest != results.suite.digest {
         return Err(format!(
-            "the results are of another text of the suite {}; name the file that has it with \
-             --suite FILE, or measure again",
+            "the results are of another text of the suite {}; name its file with --suite FILE, or \
+             measure again",
             suite.name
         ));
     }
@@ -56,7 +54,7 @@ pub fn predict(suite: &Suite, results: &Results) -> Result<Vec<Prediction>, Stri
             let medians: Vec<f64> = measured.filter_map(median).collect();
             let Some(measured) = Estimate::of(&medians) else { continue };
             let simulated_ns = simulate(case, mode)?;
-            // What they are compared with comes first. It says what the host adds.
+            // The baseline comes first and shows what the host adds.
             let Some(host_ns) = host_ns else {
                 host_ns = Some((measured.median - simulated_ns).max(0.0));
                 continue;
@@ -77,7 +75,7 @@ pub fn predict(suite: &Suite, results: &Results) -> Result<Vec<Prediction>, Stri
     Ok(predictions)
 }
 
-/// The median service time that the simulator says (ns).
+/// The simulated median service time (ns).
 fn simulate(case: &Case, mode: &ModeInfo) -> Result<f64, String> {
     let mut medians = Vec::new();
     for seed in 1..=SEEDS {
@@ -93,7 +91,6 @@ fn nothing(case: &Case) -> String {
     format!("the simulator served no request of case {}", case.name)
 }
 
-/// Where no request was served there is nothing to compare.
 fn median(measurement: &Measurement) -> Option<f64> {
     let service = measurement.lc.as_ref()?.service.as_ref()?;
     // CAST: a latency is far below what a float counts exactly.
@@ -103,11 +100,11 @@ fn median(measurement: &Measurement) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Environment, SCHEMA, Status};
+    use crate::results::Status;
     use crate::suite::built_in;
 
-    /// What the simulator itself measured, as if it were a GPU that takes `more` times as long in
-    /// one mode, and a host that always takes 50 us.
+    /// Results of the simulator, as if of a GPU that takes `more` times as long in one mode, and of
+    /// a host that adds 50 us.
     fn results(suite: &Suite, mode: &str, more: u64) -> Results {
         let case = suite.cases.iter().find(|case| case.name == "gap30").unwrap();
         let modes = Emulated::default().modes();
@@ -134,21 +131,10 @@ mod tests {
         };
         let measurements = vec![measure("alone", 1), measure(mode, more)];
         Results {
-            schema: SCHEMA,
-            suite: suite.info(),
-            backend: "nvidia".into(),
-            command: String::new(),
-            commit: None,
-            environment: Environment::default(),
-            started: String::new(),
-            finished: None,
-            repetitions: 1,
             short: true,
             modes: Emulated::default().modes(),
-            cases: Vec::new(),
             measurements,
-            summary: Vec::new(),
-            checks: Vec::new(),
+            ..Results::new(suite.info(), "nvidia", String::new())
         }
     }
 
@@ -164,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn where_requests_queue_up_the_time_to_serve_one_is_compared() {
+    fn service_times_are_compared_where_requests_queue_up() {
         let suite = built_in("micro").unwrap();
         let found = predict(&suite, &results(&suite, "default", 1)).unwrap();
         assert!(found[0].is_close && found[0].predicted_ns > 20e6, "{found:?}");

@@ -1,84 +1,70 @@
-//! The file of results: everything that one run of a suite measured, and where.
+//! The results file: what one run of a suite measured, on which machine, with which command.
 //!
-//! It is written anew after every measurement, so that an interrupted run keeps what it has; a
-//! file without `finished` is one of those. Times are nanoseconds, shares and ratios are numbers
-//! between and around 0 and 1.
+//! `gpreempt demo`, `compare`, `bench` and the Python test kit all write this format, and one page
+//! ([`report`](crate::report)) shows it. The file is rewritten after every measurement, so an
+//! interrupted run keeps what it has; a file without `finished` is of such a run. Times are in
+//! nanoseconds, shares and ratios are fractions (1 is 100 %).
 
-mod date;
-mod distribution;
-mod disturbance;
-mod estimate;
-mod layout;
-mod measurement;
-mod once;
-mod quiet;
-mod slow_request;
+mod file;
+mod statistics;
 mod summary;
-mod time_line;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use date::rfc3339;
-pub use distribution::{CdfPoint, Distribution, POINTS_MAX};
-pub use estimate::Estimate;
-pub use measurement::{BeResult, LcResult, LoadResult, Measurement, Number, Role, Status};
-pub(crate) use quiet::Quiet;
-pub use slow_request::{SLOWEST_MAX, SlowRequest};
+pub use file::now;
+pub use statistics::{CdfPoint, Distribution, Estimate, POINTS_MAX, SLOWEST_MAX, SlowRequest};
+pub(crate) use summary::HostNoise;
 pub use summary::SummaryRow;
-pub use time_line::{Mark, Span, TimeLine};
 
 /// The version of the format.
 pub const SCHEMA: u32 = 1;
 
-/// The unit of what can be counted: such numbers have nothing behind the point.
+/// The unit of counted numbers, which are shown without decimals.
 pub const COUNT: &str = "count";
 
-/// The mode that the others are compared with: latency-critical work without anybody beside it.
+/// The baseline mode: latency-critical work with the device to itself.
 pub const ALONE: &str = "alone";
 
 /// One run of a suite.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// Which suite.
     pub suite: SuiteInfo,
-    /// `emulated` or `nvidia`.
+    /// `emulated` or `nvidia`; the test kit has backends of its own.
     pub backend: String,
-    /// What was typed.
+    /// The command line, reduced to the options that decide the results.
     pub command: String,
     /// The commit the programs were built from, if known.
     pub commit: Option<String>,
-    /// The machine.
     pub environment: Environment,
-    /// When it began (RFC 3339, UTC).
+    /// Time of the first measurement (RFC 3339, UTC).
     pub started: String,
-    /// When the last measurement was done; none if the run was interrupted.
+    /// Time of the last measurement; none if the run was interrupted.
     pub finished: Option<String>,
-    /// How often each case is measured in each mode.
+    /// Measurements per case and mode.
     pub repetitions: u32,
     /// Whether this is the short form of the suite.
     pub short: bool,
-    /// What is compared.
+    /// The result in one or two sentences, where the suite has a conclusion of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conclusion: Option<String>,
     pub modes: Vec<ModeInfo>,
-    /// What runs.
     pub cases: Vec<CaseInfo>,
-    /// What came out, in the order in which it was measured.
+    /// In the order in which they were made.
     pub measurements: Vec<Measurement>,
     /// One row for each case and mode.
     pub summary: Vec<SummaryRow>,
-    /// What the suite asks for, and whether it is so.
+    /// The criteria of the suite, and whether they hold.
     pub checks: Vec<Check>,
 }
 
-/// Which suite.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuiteInfo {
-    /// What people type.
     pub name: String,
-    /// A line about it.
     pub title: String,
     /// A checksum of the suite's text: results of different texts are not mixed.
     pub digest: String,
@@ -87,43 +73,35 @@ pub struct SuiteInfo {
     pub text: Option<String>,
 }
 
-/// One of the things that are compared.
+/// One of the ways of sharing the device that a run compares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModeInfo {
-    /// What people type.
     pub name: String,
-    /// A line about it.
     pub title: String,
-    /// The mode it is compared with: the same device with nobody beside. None for that one itself.
+    /// The baseline: requests on the same device without other work. None for the baseline itself.
     pub alone: Option<String>,
 }
 
-/// One of the things that run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaseInfo {
-    /// What people type.
     pub name: String,
-    /// A line about it.
     pub title: String,
-    /// What runs, a line for each load.
+    /// A line for each load.
     pub loads: Vec<String>,
-    /// The place of this case in a curve, if it is part of one.
+    /// The position of this case on a curve, if it is part of one.
     pub point: Option<CurvePoint>,
 }
 
-/// The place of a case in a curve.
+/// The position of a case on a curve; cases with the same `curve` form one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CurvePoint {
-    /// Cases of the same curve have the same name here.
     pub curve: String,
     /// What the horizontal axis shows.
     pub axis: String,
-    /// Its unit.
     pub unit: String,
-    /// Where on it.
     pub value: f64,
 }
 
@@ -131,75 +109,198 @@ pub struct CurvePoint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Environment {
-    /// The GPUs, or the models of the simulator.
+    /// The GPUs, or the device models of the simulator.
     pub devices: Vec<String>,
-    /// The GPU's driver.
     pub driver: Option<String>,
-    /// The system's kernel.
+    /// The release of the operating system's kernel.
     pub kernel: String,
-    /// The processor.
     pub processor: String,
-    /// How many threads it runs at once.
+    /// Hardware threads.
     pub cores: u32,
-    /// Programs and their versions.
     pub versions: Vec<Version>,
 }
 
-/// A program and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Version {
-    /// Which program.
     pub program: String,
-    /// Its version.
     pub version: String,
 }
 
-/// A line that holds or does not.
+/// A criterion and whether it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// What should be so.
     pub name: String,
-    /// The case it is about, if it is about one.
+    /// The case it applies to, if it applies to one.
     pub case: Option<String>,
-    /// The mode it is about, if it is about one.
+    /// The mode it applies to, if it applies to one.
     pub mode: Option<String>,
-    /// Whether it is so.
     pub passed: bool,
-    /// What was found.
+    /// The measured value and the limit.
     pub text: String,
 }
 
-impl Results {
-    /// Reads a file of results.
-    ///
-    /// # Errors
-    /// It is not one, or one of a later version.
-    pub fn read(file: &str, text: &str) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Head {
-            schema: u32,
-        }
-        let head: Head = serde_json::from_str(text)
-            .map_err(|error| format!("{file}: this is no file of results: {error}"))?;
-        if head.schema != SCHEMA {
-            let schema = head.schema;
-            return Err(format!(
-                "{file}: has format {schema}; this program reads {SCHEMA}: use another version"
-            ));
-        }
-        let mut results: Self = serde_json::from_str(text)
-            .map_err(|error| format!("{file}: this is no file of results: {error}"))?;
-        results.measurements.iter_mut().for_each(once::with_copies);
-        Ok(results)
-    }
+/// One case, once, in one mode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measurement {
+    pub case: String,
+    pub mode: String,
+    /// From 0.
+    pub repetition: u32,
+    /// The seed of random arrivals.
+    pub seed: u64,
+    /// Wall-clock time of the measurement.
+    pub took_s: f64,
+    pub status: Status,
+    /// Requests of all latency-critical loads together.
+    pub lc: Option<LcResult>,
+    /// Work of all best-effort loads together.
+    pub be: Option<BeResult>,
+    pub loads: Vec<LoadResult>,
+    pub numbers: Vec<Number>,
+    /// The time line of one request, where it was recorded.
+    pub time_line: Option<TimeLine>,
+}
 
-    /// The text of the file.
-    pub fn to_text(&self) -> String {
-        let mut written = self.clone();
-        written.measurements.iter_mut().for_each(once::without_copies);
-        layout::text(&written)
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Status {
+    Ok,
+    Failed {
+        reason: String,
+    },
+    /// The measurement was not attempted.
+    Skipped {
+        reason: String,
+    },
+}
+
+/// Whether a load is latency-critical or best-effort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Latency-critical: the latency of its requests is measured.
+    Lc,
+    /// Best-effort: the amount of its work is measured.
+    Be,
+}
+
+/// The latencies of requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LcResult {
+    /// From the time a request was due to its end. A request that never began counts with the time
+    /// it had waited.
+    pub latency: Distribution,
+    /// From the beginning of a request to its end, without the wait for the previous request.
+    pub service: Option<Distribution>,
+    /// Requests that were due and did not end.
+    pub unfinished: u64,
+    /// Requests that missed their deadline, of those that have one.
+    pub missed: Option<u64>,
+    /// The slowest requests in the order in which they were due; none in older files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slowest: Vec<SlowRequest>,
+}
+
+/// The work that best-effort loads did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeResult {
+    pub done: f64,
+    /// Of `done`: `kernels`, `copies`, `rounds`.
+    pub unit: String,
+    pub seconds: f64,
+    pub per_second: f64,
+    /// `per_second` as a fraction of that without other work on the device.
+    pub of_alone: Option<f64>,
+    /// The fraction of what it could do in the time that latency-critical work, when alone, leaves
+    /// idle.
+    pub kept: Option<f64>,
+    /// Whether every kernel ran exactly once, where that was checked.
+    pub exact: Option<bool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadResult {
+    pub name: String,
+    pub role: Role,
+    /// Requests of a latency-critical load. The file leaves them out for the only such load: they
+    /// are those of the measurement, and are copied from there when the file is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lc: Option<LcResult>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub be: Option<BeResult>,
+}
+
+/// A further measured number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Number {
+    /// For programs: `be_off_p50`.
+    pub name: String,
+    pub title: String,
+    /// `ns`, `1`, `%`, `KiB`, [`COUNT`].
+    pub unit: String,
+    pub value: f64,
+}
+
+/// Which load was on the device around one request. Times count from the beginning of the time
+/// line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeLine {
+    /// Names of loads, from top to bottom.
+    pub rows: Vec<String>,
+    pub spans: Vec<Span>,
+    pub marks: Vec<Mark>,
+    pub length_ns: u64,
+}
+
+/// A time in which one load did one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    /// From 0.
+    pub row: u32,
+    /// `wait`, `run`, `save`, `restore`, `hold` or `kill`.
+    pub what: String,
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+/// A labelled moment: `request`, `preempt`, `first instruction`, `answer`, `back`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    pub name: String,
+    pub at_ns: u64,
+}
+
+impl Results {
+    /// A run in which nothing was measured yet.
+    pub fn new(suite: SuiteInfo, backend: &str, command: String) -> Self {
+        Self {
+            schema: SCHEMA,
+            suite,
+            backend: backend.to_owned(),
+            command,
+            commit: None,
+            environment: Environment::default(),
+            started: now(),
+            finished: None,
+            repetitions: 1,
+            short: false,
+            conclusion: None,
+            modes: Vec::new(),
+            cases: Vec::new(),
+            measurements: Vec::new(),
+            summary: Vec::new(),
+            checks: Vec::new(),
+        }
     }
 
     /// The measurements of one case in one mode.
@@ -207,11 +308,47 @@ impl Results {
         self.measurements.iter().filter(move |each| each.case == case && each.mode == mode)
     }
 
-    /// Makes the summary anew from the measurements.
-    pub fn summarise(&mut self) {
-        self.summary = summary::rows(self);
+    /// The summary of one case in one mode.
+    pub fn row(&self, case: &str, mode: &str) -> Option<&SummaryRow> {
+        self.summary.iter().find(|row| row.case == case && row.mode == mode)
+    }
+
+    /// The estimate of a further number over the successful repetitions.
+    pub fn number(&self, case: &str, mode: &str, name: &str) -> Option<Estimate> {
+        let worked = self.of(case, mode).filter(|each| each.is_ok());
+        Estimate::of(&worked.filter_map(|each| each.number(name)).collect::<Vec<_>>())
     }
 }
 
-#[cfg(test)]
-mod tests;
+impl Measurement {
+    pub fn is_ok(&self) -> bool {
+        self.status == Status::Ok
+    }
+
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.numbers.iter().find(|number| number.name == name).map(|number| number.value)
+    }
+}
+
+impl Number {
+    pub fn new(name: &str, title: &str, unit: &str, value: f64) -> Self {
+        Self { name: name.into(), title: title.into(), unit: unit.into(), value }
+    }
+
+    /// The percentiles, the maximum and the count of a distribution of times.
+    pub fn percentiles(name: &str, title: &str, spread: &Distribution) -> Vec<Self> {
+        // CAST: latencies are far below what a float counts exactly.
+        [
+            ("p50", "p50", spread.p50_ns as f64),
+            ("p99", "p99", spread.p99_ns as f64),
+            ("p999", "p99.9", spread.p999_ns as f64),
+            ("max", "maximum", spread.max_ns as f64),
+            ("count", "count", spread.count as f64),
+        ]
+        .map(|(suffix, meaning, value)| {
+            let unit = if suffix == "count" { COUNT } else { "ns" };
+            Self::new(&format!("{name}_{suffix}"), &format!("{title}: {meaning}"), unit, value)
+        })
+        .to_vec()
+    }
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpreempt_bench::engine::Backend;
 use gpreempt_bench::nvidia::{Nvidia, Programs};
-use gpreempt_bench::plan::{Wish, cases, modes, steps};
+use gpreempt_bench::plan::{RunSelection, cases, modes, steps};
 use gpreempt_bench::suite::read_suite;
 
 /// Variables that make this program the runner: its folder, and the mode.
@@ -72,7 +72,8 @@ fn runner_of_the_other_test() {
     let stop = Arc::new(AtomicBool::new(false));
     let mut nvidia = Nvidia::new(stop).unwrap().with_programs(programs);
     let suite = read_suite("s", SUITE).unwrap();
-    let wish = Wish { backend: "nvidia", repetitions: 1, is_short: false, cases: Vec::new() };
+    let wish =
+        RunSelection { backend: "nvidia", repetitions: 1, is_short: false, cases: Vec::new() };
     let modes = modes(&[mode], &nvidia.modes()).unwrap();
     let cases = cases(&suite, &wish).unwrap();
     let steps = steps(&cases, &modes, &wish);

@@ -1,66 +1,125 @@
 //! `gpreempt demo`: online inference beside offline training, before and after.
+//!
+//! Runs the built-in suite `demo` on the simulator, writes the page of its results and prints a
+//! table of them, or the results as JSON.
 
-mod measure;
-mod picture;
-mod summary;
-mod workload;
+use std::path::Path;
 
-use gpreempt_core::time::Instant;
-use gpreempt_sim::model::DeviceModel;
-use gpreempt_sim::outcome::Outcome;
-use gpreempt_sim::scenario::Scenario;
-use gpreempt_sim::simulation::{Options, run_watched};
+use gpreempt_bench::demonstration::Demonstration;
+use gpreempt_bench::engine::{self, RunObserver};
+use gpreempt_bench::report;
+use gpreempt_bench::results::{ModeInfo, Results};
+use gpreempt_core::time::Duration;
+use gpreempt_sim::model::{DeviceModel, MachineKind};
 
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::write_file::{probe, write_whole};
-use crate::{output, sim};
-use measure::Measured;
-use workload::{Mode, Workload};
+use crate::{output, sim, text_table};
 
 pub(crate) fn main(args: &DemoArgs) -> Result<(), Failure> {
-    let model = sim::load_model(&args.device)?;
+    let device = sim::load_model(&args.device)?;
     probe(&args.out).map_err(Failure::input)?;
-    let workload = Workload::new(model, args.seconds, args.seed);
-    let mut runs = Vec::new();
-    for mode in Mode::ALL {
-        let scenario = workload.scenario(mode);
-        runs.push((mode, simulate(&scenario, mode.name(), Some(workload.window()))?));
-    }
-    let offline = simulate(&workload.offline_alone(), "offline alone", None)?;
-    let measured = Measured::new(&workload, &runs, &offline);
-    let report = picture::report(args, &workload, &runs, &measured);
-    let page = gpreempt_bench::report::render(&report);
-    write_whole(&args.out, page.as_bytes()).map_err(Failure::input)?;
-    let path = std::fs::canonicalize(&args.out).unwrap_or_else(|_| args.out.clone());
+    let command = format!(
+        "gpreempt demo --device {} --seconds {} --seed {}",
+        args.device, args.seconds, args.seed
+    );
+    let demo = Demonstration::demo(device.clone(), args.seconds, args.seed);
+    let results = demo.run(command, &mut ProgressBar::new("demo")).map_err(Failure::run)?;
+    write_whole(&args.out, report::page(&results, None).as_bytes()).map_err(Failure::input)?;
     if args.json {
-        output::print_json(&summary::json(args, &workload, &measured, &path))
-    } else {
-        output::print(&summary::text(&workload, &measured, &path))
+        return output::print(&results.to_text());
+    }
+    let path = std::fs::canonicalize(&args.out).unwrap_or_else(|_| args.out.clone());
+    output::print(&text(&device, &results, &path))
+}
+
+/// Shows the progress of a demonstration on a terminal; its results are kept in memory.
+pub(crate) struct ProgressBar(Progress);
+
+impl ProgressBar {
+    pub(crate) fn new(label: &str) -> Self {
+        Self(Progress::new(label))
     }
 }
 
-fn simulate(
-    scenario: &Scenario,
-    label: &str,
-    window: Option<(Instant, Instant)>,
-) -> Result<Outcome, Failure> {
-    let mut progress = Progress::new(label);
-    let options = Options {
-        spans_max: if window.is_some() { SPANS_MAX } else { 0 },
-        window,
-        ..Options::default()
+impl RunObserver for ProgressBar {
+    fn begins(&mut self, progress: &engine::Progress<'_>) {
+        self.0.update(progress.done as u64, progress.total as u64);
+    }
+
+    fn keep(&mut self, _: &Results) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+fn text(device: &DeviceModel, results: &Results, page: &Path) -> String {
+    let provenance = if device.measured {
+        "calibrated to measured hardware"
+    } else {
+        "from documents, not measured"
     };
-    let total = scenario.duration.as_nanos();
-    let outcome = run_watched(scenario, options, &mut |now| progress.update(now.as_nanos(), total));
-    outcome.map_err(Failure::run)
+    let heads = [
+        "mode",
+        "online p50",
+        "p99",
+        "max",
+        "p99 vs alone",
+        "offline kept",
+        "preemptions",
+        "re-executed",
+        "lost",
+        "exact",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(results.modes.iter().map(|mode| cells(results, mode)));
+    let mut text = format!(
+        "Online inference beside offline training on an emulated {} ({provenance}).\n\n{}\n",
+        device.name,
+        text_table::render(&rows)
+    );
+    for mode in &results.modes {
+        text.push_str(&format!("{:<6} {}\n", mode.name, mode.title));
+    }
+    if device.machine != MachineKind::Tsg {
+        text.push_str("\nOn this device online work announces its requests (a hint).\n");
+    }
+    let conclusion = results.conclusion.as_deref().unwrap_or_default();
+    text.push_str(&format!("\n{conclusion}\nPicture: {}\n", page.display()));
+    text
 }
 
-/// Whether the numbers of a device are measured ones, in words.
-fn provenance(model: &DeviceModel) -> &'static str {
-    if model.measured { "calibrated to measured hardware" } else { "from documents, not measured" }
+fn cells(results: &Results, mode: &ModeInfo) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let case = results.cases.first().map_or("", |case| &case.name);
+    let measured = results.of(case, &mode.name).next();
+    let latency = measured.and_then(|each| each.lc.as_ref()).map(|lc| &lc.latency);
+    let time = |ns: Option<u64>| ns.map_or_else(dash, |ns| Duration::from_nanos(ns).to_string());
+    let row = results.row(case, &mode.name);
+    let ratio = row.and_then(|row| row.p99_ratio);
+    let kept = row.and_then(|row| row.be_kept);
+    let be = measured.and_then(|each| each.be.as_ref());
+    let mut cells = vec![
+        mode.name.clone(),
+        time(latency.map(|latency| latency.p50_ns)),
+        time(latency.map(|latency| latency.p99_ns)),
+        time(latency.map(|latency| latency.max_ns)),
+        ratio.map_or_else(dash, |ratio| format!("{:.2}x", ratio.median)),
+        kept.map_or_else(dash, |kept| format!("{:.1} %", kept.median * 100.0)),
+    ];
+    cells.extend(["preemptions", "reexecuted", "lost"].map(|name| {
+        results.number(case, &mode.name, name).map_or(0.0, |count| count.median).to_string()
+    }));
+    cells.push(exact(be.and_then(|be| be.exact)));
+    cells
 }
 
-/// More than a window of a few milliseconds can hold.
-const SPANS_MAX: usize = 200_000;
+/// Whether every kernel ran exactly once; true where no kernel was preempted.
+pub(crate) fn exact(exact: Option<bool>) -> String {
+    if exact.unwrap_or(true) { "yes" } else { "NO" }.to_owned()
+}

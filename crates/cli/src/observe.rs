@@ -3,8 +3,6 @@
 //! Reads only. The estimates come from measurements on an H200 beside one process that always has
 //! work: each time a group has no work it loses the GPU and waits until it gets it back.
 
-mod pattern;
-
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,8 +14,8 @@ use serde::Serialize;
 
 use crate::args::ObserveArgs;
 use crate::failure::Failure;
+use crate::observe_pattern::{Pattern, Summary};
 use crate::{driver_gate, output, service};
-use pattern::{Pattern, Summary};
 
 #[derive(Serialize)]
 struct Observation {

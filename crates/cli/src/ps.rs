@@ -3,8 +3,6 @@
 //! Lists what the service knows where one runs; else, and with `--hardware`, what the drivers show.
 //! The columns of the first listing are those of the statistics with a `.ps(...)`.
 
-mod hardware;
-
 use std::collections::BTreeSet;
 
 use gpreempt_wire::client::Client;
@@ -19,7 +17,7 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     let client = if args.hardware { None } else { service::find()? };
     match client {
         Some(client) => scheduled(client, args),
-        None => hardware::main(args),
+        None => crate::ps_hardware::main(args),
     }
 }
 

@@ -3,8 +3,6 @@
 //! A suspension is a short lease that the command renews, so that it ends soon after the command
 //! does, however that ends.
 
-mod whole_gpu;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -37,7 +35,7 @@ const OFF_MAX: Duration = Duration::from_millis(300);
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let Some(pid) = args.pid else {
-        return whole_gpu::main(args, open(args)?, &stop);
+        return crate::suspend_gpu::main(args, open(args)?, &stop);
     };
     let process = service::process(pid)?;
     let mut suspension = Suspension { args, process, until: None, is_printed: false };
@@ -159,7 +157,11 @@ impl Suspension<'_> {
 }
 
 /// Suspends the process for a lease, or for the rest of the time if that is shorter.
-fn suspend(client: &mut Client, process: Process, left: Option<Duration>) -> Result<(), Failure> {
+pub(crate) fn suspend(
+    client: &mut Client,
+    process: Process,
+    left: Option<Duration>,
+) -> Result<(), Failure> {
     let lease_ms = lease_ms(left.unwrap_or(LEASE).min(LEASE));
     Ok(client.expect_ok(&Request::Suspend { process, lease_ms })?)
 }
@@ -176,7 +178,10 @@ fn has_lease(client: &mut Client, process: Process) -> Result<bool, Failure> {
 
 /// Waits until none of the processes may run, or another command resumed them. Returns those that
 /// still may, with the reason; they are resumed, because they are reported as not suspended.
-fn still_on(client: &mut Client, pids: &BTreeSet<u32>) -> Result<BTreeMap<u32, String>, Failure> {
+pub(crate) fn still_on(
+    client: &mut Client,
+    pids: &BTreeSet<u32>,
+) -> Result<BTreeMap<u32, String>, Failure> {
     let end = Instant::now() + OFF_MAX;
     loop {
         let snapshot = service::snapshot(client)?;

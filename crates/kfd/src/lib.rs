@@ -3,7 +3,8 @@
 //!
 //! [`abi`] holds plain data, which `tests/kfd_headers.rs` of `device` compares with kernel headers
 //! through a C compiler. [`calls`] builds the argument block of each operation. An [`Ioctl`]
-//! carries the block: to the kernel, to an emulated KFD in another process, or to one in the same process.
+//! carries the block: to the kernel, to an emulated KFD in another process, or to one in the same
+//! process.
 //! This crate never opens a device and never decides whether a call is permitted.
 
 /// The kernel's header as data: argument blocks, ioctl numbers, versions.

@@ -1,13 +1,10 @@
-//! One measurement in virtual time.
-
-use std::sync::atomic::AtomicBool;
+//! One measurement in virtual time: simulates a case in a mode and reads the outcome.
 
 use gpreempt_core::time::Instant;
 use gpreempt_sim::outcome::{Outcome, Served, TaskOutcome};
 
-use super::moments::Moments;
-use super::scenario::{Mode, scenario};
-use super::{simulate, time_line};
+use super::moments::{self, Observed};
+use super::{Emulated, Mode};
 use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::plan::Step;
 use crate::results::{
@@ -15,30 +12,85 @@ use crate::results::{
 };
 use crate::suite::Load;
 
-/// Simulates a case in a mode.
-pub(super) fn measure(step: &Step<'_>, mode: Mode, stop: &AtomicBool) -> Result<Measured, String> {
-    let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
-    let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
-    let mut measured = Measured::default();
-    let mut busy = None;
-    if !loads.is_empty() {
-        let scenario = scenario(step, mode, keep)?;
-        let outcome = simulate(&scenario, true, stop)?;
-        measured = read(&loads, &outcome);
-        let served = outcome.tasks.iter().flat_map(|task| &task.served);
-        let times = served.map(|each| (each.began.as_nanos(), each.ended.as_nanos())).collect();
-        busy = Some(busy_part(times, outcome.duration.as_nanos()));
-        measured.numbers.extend(counts(&outcome, mode));
-        if !mode.is_alone() {
-            let moments = Moments::of(&loads, &outcome);
-            measured.numbers.extend(moments.numbers());
-            measured.time_line = time_line::around_one(&loads, &outcome);
+impl Emulated {
+    pub(super) fn measure_in(&self, step: &Step<'_>, mode: &Mode) -> Result<Measured, String> {
+        let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
+        let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
+        let mut measured = Measured::default();
+        let mut busy = None;
+        if !loads.is_empty() {
+            let mut outcome = self.simulate(&self.scenario(step, mode, keep)?, true)?;
+            if self.has_one_request {
+                outcome.tasks.iter_mut().for_each(|task| task.served.truncate(1));
+            }
+            measured = read(&loads, &outcome);
+            let served = outcome.tasks.iter().flat_map(|task| &task.served);
+            let times = served.map(|each| (each.began.as_nanos(), each.ended.as_nanos()));
+            busy = Some(busy_part(times.collect(), outcome.duration.as_nanos()));
+            if !mode.is_alone() {
+                let observed = Observed { loads: &loads, outcome: &outcome };
+                measured.numbers.extend(counts(&outcome));
+                measured.numbers.extend(match observed.only_request() {
+                    Some(request) => self.one_request(step, mode, &observed, request)?,
+                    None => observed.preemptions(),
+                });
+                measured.time_line = observed.time_line();
+            }
         }
+        if mode.is_alone() {
+            measured.numbers.extend(self.baseline(step, mode, busy)?);
+        }
+        Ok(measured)
     }
-    if mode.is_alone() {
-        measured.numbers.extend(alone(step, mode, busy, stop)?);
+
+    /// The moments of the only request, and how much longer best-effort work takes because of it.
+    fn one_request(
+        &self,
+        step: &Step<'_>,
+        mode: &Mode,
+        observed: &Observed<'_>,
+        request: &Served,
+    ) -> Result<Vec<Number>, String> {
+        let mut numbers = observed.request_moments(request, mode.is_scheduled);
+        let undisturbed = self.scenario(step, mode, |load| load.role == Role::Be)?;
+        let undisturbed = self.simulate(&undisturbed, false)?;
+        let took = |outcome: &Outcome, task: usize| {
+            // CAST: seconds in nanoseconds are far below what a float counts exactly.
+            Some(outcome.tasks.get(task)?.served.first()?.latency().as_nanos() as f64)
+        };
+        let task = observed.loads.iter().position(|load| load.role == Role::Be);
+        let delayed = task.and_then(|task| took(observed.outcome, task));
+        let delay = delayed.zip(took(&undisturbed, 0)).map(|(with, without)| with - without);
+        let title = "best-effort work ends later by";
+        numbers.extend(delay.map(|delay| Number::new(moments::BE_DELAY, title, "ns", delay)));
+        Ok(numbers)
     }
-    Ok(measured)
+
+    /// What the other modes are compared with: best-effort work alone, and the idle time that
+    /// requests leave.
+    fn baseline(
+        &self,
+        step: &Step<'_>,
+        mode: &Mode,
+        busy: Option<f64>,
+    ) -> Result<Vec<Number>, String> {
+        let mut numbers = Vec::new();
+        // All best-effort loads together: each alone would have the whole device.
+        if step.case.of(Role::Be).next().is_some() {
+            let scenario = self.scenario(step, mode, |load| load.role == Role::Be)?;
+            let outcome = self.simulate(&scenario, false)?;
+            let launches: u64 = outcome.tasks.iter().map(|task| task.launches_in_time).sum();
+            // CAST: far below what a float counts exactly.
+            let rate = launches as f64 / seconds(&outcome);
+            let title = "best-effort work without requests";
+            numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
+        }
+        if let Some(busy) = busy {
+            let title = "part of the time in which requests are in progress, alone";
+            numbers.push(Number::new(LC_BUSY, title, "1", busy));
+        }
+        Ok(numbers)
+    }
 }
 
 fn seconds(outcome: &Outcome) -> f64 {
@@ -82,15 +134,15 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
     Measured { lc, be, loads: results, numbers: Vec::new(), time_line: None }
 }
 
-/// From the beginning of requests to their ends. What the simulator begins to serve after the end
-/// has nobody beside it, and does not count.
+/// From the beginning of requests to their ends. Requests that begin after the measured time run
+/// without best-effort work and do not count.
 fn service_times(task: &TaskOutcome, outcome: &Outcome) -> Vec<u64> {
     let end = Instant::ZERO + outcome.duration;
     let served = task.served.iter().filter(|served| served.began < end);
     served.map(|served| served.ended.since(served.began).as_nanos()).collect()
 }
 
-/// Every request, by the simulator's clock, which begins with the window.
+/// Every request by the simulator's clock, which begins with the measured window.
 fn requests(task: &TaskOutcome) -> Vec<SlowRequest> {
     let request = |served: &Served| {
         let [due, began, ended] =
@@ -107,7 +159,7 @@ fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
     Some(LcResult {
         latency,
         service: Distribution::of(service_times(task, outcome)),
-        // The simulator serves everything in the end; by then, these were under way.
+        // The simulator serves every request; these were in progress at the end of the window.
         unfinished: late.count() as u64,
         missed: load.deadline.map(|_| task.deadline_misses),
         slowest: SlowRequest::slowest(requests(task)),
@@ -128,38 +180,10 @@ fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
     }
 }
 
-/// What the modes beside are compared with: best-effort work alone, and how much time is left.
-fn alone(
-    step: &Step<'_>,
-    mode: Mode,
-    busy: Option<f64>,
-    stop: &AtomicBool,
-) -> Result<Vec<Number>, String> {
-    let mut numbers = Vec::new();
-    // Each by itself would have the whole device; together they share it, as they must.
-    if step.case.of(Role::Be).next().is_some() {
-        let scenario = scenario(step, mode, |load| load.role == Role::Be)?;
-        let outcome = simulate(&scenario, false, stop)?;
-        let launches: u64 = outcome.tasks.iter().map(|task| task.launches_in_time).sum();
-        // CAST: far below what a float counts exactly.
-        let rate = launches as f64 / seconds(&outcome);
-        let title = "best-effort work with nobody beside";
-        numbers.push(Number::new(BE_ALONE, title, "1/s", rate));
-    }
-    if let Some(busy) = busy {
-        let title = "part of the time in which requests are under way, alone";
-        numbers.push(Number::new(LC_BUSY, title, "1", busy));
-    }
-    Ok(numbers)
-}
-
-fn counts(outcome: &Outcome, mode: Mode) -> Vec<Number> {
-    if mode.is_alone() {
-        return Vec::new();
-    }
+fn counts(outcome: &Outcome) -> Vec<Number> {
     [
-        ("preemptions", "times that running work was taken off", outcome.preemptions),
-        ("reexecuted", "kernels that were begun more than once", outcome.reexecuted),
+        ("preemptions", "preemptions", outcome.preemptions),
+        ("reexecuted", "kernels whose execution began more than once", outcome.reexecuted),
         ("lost", "kernels that never completed", outcome.lost),
     ]
     .map(|(name, title, count)| {

@@ -1,13 +1,48 @@
-//! Numbers that follow from what each load got.
+//! Numbers that follow from a measurement: shares, fairness, missed deadlines, priority inversions,
+//! and best-effort work relative to the baseline.
 
-use crate::results::{COUNT, LoadResult, Measurement, Number};
+use super::{BE_ALONE, LC_BUSY};
+use crate::plan::Step;
+use crate::results::{COUNT, LoadResult, Measurement, Number, Results};
 use crate::suite::{Case, Load};
 
-/// A load that is more important may be this much slower than one that is less important.
+/// A load of higher priority may be slower than one of lower priority by this factor.
 const LEVEL_SLACK: f64 = 1.1;
+/// `kept` is undefined where requests leave less of the time than this: dividing by next to nothing
+/// makes any amount a large part.
+const LEFT_MIN: f64 = 0.05;
 
-/// Adds them.
-pub(super) fn add(measurement: &mut Measurement, case: &Case) {
+/// Relates best-effort work to the baseline of the same repetition: to what it does alone, and to
+/// the time that requests leave idle.
+pub(super) fn compare_with_alone(
+    measurement: &mut Measurement,
+    step: &Step<'_>,
+    results: &Results,
+) {
+    let Some(alone) = &step.mode.alone else { return };
+    let base = results
+        .of(&step.case.name, alone)
+        .find(|base| base.repetition == step.repetition && base.is_ok());
+    let (Some(base), Some(be)) = (base, &mut measurement.be) else { return };
+    let rate = base.number(BE_ALONE).filter(|&rate| rate > 0.0);
+    be.of_alone = rate.map(|rate| be.per_second / rate);
+    let left = 1.0 - base.number(LC_BUSY).unwrap_or(0.0);
+    be.kept = be.of_alone.filter(|_| left >= LEFT_MIN).map(|part| part / left);
+}
+
+/// The part of `length_ns` that these intervals cover; where two overlap, time counts once.
+pub fn busy_part(mut times: Vec<(u64, u64)>, length_ns: u64) -> f64 {
+    times.sort_unstable();
+    let (mut busy, mut until) = (0_u64, 0_u64);
+    for (from, to) in times {
+        busy += to.saturating_sub(from.max(until));
+        until = until.max(to);
+    }
+    // CAST: far below what a float counts exactly.
+    (busy as f64 / length_ns.max(1) as f64).min(1.0)
+}
+
+pub(super) fn add_numbers(measurement: &mut Measurement, case: &Case) {
     let pairs: Vec<(&Load, &LoadResult)> = case
         .loads
         .iter()
@@ -26,7 +61,7 @@ fn number(name: &str, title: &str, value: f64) -> Number {
     Number::new(name, title, "1", value)
 }
 
-/// Who got which part of all best-effort work, and how fair that is.
+/// The share of each load in all best-effort work, and how fair the shares are.
 fn shares(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
     let rates: Vec<(&Load, f64)> = pairs
         .iter()
@@ -48,7 +83,7 @@ fn shares(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
     numbers
 }
 
-/// Jain's index: 1 if all are equal, 1/n if one has everything.
+/// Jain's index: 1 if all values are equal, 1/n if all but one are zero.
 fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
@@ -74,7 +109,7 @@ fn misses(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
     vec![number("miss_ratio", "part of all requests that missed their deadline", ratio)]
 }
 
-/// Pairs of loads of which the more important one was slower.
+/// Pairs of loads of which the one with the higher priority was slower.
 fn inversions(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
     let slow: Vec<(u8, f64)> = pairs
         .iter()
@@ -93,13 +128,21 @@ fn inversions(pairs: &[(&Load, &LoadResult)]) -> Vec<Number> {
             inverted += u32::from(level != other && *high > low * LEVEL_SLACK);
         }
     }
-    let title = "pairs of loads of which the more important one was slower";
+    let title = "pairs of loads of which the one with the higher priority was slower";
     vec![Number::new("inverted_pairs", title, COUNT, f64::from(inverted))]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overlapping_intervals_count_once() {
+        assert_eq!(busy_part(vec![(10, 20), (30, 40)], 100), 0.2);
+        assert_eq!(busy_part(vec![(30, 40), (10, 35), (12, 14)], 100), 0.3);
+        assert_eq!(busy_part(vec![(0, 500)], 100), 1.0);
+        assert_eq!(busy_part(Vec::new(), 100), 0.0);
+    }
 
     #[test]
     fn jains_index_is_that_of_the_book() {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::plan::{Wish, cases, modes, steps};
-use crate::results::{Distribution, SCHEMA, rfc3339};
+use crate::plan::{RunSelection, cases, modes, steps};
+use crate::results::Distribution;
 use crate::suite::read_suite;
 
 const TEXT: &str = "name = 's'\ntitle = 't'\n\
@@ -75,13 +75,13 @@ impl Backend for Fake {
     }
 }
 
-/// Stops after so many results.
+/// Stops the run after `stops_at` measurements.
 struct Until {
     kept: usize,
     stops_at: usize,
 }
 
-impl Watcher for Until {
+impl RunObserver for Until {
     fn begins(&mut self, progress: &Progress<'_>) {
         assert!(progress.to_string().contains(" left"));
     }
@@ -96,48 +96,31 @@ impl Watcher for Until {
     }
 }
 
-fn fresh(suite: &Suite, modes: &[ModeInfo]) -> Results {
-    Results {
-        schema: SCHEMA,
-        suite: suite.info(),
-        backend: "emulated".into(),
-        command: "gpreempt bench s".into(),
-        commit: None,
-        environment: Environment::default(),
-        started: rfc3339(0),
-        finished: None,
-        repetitions: 2,
-        short: false,
-        modes: modes.to_vec(),
-        cases: vec![crate::results::CaseInfo {
-            name: "c".into(),
-            title: "C".into(),
-            loads: load_lines(&suite.cases[0]),
-            point: None,
-        }],
-        measurements: Vec::new(),
-        summary: Vec::new(),
-        checks: Vec::new(),
-    }
-}
-
 #[test]
-fn an_interrupted_run_goes_on_where_it_was_and_failures_are_results() {
+fn an_interrupted_run_continues_and_failures_are_results() {
     let suite = read_suite("s", TEXT).unwrap();
-    let wish = Wish { backend: "emulated", repetitions: 2, is_short: false, cases: Vec::new() };
+    let selection =
+        RunSelection { backend: "emulated", repetitions: 2, is_short: false, cases: Vec::new() };
     let mut backend = Fake::default();
     let modes = modes(&["x".into(), "broken".into()], &backend.modes()).unwrap();
-    let chosen = cases(&suite, &wish).unwrap();
-    let steps = steps(&chosen, &modes, &wish);
-    let mut results = fresh(&suite, &modes);
+    let chosen = cases(&suite, &selection).unwrap();
+    let steps = steps(&chosen, &modes, &selection);
+    let mut results = fresh(
+        &suite,
+        "gpreempt bench s".into(),
+        Environment::default(),
+        &chosen,
+        &modes,
+        &selection,
+    );
 
-    let mut watcher = Until { kept: 0, stops_at: 2 };
-    let ended = run(&suite, &steps, &mut backend, &mut results, &mut watcher);
+    let mut observer = Until { kept: 0, stops_at: 2 };
+    let ended = run(&suite, &steps, &mut backend, &mut results, &mut observer);
     assert_eq!(ended, Ok(Ended::Stopped));
     assert_eq!(results.measurements.len(), 2);
 
-    let mut watcher = Until { kept: 0, stops_at: 100 };
-    let ended = run(&suite, &steps, &mut backend, &mut results, &mut watcher);
+    let mut observer = Until { kept: 0, stops_at: 100 };
+    let ended = run(&suite, &steps, &mut backend, &mut results, &mut observer);
     assert_eq!(ended, Ok(Ended::Whole));
     assert_eq!(results.measurements.len(), 6);
     assert_eq!(backend.measured.len(), 6, "nothing is measured twice");
@@ -145,10 +128,10 @@ fn an_interrupted_run_goes_on_where_it_was_and_failures_are_results() {
     let be = results.measurements[1].be.as_ref().unwrap();
     assert!((be.of_alone.unwrap() - 0.76).abs() < 1e-9);
     assert!((be.kept.unwrap() - 0.95).abs() < 1e-9);
-    let verdicts: Vec<(&str, bool)> =
+    let passed: Vec<(&str, bool)> =
         results.checks.iter().map(|check| (check.name.as_str(), check.passed)).collect();
     assert_eq!(
-        verdicts,
+        passed,
         [
             ("fast", true),
             ("kept", true),

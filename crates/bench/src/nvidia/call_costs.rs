@@ -15,7 +15,7 @@ use gpreempt_device::nvidia::change::{NvidiaChange, preempt, stops};
 use gpreempt_device::nvidia::hold::{self, HoldChannel, HoldSite};
 use gpreempt_device::nvidia::import_client::ImportClient;
 use gpreempt_device::nvidia::process_discovery::{GpuProcess, inspect_process};
-use gpreempt_device::nvidia::rm_objects::{Engine, parse_uuid};
+use gpreempt_device::nvidia::rm_objects::parse_uuid;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_device::undo_log::UndoLog;
 

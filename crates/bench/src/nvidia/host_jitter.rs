@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::measure::monotonic_ns;
-use crate::results::{Distribution, Number, Quiet};
+use crate::results::{Distribution, HostNoise, Number};
 
 /// How long the thread sleeps.
 const SLEEP_NS: u64 = 1_000_000;
@@ -101,7 +101,7 @@ impl JitterRecord {
     /// The numbers of a window of time.
     pub(super) fn numbers(&self, window: (u64, u64)) -> Vec<Number> {
         let late = Distribution::of(late(&self.wake_ups, window));
-        Quiet::numbers(late.as_ref(), stolen_part(&self.readings, window))
+        HostNoise::numbers(late.as_ref(), stolen_part(&self.readings, window))
     }
 }
 

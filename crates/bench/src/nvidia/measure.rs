@@ -18,7 +18,7 @@ use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
 use crate::lines;
 use crate::plan::Step;
 use crate::results::SlowRequest;
-use crate::results::{BeResult, Distribution, LcResult, LoadResult, Number, Quiet, Role};
+use crate::results::{BeResult, Distribution, HostNoise, LcResult, LoadResult, Number, Role};
 use crate::round::Round;
 
 /// How long before its beginning a round is ordered, so that every load has the order in time.
@@ -66,7 +66,7 @@ fn in_rounds(
         let seconds = be_alone_seconds(step);
         let be = together(nvidia, step, mode, group, Some(Role::Be), seconds)?;
         if !has(Role::Lc) {
-            measured.numbers.extend(be.numbers.into_iter().filter(Quiet::has));
+            measured.numbers.extend(be.numbers.into_iter().filter(HostNoise::has));
         }
         let rate = be.be.map_or(0.0, |be| be.per_second);
         let title = "best-effort work alone on the GPU";

@@ -187,12 +187,13 @@ fn has_torch(case: &Case) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Wish, cases, modes, steps};
+    use crate::plan::{RunSelection, cases, modes, steps};
     use crate::suite::{Suite, built_in, built_in_names};
 
     fn short_form(suite: &Suite) -> Duration {
         let repetitions = suite.repetitions_short;
-        let wish = Wish { backend: "nvidia", repetitions, is_short: true, cases: Vec::new() };
+        let wish =
+            RunSelection { backend: "nvidia", repetitions, is_short: true, cases: Vec::new() };
         let known: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let wished = match suite.nvidia_modes_short.is_empty() {
             true => &suite.nvidia_modes,

@@ -251,12 +251,13 @@ fn driver(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::nvidia::mode::Mode;
-    use crate::plan::{Wish, cases, modes, steps};
+    use crate::plan::{RunSelection, cases, modes, steps};
     use crate::suite::built_in;
 
     fn needs(suite: &str, wished: &[&str]) -> Needs {
         let suite = built_in(suite).unwrap();
-        let wish = Wish { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+        let wish =
+            RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
         let known: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let wished: Vec<String> = wished.iter().map(|&name| name.to_owned()).collect();
         let modes = modes(&wished, &known).unwrap();
@@ -287,7 +288,8 @@ mod tests {
             return;
         }
         let suite = built_in("torch").unwrap();
-        let wish = Wish { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+        let wish =
+            RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
         let modes: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let cases = cases(&suite, &wish).unwrap();
         let found = missing(&steps(&cases, &modes, &wish), &Programs::default());

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::engine::{BE_ALONE, LC_BUSY};
-use crate::plan::{Wish, cases, modes, steps};
+use crate::plan::{RunSelection, cases, modes, steps};
 use crate::results::{SLOWEST_MAX, SlowRequest};
 use crate::suite::{Suite, read_suite};
 
@@ -34,7 +34,8 @@ fn fake_programs(script: &str) -> Option<Nvidia> {
 }
 
 fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, String> {
-    let wish = Wish { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+    let wish =
+        RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
     let modes = modes(&[mode.to_owned()], &nvidia.modes()).unwrap();
     let cases = cases(suite, &wish).unwrap();
     let steps = steps(&cases, &modes, &wish);

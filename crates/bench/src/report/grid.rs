@@ -1,47 +1,42 @@
-//! Cells of tables that turn into blocks on a small screen.
+//! Tables whose rows become blocks on a small screen.
 
-use super::html::Escaped;
-use super::legend::CURVES;
-use super::number;
+use super::plot::COLOURS;
+use super::{Escaped, number};
 use crate::results::Estimate;
 
-/// What a cell says.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cell {
+pub(super) struct Cell {
     text: String,
-    /// Between what it may lie, or something more about it.
+    /// A confidence interval or a second value, in small letters.
     interval: Option<String>,
-    /// A word of warning.
+    /// A warning below the value.
     mark: Option<&'static str>,
     is_wrong: bool,
 }
 
 impl Cell {
-    /// A cell that says this.
-    pub(crate) fn of(text: impl Into<String>) -> Self {
+    pub(super) fn of(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 
-    /// One that says what must not be.
-    pub(crate) fn wrong(text: impl Into<String>) -> Self {
+    /// A value that must not occur.
+    pub(super) fn wrong(text: impl Into<String>) -> Self {
         Self { is_wrong: true, ..Self::of(text) }
     }
 
-    /// The same with something more in small letters.
-    pub(crate) fn with(self, more: impl Into<String>) -> Self {
+    pub(super) fn with(self, more: impl Into<String>) -> Self {
         Self { interval: Some(more.into()), ..self }
     }
 
-    /// The same with a word of warning below it, if it needs one.
-    pub(crate) fn marked(self, mark: Option<&'static str>) -> Self {
+    pub(super) fn marked(self, mark: Option<&'static str>) -> Self {
         Self { mark, ..self }
     }
 
     /// A median and its interval, written by `show`.
-    pub(crate) fn estimate(estimate: Option<&Estimate>, show: impl Fn(f64) -> String) -> Self {
+    pub(super) fn estimate(estimate: Option<&Estimate>, show: impl Fn(f64) -> String) -> Self {
         let Some(estimate) = estimate else { return Self::of(number::NOTHING) };
         let (low, high) = (show(estimate.low), show(estimate.high));
-        // One value has no interval, and one without width says nothing new.
+        // One value has no interval, and an interval without width adds nothing.
         let interval = (estimate.count > 1 && low != high).then(|| range(&low, &high));
         Self { text: show(estimate.median), interval, ..Self::default() }
     }
@@ -59,7 +54,7 @@ impl Cell {
     }
 }
 
-/// From one to the other, with the unit once if it is the same.
+/// `low – high`, with the unit once if both have the same.
 fn range(low: &str, high: &str) -> String {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).len();
     let (digits, unit) = low.split_at(number(low));
@@ -67,21 +62,18 @@ fn range(low: &str, high: &str) -> String {
     format!("{}\u{a0}– {high}", if same { digits } else { low })
 }
 
-/// A row: its name, the place of its mode if it has one, and its cells or one reason for none.
 #[derive(Clone, Debug)]
-pub(crate) struct Row<'a> {
-    /// What stands first.
-    pub(crate) name: &'a str,
-    /// What the name means, in small letters.
-    pub(crate) about: &'a str,
-    /// The place of its mode among all, which is its colour.
-    pub(crate) place: Option<usize>,
-    /// Its cells, or why there are none.
-    pub(crate) cells: Result<Vec<Cell>, Cell>,
+pub(super) struct Row<'a> {
+    pub(super) name: &'a str,
+    /// The meaning of the name, in small letters.
+    pub(super) about: &'a str,
+    /// The index of its mode, which decides its colour.
+    pub(super) place: Option<usize>,
+    /// The cells, or the reason for having none.
+    pub(super) cells: Result<Vec<Cell>, Cell>,
 }
 
-/// A table with a name for each column.
-pub(crate) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String {
+pub(super) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String {
     let head =
         |name: &str| format!("<th scope=\"col\" role=\"columnheader\">{}</th>\n", Escaped(name));
     let heads = columns.iter().map(|name| head(name)).collect::<String>();
@@ -94,10 +86,14 @@ pub(crate) fn table(first: &str, columns: &[String], rows: &[Row<'_>]) -> String
     )
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    pub(super) fn of(name: &'a str, cells: impl Iterator<Item = Cell>) -> Self {
+        Self { name, about: "", place: None, cells: Ok(cells.collect()) }
+    }
+
     fn html(&self, columns: &[String]) -> String {
         let dot = self.place.map_or_else(String::new, |place| {
-            format!("<span class=\"dot c{}\"></span>", place % CURVES)
+            format!("<span class=\"dot c{}\"></span>", place % COLOURS)
         });
         let cells = match &self.cells {
             Ok(cells) => columns.iter().zip(cells).map(|(name, cell)| cell.html(name)).collect(),
@@ -127,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_say_their_unit_once() {
+    fn intervals_contain_their_unit_once() {
         for (low, high, text) in [
             ("1.94\u{a0}ms", "1.95\u{a0}ms", "1.94\u{a0}– 1.95\u{a0}ms"),
             ("980\u{a0}µs", "1.95\u{a0}ms", "980\u{a0}µs\u{a0}– 1.95\u{a0}ms"),

@@ -1,58 +1,65 @@
-//! One row for each case and mode, over all repetitions.
+//! The summary of a run: one row for each case and mode, over all repetitions, and whether noise of
+//! the host may have caused a tail latency.
 
 use serde::{Deserialize, Serialize};
 
-use super::disturbance::is_in_median;
-use super::{Estimate, Measurement, Results, Status};
+use super::{Distribution, Estimate, Measurement, Number, Results, Status};
 
-/// What a case came to in a mode.
+/// The result of a case in a mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SummaryRow {
-    /// The case's name.
     pub case: String,
-    /// The mode's name.
     pub mode: String,
-    /// Repetitions that worked.
+    /// Successful repetitions.
     pub ok: u32,
-    /// Why the others did not; the first reason.
+    /// Why the first of the others failed.
     pub failure: Option<String>,
-    /// Whether the first of the others was not even tried.
+    /// Whether the first of the others was not attempted.
     pub skipped: bool,
-    /// Whether requests came faster than they were served, so that every number about them says how
-    /// long somebody measured.
+    /// Whether requests arrived faster than they were served; their latency then grows with the
+    /// length of the measurement.
     #[serde(default)]
     pub overloaded: bool,
-    /// Whether the p99, or its ratio, is of a repetition in which the machine was so late that it
-    /// may have made the tail; also if that was so with nobody beside, of which the ratio is one.
+    /// Whether the p99, or its ratio, is of a repetition in which host noise may have caused the
+    /// tail; for the ratio also if the baseline was disturbed.
     #[serde(default)]
     pub disturbed: bool,
-    /// Half of all requests take at most this (ns).
     pub p50_ns: Option<Estimate>,
-    /// 99 % do (ns).
     pub p99_ns: Option<Estimate>,
-    /// The average (ns), to compare with papers.
+    /// Papers report the mean.
     pub mean_ns: Option<Estimate>,
-    /// p50 as a multiple of that of running alone, in the same repetition.
+    /// p50 divided by the p50 of the baseline in the same repetition.
     pub p50_ratio: Option<Estimate>,
-    /// The same for p99.
     pub p99_ratio: Option<Estimate>,
-    /// The same for the average.
     pub mean_ratio: Option<Estimate>,
-    /// What best-effort work keeps of the time that latency-critical work leaves.
+    /// See [`BeResult::kept`](super::BeResult).
     pub be_kept: Option<Estimate>,
 }
 
-/// The rows, cases in order and modes in order.
-pub(super) fn rows(results: &Results) -> Vec<SummaryRow> {
-    let mut rows = Vec::new();
-    for case in &results.cases {
-        for mode in &results.modes {
-            let alone = mode.alone.as_deref().unwrap_or(&mode.name);
-            rows.extend(row(results, &case.name, &mode.name, alone));
+impl Results {
+    /// Recomputes the summary from the measurements.
+    pub fn summarise(&mut self) {
+        let mut rows = Vec::new();
+        for case in &self.cases {
+            for mode in &self.modes {
+                let alone = mode.alone.as_deref().unwrap_or(&mode.name);
+                rows.extend(row(self, &case.name, &mode.name, alone));
+            }
         }
+        self.summary = rows;
     }
-    rows
+
+    /// Whether host noise was high enough to cause the tail latency of a measurement. False where
+    /// the noise or the latency of the baseline is unknown.
+    pub fn is_disturbed(&self, measurement: &Measurement) -> bool {
+        let mode = self.modes.iter().find(|mode| mode.name == measurement.mode);
+        let alone = mode.and_then(|mode| mode.alone.as_deref()).unwrap_or(&measurement.mode);
+        let mut same = self.of(&measurement.case, alone);
+        let base = same.find(|each| each.repetition == measurement.repetition && each.is_ok());
+        let p50_ns = base.and_then(p50);
+        HostNoise::of(measurement).zip(p50_ns).is_some_and(|(noise, p50_ns)| noise.disturbs(p50_ns))
+    }
 }
 
 fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<SummaryRow> {
@@ -66,7 +73,7 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
         Status::Failed { reason } => Some((reason.clone(), false)),
         Status::Skipped { reason } => Some((reason.clone(), true)),
     });
-    let beside = |repetition: u32| {
+    let baseline = |repetition: u32| {
         results.of(case, alone).find(|each| each.repetition == repetition && each.is_ok())
     };
     let estimate = |read: fn(&Measurement) -> Option<f64>| {
@@ -74,16 +81,16 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
     };
     let ratio = |read: fn(&Measurement) -> Option<f64>| {
         let ratios = ok.iter().filter_map(|each| {
-            let base = read(beside(each.repetition)?)?;
+            let base = read(baseline(each.repetition)?)?;
             Some(read(each)? / base).filter(|ratio| ratio.is_finite())
         });
         Estimate::of(&ratios.collect::<Vec<_>>())
     };
     let is_disturbed = |each: &Measurement| results.is_disturbed(each);
     let tails = ok.iter().filter_map(|each| Some((p99(each)?, is_disturbed(each))));
-    // To itself everything is 1: such a ratio is of no repetition in particular.
+    // The ratio of the baseline to itself is 1 in every repetition.
     let tail_ratios = ok.iter().filter(|_| mode != alone).filter_map(|each| {
-        let base = beside(each.repetition)?;
+        let base = baseline(each.repetition)?;
         Some((p99(each)? / p99(base)?, is_disturbed(each) || is_disturbed(base)))
     });
     let disturbed = is_in_median(tails.collect()) || is_in_median(tail_ratios.collect());
@@ -106,9 +113,18 @@ fn row(results: &Results, case: &str, mode: &str, alone: &str) -> Option<Summary
     })
 }
 
-/// Of requests that are only late now and then hardly any wait at the end: not one in twenty.
+/// More than one request in twenty is unfinished at the end. Requests that are only late now and
+/// then leave fewer.
 fn is_overloaded(each: &Measurement) -> bool {
     each.lc.as_ref().is_some_and(|lc| lc.unfinished.saturating_mul(20) > lc.latency.count.max(60))
+}
+
+/// Whether the median of these values belongs to a disturbed one. Two values form the median of an
+/// even number.
+fn is_in_median(mut values: Vec<(f64, bool)>) -> bool {
+    values.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let Some(last) = values.len().checked_sub(1) else { return false };
+    values[last / 2].1 || values[last.div_ceil(2)].1
 }
 
 // CAST: latencies are far below what a float counts exactly.
@@ -123,4 +139,104 @@ fn p99(each: &Measurement) -> Option<f64> {
 
 fn mean(each: &Measurement) -> Option<f64> {
     each.lc.as_ref().map(|lc| lc.latency.mean_ns)
+}
+
+const LATE_P50: &str = "machine_late_p50";
+const LATE_P99: &str = "machine_late_p99";
+const LATE_MAX: &str = "machine_late_max";
+const STOLEN: &str = "machine_stolen";
+/// The common prefix of these numbers.
+const PREFIX: &str = "machine_";
+
+/// Wake-up latency above this fraction of a request disturbs the measurement.
+const PART_MAX: f64 = 0.1;
+/// An idle host wakes a sleeping thread this late (ns) too: timers are coalesced, and an idle
+/// processor takes time to wake. Loads that do not sleep are not affected.
+const LATE_MIN_NS: f64 = 200_000.0;
+
+/// Noise of the host during one measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HostNoise {
+    /// Wake-up latency of a sleeping thread (ns), p99 and maximum.
+    pub(crate) late_p99_ns: f64,
+    pub(crate) late_max_ns: f64,
+    /// Steal time: the fraction of one processor that the hypervisor took, if the kernel counts it.
+    pub(crate) stolen: Option<f64>,
+}
+
+impl HostNoise {
+    /// The noise as numbers of a measurement; unknown values have no number.
+    pub(crate) fn numbers(late: Option<&Distribution>, stolen: Option<f64>) -> Vec<Number> {
+        let mut numbers = Vec::new();
+        if let Some(late) = late {
+            let title = |rest: &str| format!("host: wake-up latency of a sleeping thread, {rest}");
+            // CAST: times are far below what a float counts exactly.
+            numbers.extend([
+                Number::new(LATE_P50, &title("p50"), "ns", late.p50_ns as f64),
+                Number::new(LATE_P99, &title("p99"), "ns", late.p99_ns as f64),
+                Number::new(LATE_MAX, &title("maximum"), "ns", late.max_ns as f64),
+            ]);
+        }
+        let title = "host: CPU time stolen by the hypervisor";
+        numbers.extend(stolen.map(|part| Number::new(STOLEN, title, "1", part)));
+        numbers
+    }
+
+    pub(crate) fn has(number: &Number) -> bool {
+        number.name.starts_with(PREFIX)
+    }
+
+    /// None where it was not measured: in older files and in virtual time.
+    pub(crate) fn of(measurement: &Measurement) -> Option<Self> {
+        let number = |name: &str| measurement.number(name).filter(|value| value.is_finite());
+        Some(Self {
+            late_p99_ns: number(LATE_P99)?,
+            late_max_ns: number(LATE_MAX)?,
+            stolen: number(STOLEN),
+        })
+    }
+
+    /// Whether it may cause the tail of requests whose baseline p50 is `alone_p50_ns`.
+    pub(crate) fn disturbs(&self, alone_p50_ns: f64) -> bool {
+        self.late_p99_ns > LATE_MIN_NS.max(alone_p50_ns * PART_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_values_that_form_the_median_count() {
+        let of = |values: &[(f64, bool)]| is_in_median(values.to_vec());
+        assert!(!of(&[]));
+        assert!(of(&[(1.0, true)]));
+        assert!(!of(&[(9.0, true), (1.0, false), (2.0, false)]));
+        assert!(of(&[(2.0, true), (1.0, false), (3.0, false)]));
+        assert!(of(&[(1.0, false), (2.0, false), (3.0, true), (4.0, false)]));
+        assert!(!of(&[(1.0, true), (2.0, false), (3.0, false), (4.0, true)]));
+    }
+
+    #[test]
+    fn a_tenth_of_a_request_disturbs_but_not_the_wake_up_latency_of_an_idle_host() {
+        let disturbs = |late_p99_ns: f64, alone_p50_ns: f64| {
+            let noise = HostNoise { late_p99_ns, late_max_ns: 9e9, stolen: None };
+            noise.disturbs(alone_p50_ns)
+        };
+        assert!(disturbs(240_001.0, 2_400_000.0));
+        assert!(!disturbs(240_000.0, 2_400_000.0));
+        assert!(!disturbs(200_000.0, 43_000.0));
+        assert!(disturbs(200_001.0, 43_000.0));
+    }
+
+    #[test]
+    fn unknown_noise_has_no_number() {
+        assert!(HostNoise::numbers(None, None).is_empty());
+        let late = Distribution::of(vec![5, 7]).unwrap();
+        assert_eq!(HostNoise::numbers(Some(&late), None).len(), 3);
+        let all = HostNoise::numbers(Some(&late), Some(0.5));
+        let names: Vec<&str> = all.iter().map(|number| number.name.as_str()).collect();
+        assert_eq!(names, [LATE_P50, LATE_P99, LATE_MAX, STOLEN]);
+        assert!(all.iter().all(HostNoise::has));
+    }
 }

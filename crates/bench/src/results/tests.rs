@@ -23,12 +23,7 @@ fn measured(mode: &str, repetition: u32, latency_ns: u64, kept: Option<f64>) -> 
         lc: Some(lc),
         be,
         loads: Vec::new(),
-        numbers: vec![Number {
-            name: "be_off_p50".into(),
-            title: "BE off the device".into(),
-            unit: "ns".into(),
-            value: 185_000.0,
-        }],
+        numbers: vec![Number::new("be_off_p50", "BE off the device", "ns", 185_000.0)],
         time_line: None,
     }
 }
@@ -44,17 +39,9 @@ fn results(measurements: Vec<Measurement>) -> Results {
         title: format!("mode {name}"),
         alone: (name != ALONE).then(|| ALONE.to_owned()),
     };
+    let suite = SuiteInfo { name: "s".into(), title: "t".into(), digest: "00".into(), text: None };
     let mut results = Results {
-        schema: SCHEMA,
-        suite: SuiteInfo { name: "s".into(), title: "t".into(), digest: "00".into(), text: None },
-        backend: "emulated".into(),
-        command: "gpreempt bench s".into(),
-        commit: None,
-        environment: Environment::default(),
-        started: rfc3339(0),
-        finished: None,
         repetitions: 3,
-        short: false,
         modes: vec![mode("alone"), mode("held"), mode("mps")],
         cases: vec![CaseInfo {
             name: "gap".into(),
@@ -68,7 +55,6 @@ fn results(measurements: Vec<Measurement>) -> Results {
             }),
         }],
         measurements,
-        summary: Vec::new(),
         checks: vec![Check {
             name: "held is fast".into(),
             case: Some("gap".into()),
@@ -76,6 +62,7 @@ fn results(measurements: Vec<Measurement>) -> Results {
             passed: true,
             text: "1.2".into(),
         }],
+        ..Results::new(suite, "emulated", "gpreempt bench s".into())
     };
     results.summarise();
     results
@@ -95,7 +82,7 @@ fn ratios_are_those_of_the_same_repetition() {
     let ratio = held.p50_ratio.unwrap();
     assert_eq!((ratio.low, ratio.high, ratio.count), (1.1, 1.2, 2));
     assert_eq!(held.be_kept.unwrap().high, 0.95);
-    assert_eq!(results.summary.len(), 2, "nothing is said about a mode that was not measured");
+    assert_eq!(results.summary.len(), 2, "a mode that was not measured has no row");
 }
 
 #[test]
@@ -107,7 +94,7 @@ fn a_mode_that_failed_has_its_row() {
 }
 
 #[test]
-fn what_is_written_can_be_read() {
+fn a_written_file_can_be_read() {
     let before = results(vec![measured("alone", 0, 7, Some(1.0)), failed("mps", 0, "why")]);
     assert_eq!(Results::read("r.json", &before.to_text()), Ok(before));
 }
@@ -133,9 +120,9 @@ fn the_requests_of_the_only_load_are_written_once() {
     assert_eq!(Results::read("r.json", &text), Ok(before));
 }
 
-/// As files were written before: with everything, and over many lines.
+/// The older format contains the copies and is pretty-printed.
 #[test]
-fn files_that_say_it_twice_can_be_read() {
+fn older_files_that_contain_the_requests_twice_can_be_read() {
     let before = results(vec![with_loads(1), with_loads(2)]);
     let text = serde_json::to_string_pretty(&before).unwrap();
     assert_eq!(text.matches("\"cdf\"").count(), 2 + 3);
@@ -143,7 +130,7 @@ fn files_that_say_it_twice_can_be_read() {
 }
 
 #[test]
-fn a_load_that_differs_from_the_measurement_is_kept() {
+fn requests_of_a_load_that_differ_from_the_measurement_are_kept() {
     let mut before = results(vec![with_loads(1)]);
     before.measurements[0].loads[1].lc.as_mut().unwrap().unfinished = 3;
     assert_eq!(Results::read("r.json", &before.to_text()), Ok(before));
@@ -161,14 +148,18 @@ fn each_measurement_has_a_line() {
 #[test]
 fn other_files_are_refused() {
     let error = Results::read("r.json", "{}").unwrap_err();
-    assert!(error.starts_with("r.json: this is no file of results: "), "{error}");
+    assert!(error.starts_with("r.json: not a results file: "), "{error}");
     let later = r#"{"schema": 2}"#;
     let error = Results::read("r.json", later).unwrap_err();
-    assert_eq!(error, "r.json: has format 2; this program reads 1: use another version");
+    assert_eq!(
+        error,
+        "r.json: has format 2, this program reads format 1; use the version of gpreempt that wrote \
+         it"
+    );
 }
 
 #[test]
-fn where_requests_queue_up_the_row_says_so() {
+fn a_mode_that_serves_too_slowly_is_overloaded() {
     let waiting = |mode: &str, repetition: u32, unfinished: u64| {
         let mut measured = measured(mode, repetition, 100, None);
         if let Some(lc) = &mut measured.lc {
@@ -189,16 +180,16 @@ fn where_requests_queue_up_the_row_says_so() {
     assert!(!is_so("held") && is_so("mps"));
 }
 
-/// As [`measured`], on a machine that was that late.
+/// As [`measured`], on a host with that wake-up latency.
 fn late(mode: &str, repetition: u32, latency_ns: u64, late_ns: u64) -> Measurement {
     let mut measured = measured(mode, repetition, latency_ns, None);
     let late = Distribution::of(vec![late_ns]);
-    measured.numbers = Quiet::numbers(late.as_ref(), None);
+    measured.numbers = HostNoise::numbers(late.as_ref(), None);
     measured
 }
 
 #[test]
-fn a_tail_that_the_machine_may_have_made_is_told_in_every_mode() {
+fn a_tail_that_host_noise_may_have_caused_is_marked_in_every_mode() {
     const MS: u64 = 1_000_000;
     let row = |late_ns: [u64; 6], mode: &str| {
         let mut measured = Vec::new();
@@ -222,14 +213,14 @@ fn a_tail_that_the_machine_may_have_made_is_told_in_every_mode() {
     assert!(!row(only(1), "held") && !row(only(5), "held"), "the others do not");
     assert!(row(only(2), "held") && row(only(2), "alone"), "a ratio is of two");
     let mut without = results(vec![late("held", 0, 5 * MS, 9 * MS)]);
-    assert!(!without.summary[0].disturbed, "nobody knows how long requests take alone");
+    assert!(!without.summary[0].disturbed, "the latency of the baseline is unknown");
     without.measurements.push(measured("alone", 0, 5 * MS, None));
     without.summarise();
     assert!(!without.summary[0].disturbed && without.summary[1].disturbed);
 }
 
 #[test]
-fn files_from_before_suites_were_kept_can_be_read() {
+fn files_without_the_newer_fields_can_be_read() {
     let mut text: serde_json::Value =
         serde_json::from_str(&results(vec![measured("alone", 0, 7, None)]).to_text()).unwrap();
     assert!(text["suite"].get("text").is_none());
@@ -243,7 +234,7 @@ fn files_from_before_suites_were_kept_can_be_read() {
 }
 
 #[test]
-fn however_many_requests_a_file_says_wait_they_are_too_many() {
+fn the_largest_count_of_unfinished_requests_does_not_overflow() {
     let mut one = measured("alone", 0, 100, None);
     one.lc.as_mut().unwrap().unfinished = 1 << 63;
     assert!(results(vec![one]).summary[0].overloaded);

@@ -1,4 +1,4 @@
-//! What can be typed about benchmarks.
+//! The arguments of `gpreempt bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,12 +7,11 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use super::within;
 
-/// Measure a suite of cases in several modes, and write one file of results.
+/// Measure a suite of cases in several modes and write a results file.
 ///
-/// Each case is measured in each mode several times, interleaved. FOLDER/result.json is written
-/// anew after every measurement: an interrupted run keeps what it measured, and the same command
-/// goes on where it was. Exit code 1 if a measurement failed, or a line that the suite asks for
-/// does not hold.
+/// Each case is measured in each mode several times, interleaved. FOLDER/result.json is rewritten
+/// after every measurement: an interrupted run keeps what it measured, and the same command
+/// continues it. Exit code 1 if a measurement or a check of the suite fails.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
@@ -30,23 +29,23 @@ pub(crate) struct BenchArgs {
     /// The cases to measure [default: all]
     #[arg(long, value_name = "X,Y", value_delimiter = ',')]
     pub(crate) cases: Vec<String>,
-    /// How often each case is measured in each mode [default: the suite's]
+    /// Measurements of each case in each mode [default: the suite's]
     #[arg(long, value_name = "N", value_parser = within::<u32>(1, 1_000))]
     pub(crate) repetitions: Option<u32>,
     /// The short form: less time for each measurement, fewer repetitions
     #[arg(long)]
     pub(crate) short: bool,
-    /// A stability run instead: real processes on the emulated GPU for that long, such as 1h
+    /// A stability run instead: real processes on the emulated GPU for this time, such as 1h
     #[arg(long, value_name = "TIME", value_parser = parse_length,
           conflicts_with_all = ["modes", "cases", "repetitions", "short"])]
     pub(crate) duration: Option<Duration>,
-    /// Where the results go [default: bench-SUITE-BACKEND]
+    /// The folder of the results [default: bench-SUITE-BACKEND]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// The commit the programs were built from, for the record
+    /// The commit the programs were built from, recorded in the results
     #[arg(long, value_name = "COMMIT")]
     pub(crate) commit: Option<String>,
-    /// Say what would be measured and how long it would take, and measure nothing
+    /// Print what would be measured and how long it would take, and measure nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the results, or with --dry-run the plan, as JSON
@@ -54,20 +53,18 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
-/// What else can be done.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// The suites and the modes there are
+    /// List the suites and the modes
     List(BenchListArgs),
-    /// What the simulator says about the same cases, beside what was measured
+    /// Compare measured medians with those that the simulator predicts
     Predict(BenchPredictArgs),
-    /// The page of a file of results: tables, curves, distributions and time lines
+    /// Write the page of a results file: tables, curves, distributions and time lines
     Report(BenchReportArgs),
-    /// Before and after: what is better, what is worse, and what cannot be told from chance
+    /// Compare two results files: what is better, what is worse, what is within the noise
     Compare(BenchCompareArgs),
 }
 
-/// Where to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchBackend {
     /// The simulator, in virtual time
@@ -76,7 +73,7 @@ pub(crate) enum BenchBackend {
     Nvidia,
 }
 
-/// The suites and the modes there are.
+/// List the suites and the modes.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct BenchListArgs {
     /// Print JSON
@@ -84,15 +81,15 @@ pub(crate) struct BenchListArgs {
     pub(crate) json: bool,
 }
 
-/// What the simulator says about the same cases, beside what was measured.
+/// Compare measured medians with those that the simulator predicts.
 ///
 /// Exit code 1 if a median is off by more than 15 %.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct BenchPredictArgs {
-    /// The file of results
+    /// The results file
     #[arg(value_name = "RESULT.json")]
     pub(crate) file: PathBuf,
-    /// The suite, instead of the text that the results contain
+    /// The suite, instead of its text in the results file
     #[arg(long, value_name = "FILE")]
     pub(crate) suite: Option<PathBuf>,
     /// Print JSON
@@ -100,33 +97,33 @@ pub(crate) struct BenchPredictArgs {
     pub(crate) json: bool,
 }
 
-/// The page of a file of results: tables, curves, distributions and time lines.
+/// Write the page of a results file: tables, curves, distributions and time lines.
 ///
-/// It is one file without scripts that loads nothing, and it links to the file of results, which
-/// should stay beside it.
+/// The page is one file without scripts that loads nothing. It links to the results file, which
+/// should stay in the same folder.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct BenchReportArgs {
-    /// The file of results
+    /// The results file
     #[arg(value_name = "RESULT.json")]
     pub(crate) file: PathBuf,
-    /// Where to write it [default: report.html beside the file of results]
+    /// The page [default: report.html in the folder of the results file]
     #[arg(short, long, value_name = "FILE.html")]
     pub(crate) out: Option<PathBuf>,
-    /// Print JSON: where the page is
+    /// Print the path of the page as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Before and after: what is better, what is worse, and what cannot be told from chance.
+/// Compare two results files: what is better, what is worse, what is within the noise.
 ///
-/// A difference counts if the intervals over the repetitions have nothing in common and it is one
-/// percent or more. Fewer than five repetitions make it a "perhaps".
+/// A difference counts if the confidence intervals over the repetitions do not overlap and it is
+/// one percent or more. With fewer than five repetitions it is a "perhaps".
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct BenchCompareArgs {
-    /// The file of results from before
+    /// The results file before the change
     #[arg(value_name = "BEFORE.json")]
     pub(crate) before: PathBuf,
-    /// The one from after
+    /// The results file after the change
     #[arg(value_name = "AFTER.json")]
     pub(crate) after: PathBuf,
     /// Exit code 1 if something got worse or fails
@@ -154,7 +151,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn a_suite_or_something_else_is_asked_for() {
+    fn a_suite_or_a_subcommand_is_required() {
         for line in [
             "gpreempt bench micro --backend nvidia --modes alone,hold --cases gap30 --short",
             "gpreempt bench mine.toml --repetitions 3 --out folder --json",

@@ -1,17 +1,19 @@
-//! Runs a suite.
+//! Runs a suite: chooses backend, cases and modes, measures, and writes results and page.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use gpreempt_bench::emulated::Emulated;
 use gpreempt_bench::engine::{self, Backend, Ended};
 use gpreempt_bench::nvidia::Nvidia;
-use gpreempt_bench::plan::{self, Step, Wish, spoken};
-use gpreempt_bench::results::{CaseInfo, Environment, ModeInfo, Results, SCHEMA, rfc3339};
-use gpreempt_bench::suite::{Case, Suite};
+use gpreempt_bench::plan::{self, RunSelection, Step, format_duration};
+use gpreempt_bench::results::{Results, now};
+use gpreempt_bench::suite::Suite;
 
-use super::{command::command, lock::Lock, resume::resumed, watch::Keeper};
-use super::{dry_run, long, page, table};
+use super::folder::{FolderLock, ProgressWriter, command, resumed};
+use super::plan::{all_modes, dry_run, find_suite};
+use super::{files, stability, table};
 use crate::args::{BenchArgs, BenchBackend};
 use crate::failure::Failure;
 use crate::output;
@@ -19,19 +21,19 @@ use crate::stop::Stop;
 use crate::write_file::write_whole;
 
 pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
-    // PANIC: without another command clap asks for a suite.
-    let suite = super::find(args.suite.as_deref().expect("a suite"))?;
+    // PANIC: without a subcommand clap requires a suite.
+    let suite = find_suite(args.suite.as_deref().expect("a suite"))?;
     let stop = Stop::on_signals_impatient()?;
     if let Some(length) = args.duration {
-        return long::main(args, &suite, length, &stop);
+        return stability::main(args, &suite, length, &stop);
     }
     let mut backend: Box<dyn Backend> = match args.backend {
         BenchBackend::Emulated => Box::new(Emulated::new(stop.flag())),
         BenchBackend::Nvidia => Box::new(Nvidia::new(stop.flag()).map_err(Failure::run)?),
     };
-    let wish = wish(args, &suite, backend.name());
-    let cases = plan::cases(&suite, &wish).map_err(Failure::input)?;
-    let wished = match (args.modes.is_empty(), args.backend) {
+    let selection = selection(args, &suite, backend.name());
+    let cases = plan::cases(&suite, &selection).map_err(Failure::input)?;
+    let wanted = match (args.modes.is_empty(), args.backend) {
         (false, _) => &args.modes,
         (true, BenchBackend::Emulated) => &suite.emulated_modes,
         (true, BenchBackend::Nvidia) if args.short && !suite.nvidia_modes_short.is_empty() => {
@@ -41,35 +43,38 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     };
     let known = backend.modes();
     let all: Vec<String> = known.iter().map(|mode| mode.name.clone()).collect();
-    let wished = if wished.is_empty() { &all } else { wished };
-    let modes = plan::modes(wished, &known).map_err(|error| with_other(error, wished, args))?;
-    let steps = plan::steps(&cases, &modes, &wish);
+    let wanted = if wanted.is_empty() { &all } else { wanted };
+    let modes = plan::modes(wanted, &known).map_err(|error| with_other(error, wanted, args))?;
+    let steps = plan::steps(&cases, &modes, &selection);
     if steps.is_empty() {
         return Err(Failure::input(
-            "nothing would be measured: the cases are for other modes than those of --modes; see \
-             `modes` in the suite",
+            "there is nothing to measure: no case runs in a mode of --modes; see `modes` in the \
+             suite",
         ));
     }
     let estimate: Duration = steps.iter().map(|step| backend.estimate(step)).sum();
     if args.dry_run {
-        return dry_run::print(&steps, backend.as_ref(), args.json);
+        return dry_run(&steps, backend.as_ref(), args.json);
     }
     refuse_if_missing(&suite, backend.as_mut(), &steps)?;
 
     let folder = folder(args, &suite);
     let path = folder.join("result.json");
-    make(&folder)?;
-    let _lock = Lock::take(&folder)?;
+    create(&folder)?;
+    let _lock = FolderLock::take(&folder)?;
     let environment = backend.environment();
     let mut results = match resumed(&path, args, &suite, &environment)? {
         Some(results) => results,
-        None => fresh(args, &suite, environment, &cases, &modes, &wish),
+        None => Results {
+            commit: args.commit.clone(),
+            ..engine::fresh(&suite, command(args), environment, &cases, &modes, &selection)
+        },
     };
-    note(&format!("{} measurements, about {}", steps.len(), spoken(estimate)), args.json);
-    let mut keeper = Keeper::new(path.clone(), stop, args.json);
-    let ended = engine::run(&suite, &steps, backend.as_mut(), &mut results, &mut keeper);
-    drop(keeper);
-    // Whatever the backend has started is ended before anything is said.
+    note(&format!("{} measurements, about {}", steps.len(), format_duration(estimate)), args.json);
+    let mut writer = ProgressWriter::new(path.clone(), stop, args.json);
+    let ended = engine::run(&suite, &steps, backend.as_mut(), &mut results, &mut writer);
+    drop(writer);
+    // Processes of the backend end before anything is printed.
     drop(backend);
     if ended.map_err(Failure::run)? == Ended::Stopped {
         return Err(stopped(&results, &path)?);
@@ -79,23 +84,25 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     finish(args, &results, &path)
 }
 
-/// What to say after Ctrl-C.
+/// The message after Ctrl-C.
 fn stopped(results: &Results, path: &Path) -> Result<Failure, Failure> {
     let count = results.measurements.len();
     if count == 0 {
-        return Ok(Failure::run("stopped before the first measurement was done; nothing is kept"));
+        return Ok(Failure::run(
+            "stopped before the first measurement was done; there are no results",
+        ));
     }
-    page::write_beside(results, path)?;
+    files::write_page_beside(results, path)?;
     Ok(Failure::run(format_args!(
-        "stopped; {count} measurements are kept in {}, and the same command goes on",
+        "stopped; {count} measurements are in {}, and the same command continues",
         path.display()
     )))
 }
 
-/// A mode that only another backend has is named as such.
-fn with_other(error: String, wished: &[String], args: &BenchArgs) -> Failure {
-    let known = super::list::all_modes();
-    let is_known = wished.iter().all(|name| known.iter().any(|mode| mode.name == *name));
+/// Adds to the error which backend has the modes, if the other one has.
+fn with_other(error: String, wanted: &[String], args: &BenchArgs) -> Failure {
+    let known = all_modes();
+    let is_known = wanted.iter().all(|name| known.iter().any(|mode| mode.name == *name));
     let other = match args.backend {
         BenchBackend::Emulated => "nvidia",
         BenchBackend::Nvidia => "emulated",
@@ -106,9 +113,9 @@ fn with_other(error: String, wished: &[String], args: &BenchArgs) -> Failure {
     Failure::input(error)
 }
 
-fn wish(args: &BenchArgs, suite: &Suite, backend: &'static str) -> Wish {
+fn selection(args: &BenchArgs, suite: &Suite, backend: &'static str) -> RunSelection {
     let usual = if args.short { suite.repetitions_short } else { suite.repetitions };
-    Wish {
+    RunSelection {
         backend,
         repetitions: args.repetitions.unwrap_or(usual),
         is_short: args.short,
@@ -126,7 +133,7 @@ fn refuse_if_missing(
         return Ok(());
     }
     Err(Failure::input(format_args!(
-        "{} cannot be measured with {} here, so nothing was started; missing: {}",
+        "{} cannot be measured with {} on this machine, so nothing was started; missing: {}",
         suite.name,
         backend.name(),
         missing.join("; ")
@@ -141,74 +148,36 @@ pub(super) fn folder(args: &BenchArgs, suite: &Suite) -> PathBuf {
     args.out.clone().unwrap_or_else(|| format!("bench-{}-{backend}", suite.name).into())
 }
 
-pub(super) fn make(folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::input(format_args!("cannot make {}: {error}", folder.display())))
+pub(super) fn create(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        Failure::input(format_args!("cannot create {}: {error}", folder.display()))
+    })
 }
 
-fn fresh(
-    args: &BenchArgs,
-    suite: &Suite,
-    environment: Environment,
-    cases: &[&Case],
-    modes: &[ModeInfo],
-    wish: &Wish,
-) -> Results {
-    let case = |case: &&Case| CaseInfo {
-        name: case.name.clone(),
-        title: case.title.clone(),
-        loads: engine::load_lines(case),
-        point: case.point.clone(),
-    };
-    Results {
-        schema: SCHEMA,
-        suite: suite.info(),
-        backend: wish.backend.to_owned(),
-        command: command(args),
-        commit: args.commit.clone(),
-        environment,
-        started: now(),
-        finished: None,
-        repetitions: wish.repetitions,
-        short: wish.is_short,
-        modes: modes.to_vec(),
-        cases: cases.iter().map(case).collect(),
-        measurements: Vec::new(),
-        summary: Vec::new(),
-        checks: Vec::new(),
-    }
-}
-
-pub(super) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    rfc3339(since.map_or(0, |since| since.as_secs()))
-}
-
-/// Something to know on the way; programs do not want to.
+/// A note for people: not printed with `--json`.
 pub(super) fn note(text: &str, is_json: bool) {
-    use std::io::Write;
     if !is_json {
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 }
 
 pub(super) fn finish(args: &BenchArgs, results: &Results, path: &Path) -> Result<(), Failure> {
-    let page = page::write_beside(results, path)?;
+    let page = files::write_page_beside(results, path)?;
     if args.json {
         output::print(&results.to_text())?;
     } else {
         output::print(&format!(
-            "{}\nThe results are in {}, and the page that shows them is {}.\n",
+            "{}\nThe results are in {}, their page is {}.\n",
             table::text(results),
             path.display(),
             page.display()
         ))?;
     }
-    verdict(results)
+    check_success(results)
 }
 
-/// Fails unless everything was measured and every line holds.
-fn verdict(results: &Results) -> Result<(), Failure> {
+/// Fails unless every measurement succeeded and every check passed.
+fn check_success(results: &Results) -> Result<(), Failure> {
     let failed = results.measurements.iter().filter(|each| !each.is_ok()).count();
     let wrong = results.checks.iter().filter(|check| !check.passed).count();
     let failed = match failed {
@@ -218,8 +187,8 @@ fn verdict(results: &Results) -> Result<(), Failure> {
     };
     let wrong = match wrong {
         0 => None,
-        1 => Some("one line does not hold".to_owned()),
-        count => Some(format!("{count} lines do not hold")),
+        1 => Some("one check failed".to_owned()),
+        count => Some(format!("{count} checks failed")),
     };
     let all: Vec<String> = failed.into_iter().chain(wrong).collect();
     if all.is_empty() { Ok(()) } else { Err(Failure::run(all.join(", "))) }

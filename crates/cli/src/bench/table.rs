@@ -1,11 +1,11 @@
-//! Results in plain text.
+//! The results of a suite as a text table.
 
-use gpreempt_bench::report::machine;
+use gpreempt_bench::report::{DISTURBED, host_noise};
 use gpreempt_bench::results::{Estimate, Results, SummaryRow};
 
 use crate::text_table;
 
-/// The summary and the lines that hold or do not.
+/// The summary, the host noise, the failures and the checks.
 pub(super) fn text(results: &Results) -> String {
     let heads = ["case", "mode", "p50 us", "p99 us", "p50/alone", "p99/alone", "BE kept", "n"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -20,8 +20,8 @@ pub(super) fn text(results: &Results) -> String {
     let mut text = text_table::render(&rows);
     text.push('\n');
     for case in &results.cases {
-        let machine = machine::sentence(results, &case.name);
-        text.extend(machine.map(|sentence| format!("[{}] {sentence}\n", case.name)));
+        let noise = host_noise(results, &case.name);
+        text.extend(noise.map(|sentence| format!("[{}] {sentence}\n", case.name)));
     }
     text.push_str(&failures);
     for check in &results.checks {
@@ -48,7 +48,7 @@ fn cells(row: &SummaryRow) -> Vec<String> {
     };
     let tail = ratio(row.p99_ratio);
     let tail = match row.disturbed && !row.overloaded {
-        true => format!("{tail} {}", machine::DISTURBED),
+        true => format!("{tail} {}", DISTURBED),
         false => tail,
     };
     let count = match (&row.failure, row.skipped) {
@@ -107,20 +107,20 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_that_the_machine_may_have_made_is_marked() {
+    fn a_tail_that_host_noise_may_have_caused_is_marked() {
         let quiet = measurement("alone", 2_000_000, 90_000);
         let text = text(&results(&[quiet, measurement("hold", 5_000_000, 3_000_000)]));
         let row = |mode: &str| text.lines().find(|line| line.contains(mode)).unwrap();
         assert!(row(" hold ").contains("2.50 disturbed"), "{text}");
         assert!(!row(" alone ").contains("disturbed"), "{text}");
-        let line = text.lines().find(|line| line.starts_with("[c] The machine itself")).unwrap();
+        let line = text.lines().find(|line| line.starts_with("[c] Host noise")).unwrap();
         assert!(line.ends_with("Disturbed repetitions: hold 1 of 1."), "{line}");
     }
 
     #[test]
-    fn without_anything_known_nothing_is_said() {
+    fn without_host_noise_there_is_no_sentence() {
         let old = |mode: &str| measurement(mode, 2_000_000, 0).replace("machine_", "other_");
         let text = text(&results(&[old("alone"), old("hold")]));
-        assert!(text.contains("2000.0") && !text.contains("machine"), "{text}");
+        assert!(text.contains("2000.0") && !text.contains("noise"), "{text}");
     }
 }

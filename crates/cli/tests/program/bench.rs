@@ -1,6 +1,6 @@
 use super::Stage;
 
-/// A suite that takes a moment.
+/// A suite that runs in a moment.
 const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 2\n\
     [[case]]\nname = 'gap'\ntitle = 'Requests with gaps'\nvirtual_ms = 60\n\
     [[case.load]]\nname = 'lc'\nrole = 'lc'\narrivals = { every_us = 10000 }\nkernels = 20\n\
@@ -23,14 +23,14 @@ fn a_suite_is_measured_and_its_results_are_one_file() {
     assert_eq!(written["checks"][0]["passed"], true, "{}", written["checks"]);
     let kept = written["summary"][2]["be_kept"]["median"].as_f64().unwrap();
     assert!((0.5..=1.05).contains(&kept), "{kept}");
-    // The same again is refused: nothing that was measured is lost.
+    // The same command again is refused, so that no measurement is overwritten.
     let (code, error) = folder.failure(&["bench", &file, "--modes", modes, "--out", "r"]);
     assert_eq!(code, 2);
-    assert!(error.contains("is finished"), "{error}");
+    assert!(error.contains("is of a finished run"), "{error}");
 }
 
 #[test]
-fn an_interrupted_run_goes_on_with_the_same_command_alone() {
+fn only_the_same_command_continues_an_interrupted_run() {
     let folder = Stage::new("bench-resumed").unwrap();
     let file = folder.file("small.toml", SMALL);
     folder.json(&["bench", &file, "--modes", "hold", "--out", "r", "--json"]);
@@ -52,15 +52,18 @@ fn an_interrupted_run_goes_on_with_the_same_command_alone() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_starts() {
+fn impossible_measurements_are_refused_before_anything_starts() {
     let folder = Stage::new("bench-refused").unwrap();
     for (arguments, expected) in [
-        (&["bench", "dance"][..], "neither a file nor one of our suites: micro, disb"),
+        (
+            &["bench", "dance"][..],
+            "neither a file nor a built-in suite; the built-in suites are: micro, disb",
+        ),
         (&["bench", "micro", "--modes", "dance"], "there is no mode dance"),
         (&["bench", "micro", "--cases", "dance"], "micro has no case dance"),
         (&["bench", "torch"], "torch has no case for emulated"),
         (&["bench", "micro", "--cases", "be-copies"], "cannot be measured with emulated"),
-        (&["bench", "micro", "--duration", "10s"], "goes with online-offline"),
+        (&["bench", "micro", "--duration", "10s"], "works only with the suite online-offline"),
     ] {
         let (code, error) = folder.failure(arguments);
         assert_eq!(code, 2, "{error}");
@@ -79,9 +82,9 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
 
 /// Every suite in its short form, once, as far as the simulator can.
 #[test]
-fn every_suite_of_ours_runs_on_the_emulated_gpu() {
+fn every_built_in_suite_runs_on_the_emulated_gpu() {
     let folder = Stage::new("bench-all").unwrap();
-    for suite in ["micro", "disb", "online-offline", "share", "scale"] {
+    for suite in ["micro", "disb", "online-offline", "share", "scale", "demo"] {
         let arguments = ["bench", suite, "--short", "--repetitions", "1", "--json"];
         let output = folder.run(&arguments);
         let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -107,33 +110,37 @@ fn the_list_names_suites_and_modes() {
     assert_eq!(plan.lines().count(), 2, "a line for the case and the sum: {plan}");
 }
 
-/// Real processes: they are beside the program where the whole workspace was built.
+/// Needs the programs of the whole workspace beside the tested one.
 #[test]
-fn a_short_stability_run_holds() {
+fn a_short_stability_run_passes_its_checks() {
     let folder = Stage::new("bench-long").unwrap();
     let out = ["bench", "online-offline", "--duration", "12s", "--json"];
     let output = folder.run(&out);
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("missing: ") {
-        println!("SKIPPED: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("missing: ") {
+        println!("SKIPPED: {stderr}");
         return;
     }
-    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{stderr} {}", String::from_utf8_lossy(&output.stdout));
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(printed["measurements"][0]["case"], "stability");
     assert!(printed["checks"].as_array().unwrap().len() >= 6);
 }
 
 #[test]
-fn a_page_lies_beside_the_results_and_can_be_made_again() {
+fn the_page_is_in_the_folder_of_the_results_and_can_be_made_again() {
     let folder = Stage::new("bench-page").unwrap();
     let file = folder.file("small.toml", SMALL);
     let text = folder.stdout(&["bench", &file, "--modes", "default,hold", "--out", "r"]);
-    assert!(text.contains("the page that shows them is r/report.html"), "{text}");
+    assert!(text.contains("their page is r/report.html"), "{text}");
     let page = std::fs::read_to_string(folder.path("r/report.html")).unwrap();
-    for part in
-        ["A small one", "Requests with gaps", "fast enough", "./result.json", "One preemption"]
-    {
+    for part in [
+        "A small one",
+        "Requests with gaps",
+        "fast enough",
+        "./result.json",
+        "Time line of one request",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     folder.stdout(&["bench", "report", "r/result.json", "-o", "again.html"]);
@@ -141,9 +148,9 @@ fn a_page_lies_beside_the_results_and_can_be_made_again() {
     folder.file("broken.json", "{\"schema\": 1}");
     for (arguments, expected) in [
         (&["bench", "report", "nothing.json"][..], "cannot read nothing.json"),
-        (&["bench", "report", "broken.json"], "broken.json: this is no file of results"),
+        (&["bench", "report", "broken.json"], "broken.json: not a results file"),
         (&["bench", "report", "r/result.json", "-o", "no/where.html"], "there is no folder no"),
-        (&["bench", "compare", "r/result.json", "broken.json"], "broken.json: this is no file"),
+        (&["bench", "compare", "r/result.json", "broken.json"], "broken.json: not a results file"),
     ] {
         let (code, error) = folder.failure(arguments);
         assert_eq!(code, 2, "{error}");

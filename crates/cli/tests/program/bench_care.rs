@@ -1,4 +1,4 @@
-//! What `gpreempt bench` must not do: lose results, mix them, or say that all is well.
+//! What `gpreempt bench` must not do: lose results, mix them, or report success after a failure.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::process::Child;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Stage;
 
-/// A suite that takes a moment.
+/// A suite that runs in a moment.
 const SMALL: &str = "name = 'small'\ntitle = 'A small one'\nrepetitions = 1\n\
     [[case]]\nname = 'gap'\ntitle = 'Requests with gaps'\nvirtual_ms = 20\n\
     [[case.load]]\nname = 'lc'\nrole = 'lc'\narrivals = { every_us = 10000 }\n\
@@ -33,7 +33,7 @@ fn interrupted(name: &str, change: impl FnOnce(&mut Value)) -> Stage {
 }
 
 #[test]
-fn a_page_does_not_replace_the_results() {
+fn a_page_does_not_overwrite_the_results() {
     let folder = interrupted("care-page", |_| {});
     std::os::unix::fs::symlink("r/result.json", folder.path("soft")).unwrap();
     std::fs::hard_link(folder.path("r/result.json"), folder.path("hard")).unwrap();
@@ -49,7 +49,7 @@ fn a_page_does_not_replace_the_results() {
 }
 
 #[test]
-fn a_measurement_that_failed_is_not_success() {
+fn a_failed_measurement_gives_exit_code_1() {
     let folder = interrupted("care-failed", |results| {
         results["measurements"][1]["status"] =
             serde_json::json!({ "state": "failed", "reason": "it did" });
@@ -78,7 +78,7 @@ fn results_of_two_builds_or_machines_are_not_mixed() {
 }
 
 #[test]
-fn a_folder_is_one_runners_at_a_time() {
+fn a_second_run_in_the_same_folder_is_refused() {
     let folder = Stage::new("care-lock").unwrap();
     folder.file("small.toml", SMALL);
     std::fs::create_dir(folder.path("r")).unwrap();
@@ -92,7 +92,7 @@ fn a_folder_is_one_runners_at_a_time() {
     folder.stdout(&[&RUN[..], &["r"]].concat());
 }
 
-/// A measurement that would take minutes, under way, and both ends of its stderr.
+/// A measurement in progress that would take minutes, and both ends of its stderr.
 fn long(folder: &Stage) -> (Child, PipeReader, PipeWriter) {
     let text = SMALL.replace("virtual_ms = 20", "virtual_ms = 600000").replace("10000", "100");
     folder.file("small.toml", text);
@@ -114,11 +114,11 @@ fn send(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn a_long_simulation_ends_when_it_is_asked_to_even_by_two() {
+fn a_long_simulation_ends_on_a_signal_and_on_two_at_once() {
     let folder = Stage::new("care-stop").unwrap();
     let (mut child, mut said, writer) = long(&folder);
     drop(writer);
-    // It finds both when it goes on.
+    // Both are pending when it continues.
     for signal in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
         send(&child, signal);
     }
@@ -133,7 +133,7 @@ fn a_long_simulation_ends_when_it_is_asked_to_even_by_two() {
 fn a_second_ctrl_c_ends_the_program_at_once() {
     let folder = Stage::new("care-second").unwrap();
     let (mut child, _said, mut writer) = long(&folder);
-    // Nobody reads what it says and there is no more room for it, so it cannot end by itself.
+    // The pipe is full and is not read, so the program blocks on its message.
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
     while writer.write(b"x").is_ok() {}
     fcntl_setfl(&writer, OFlags::empty()).unwrap();
@@ -155,7 +155,7 @@ fn a_second_ctrl_c_ends_the_program_at_once() {
     assert_eq!(code.and_then(|code| code.code()), Some(130));
 }
 
-/// Waits, but not for ever.
+/// Waits for at most 30 s.
 fn wait_until(mut is_so: impl FnMut() -> bool) {
     for _ in 0..3_000 {
         if is_so() {
@@ -166,7 +166,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_plan_is_json_for_those_who_ask() {
+fn a_plan_can_be_printed_as_json() {
     let folder = Stage::new("care-plan").unwrap();
     let file = folder.file("my suite.toml", SMALL);
     let plan = folder.json(&["bench", &file, "--dry-run", "--modes", "hold", "--json"]);
@@ -176,7 +176,7 @@ fn a_plan_is_json_for_those_who_ask() {
 }
 
 #[test]
-fn names_in_a_suite_that_cannot_be_are_named_with_their_place() {
+fn wrong_names_in_a_suite_are_reported_with_file_line_and_field() {
     let folder = Stage::new("care-names").unwrap();
     let check = "[[check]]\nname = 'n'\nmode = 'nope'\nwhat = 'be_kept'\nat_most_percent = 1\n";
     for (text, expected) in [

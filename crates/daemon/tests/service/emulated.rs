@@ -9,7 +9,6 @@ use gpreempt_stage::{Daemon, LIMIT, Load, Stage, until};
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::statistics::{TaskSnapshot, TaskState};
@@ -328,7 +327,7 @@ fn a_rule_about_a_gpu_applies_to_the_first_queue_of_a_process() {
 fn a_gpu_that_comes_back_is_no_longer_reported_as_gone() {
     let (daemon, emulator, stage) = start_on_gpu();
     until("there is a device", || !daemon.snapshot().devices.is_empty());
-    let is_gone = || daemon.snapshot().problems.iter().any(|problem| problem.contains("is gone"));
+    let is_gone = || daemon.snapshot().problems.iter().any(|problem| problem.contains("has ended"));
     assert!(!is_gone());
     drop(emulator);
     until("it is reported as gone", is_gone);

@@ -250,7 +250,7 @@ fn a_process_that_its_gpu_has_stopped_is_shown_and_can_be_resumed() {
         daemon.task(load.pid()).is_some_and(|task| task.state == TaskState::Stopped)
     });
     let task = daemon.task(load.pid()).unwrap();
-    assert!(task.why.contains("its GPU has it stopped"), "{task:?}");
+    assert!(task.why.contains("its GPU reports it as stopped"), "{task:?}");
     daemon.connect().expect_ok(&resume(&load)).unwrap();
     assert!(!emulator.is_stopped(load.pid()), "it is answered when the process runs");
     daemon.until_logged("was stopped although gpreemptd had not stopped it");

@@ -107,8 +107,8 @@ struct QueueState {
 }
 
 impl AmdBackend {
-    /// Starts a backend for the devices of a KFD. It records changes in `undo_log` and wakes the loop
-    /// when an event is ready.
+    /// Starts a backend for the devices of a KFD. It records changes in `undo_log` and wakes the
+    /// loop when an event is ready.
     pub fn new(
         instance: KfdInstance,
         undo_log: UndoLog,

@@ -248,9 +248,10 @@ mod tests {
         let (first, second) = (compute(0x7f12_3456_7000), compute(0x7fab_0000_0000));
         let copies = descriptor(&[(1, 77)], 128);
         format!(
-            "Process 4711 PASID 0x8001:\n  Compute queue on device 1a2b\n{first}{first}  SDMA queue \
-             on device 1a2b\n{copies}{copies}Process 4712 PASID 32770:\n  Bad user queue type 6 on \
-             device 3c4d\n  Compute queue on device 3c4d\n{second}  DIQ on device 3c4d\n{copies}"
+            "Process 4711 PASID 0x8001:\n  Compute queue on device 1a2b\n{first}{first}  SDMA \
+             queue on device 1a2b\n{copies}{copies}Process 4712 PASID 32770:\n  Bad user queue \
+             type 6 on device 3c4d\n  Compute queue on device 3c4d\n{second}  DIQ on \
+             device 3c4d\n{copies}"
         )
     }
 

@@ -44,7 +44,7 @@ pub struct Keeper {
 pub enum StartError {
     #[error("the keeper cannot be started: {0}")]
     Spawn(#[from] io::Error),
-    /// It ended, or printed another line than [`READY`].
+    /// It ended, or printed another line than `READY`.
     #[error("the keeper did not start ({0}); nothing was changed")]
     Unfit(String),
     #[error("the keeper did not start within {START_MAX:?}; nothing was changed")]

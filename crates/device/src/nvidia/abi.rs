@@ -13,7 +13,7 @@
 //! | [`class`]: Blackwell | none | same | same | same |
 //! | everything in [`hold`] | not used | not used | used | not used |
 //!
-//! A block is declared once, with [`blocks`]: the macro asserts size and offsets when this crate is
+//! A block is declared once, with `blocks`: the macro asserts size and offsets when this crate is
 //! compiled, and `tests/abi_headers.rs` compares them, and every number, with a driver's headers.
 
 pub mod class;

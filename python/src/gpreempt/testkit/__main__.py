@@ -69,8 +69,12 @@ def _write(chosen: argparse.Namespace, result: Result) -> None:
         return
     told = json.dumps(result.to_dict(), indent=2)
     if chosen.report is not None and chosen.report.parent.is_dir():
-        chosen.report.write_text(report.render(result), encoding="utf-8")
-        chosen.report.with_suffix(".json").write_text(told + "\n", encoding="utf-8")
+        numbers = chosen.report.with_suffix(".json")
+        numbers.write_text(told + "\n", encoding="utf-8")
+        try:
+            report.write(numbers, chosen.report)
+        except TestkitError as error:
+            print(f"no page was written: {error}; the results are in {numbers}", file=sys.stderr)
     print(told if chosen.json else text.summary(result))
 
 

@@ -1,4 +1,4 @@
-"""Criteria: what must be so, what should be, and what would be nice."""
+"""Criteria of three ranks: must, should and nice."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class Criterion:
             return "pass"
         return "FAIL" if self.rank is Rank.MUST else "missed"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def to_dict(self, case: str) -> dict[str, Any]:
+        """The check in a results file."""
         return {
-            "rank": self.rank.value,
-            "name": self.name,
-            "passed": self.passed,
-            "reason": self.reason,
+            "name": f"{self.rank.value}: {self.name}",
+            "case": case,
+            "mode": None,
+            "passed": self.passed is not False,
+            "text": f"SKIPPED: {self.reason}" if self.passed is None else self.reason,
         }
 
 

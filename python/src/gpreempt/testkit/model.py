@@ -24,7 +24,7 @@ _DRAIN_S = 60.0
 
 
 class Stop:
-    """Whether somebody asked to stop."""
+    """Whether a signal asked to stop."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -174,8 +174,10 @@ def _quantiles(values: list[float]) -> dict[str, float] | None:
 
     return {
         "min": ordered[0],
+        "mean": sum(ordered) / len(ordered),
         "p50": at(0.5),
         "p90": at(0.9),
+        "p95": at(0.95),
         "p99": at(0.99),
         "p99.9": at(0.999),
         "max": ordered[-1],

@@ -111,10 +111,7 @@ class Play:
             OnlineNumbers(
                 requests=final["n"],
                 unserved=final["unserved"],
-                p50_us=latency.get("p50"),
-                p90_us=latency.get("p90"),
-                p99_us=latency.get("p99"),
-                max_us=latency.get("max"),
+                latency_us=latency,
                 window_s=(end - begin) / 1e9,
             )
         )

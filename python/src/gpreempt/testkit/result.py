@@ -1,15 +1,20 @@
-"""What was measured."""
+"""What was measured, and the results file: the format that `gpreempt bench` writes.
+
+A case of the test kit is a case of the file, a phase is a mode, a criterion is a check.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from .judge import Criterion, is_passed, ratio
 
 SCHEMA = 1
-"""Of the JSON file: changes when a reader of older files would be wrong."""
-_MEMORY_POINTS_MAX = 200
+"""The format of results files, as in crates/bench/src/results.rs."""
+ALONE = "online alone"
+"""The phase that the latencies of the others are compared with."""
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 
 @dataclass(frozen=True)
@@ -19,11 +24,43 @@ class OnlineNumbers:
     requests: int
     unserved: int
     """Requests that had no turn before the end."""
-    p50_us: Optional[float]
-    p90_us: Optional[float]
-    p99_us: Optional[float]
-    max_us: Optional[float]
+    latency_us: dict[str, float]
+    """Percentiles by name; empty without requests."""
     window_s: float
+
+    @property
+    def p50_us(self) -> Optional[float]:
+        """The median latency."""
+        return self.latency_us.get("p50")
+
+    @property
+    def p99_us(self) -> Optional[float]:
+        """The 99th percentile of the latencies."""
+        return self.latency_us.get("p99")
+
+    def to_dict(self) -> Optional[dict[str, Any]]:
+        """The requests in a results file; None without requests."""
+        if not self.latency_us:
+            return None
+        # A load that does not report a percentile has the next higher one; its mean is then
+        # unknown, and the median stands for it.
+        known = {name: self.latency_us.get(name) for name in _PERCENTILES}
+        higher = self.latency_us["max"]
+        for name in reversed(_PERCENTILES):
+            higher = known[name] = higher if known[name] is None else known[name]  # type: ignore
+        ns = {name: round(float(us or 0.0) * 1e3) for name, us in known.items()}
+        latency = {
+            "count": self.requests,
+            "mean_ns": self.latency_us.get("mean", self.latency_us["p50"]) * 1e3,
+            **{f"{name.replace('.', '')}_ns": value for name, value in ns.items()},
+            "cdf": [{"ns": ns[name], "share": share} for name, share in _PERCENTILES.items()],
+        }
+        return {
+            "latency": latency,
+            "service": None,
+            "unfinished": self.unserved,
+            "missed": None,
+        }
 
 
 @dataclass(frozen=True)
@@ -42,6 +79,18 @@ class OfflineNumbers:
     def per_second(self) -> float:
         """Its rate."""
         return self.kernels / self.window_s if self.window_s > 0 else 0.0
+
+    def to_dict(self, of_alone: Optional[float], kept: Optional[float]) -> dict[str, Any]:
+        """The work in a results file."""
+        return {
+            "done": self.kernels,
+            "unit": "kernels",
+            "seconds": self.window_s,
+            "per_second": self.per_second,
+            "of_alone": of_alone,
+            "kept": kept,
+            "exact": None,
+        }
 
 
 @dataclass
@@ -83,10 +132,64 @@ class Phase:
         left = 1.0 - busy_s / self.offline[0].window_s
         return ratio(ratio(self.rate, offline_alone.rate), left) if left > 0.05 else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        step = -(-len(self.memory_kib) // _MEMORY_POINTS_MAX) or 1
-        return {**asdict(self), "memory_kib": self.memory_kib[::step]}
+    def numbers(self) -> list[dict[str, Any]]:
+        """The further numbers in a results file."""
+        preempts = sum(one.preempts for one in self.offline)
+        found: list[tuple[str, str, str, Optional[float]]] = [
+            ("preempts", "preemptions by gpreemptd", "count", preempts)
+        ]
+        for name, value in (self.scheduler or {}).items():
+            if isinstance(value, dict):
+                for part, us in value.items():
+                    unit, scale = ("count", 1.0) if part == "count" else ("ns", 1e3)
+                    short = part.removesuffix("_us")
+                    title = f"GPreemptScheduler: {name}, {short}"
+                    value_ns = None if us is None else us * scale
+                    found.append((f"{name}_{short}", title, unit, value_ns))
+            else:
+                unit = "s" if name.endswith("_s") else "count"
+                found.append((name, f"GPreemptScheduler: {name.replace('_', ' ')}", unit, value))
+        ends = [one.finished_at_s for one in self.offline if one.finished_at_s is not None]
+        if ends:
+            found.append(("last_end", "end of the last offline model", "s", max(ends)))
+        if self.memory_kib:
+            for word, kib in (("first", self.memory_kib[0]), ("max", max(self.memory_kib))):
+                found.append((f"memory_{word}", f"memory of gpreemptd, {word}", "KiB", kib))
+        return [
+            {"name": name, "title": title, "unit": unit, "value": float(value)}
+            for name, title, unit, value in found
+            if value is not None
+        ]
+
+    def to_dict(
+        self, case: str, of_alone: Optional[float], kept: Optional[float]
+    ) -> dict[str, Any]:
+        """The measurement in a results file."""
+        failed = {"state": "failed", "reason": "; ".join(self.wrongs)}
+        online = [
+            (f"online-{n}", "lc", one.to_dict(), None) for n, one in enumerate(self.online, 1)
+        ]
+        offline = [
+            (f"offline-{n}", "be", None, one.to_dict(of_alone, kept))
+            for n, one in enumerate(self.offline, 1)
+        ]
+        loads = [
+            {"name": name, "role": role, **({"lc": lc} if lc else {}), **({"be": be} if be else {})}
+            for name, role, lc, be in online + offline
+        ]
+        return {
+            "case": case,
+            "mode": self.name,
+            "repetition": 0,
+            "seed": 0,
+            "took_s": self.seconds,
+            "status": failed if self.wrongs else {"state": "ok"},
+            "lc": online[0][2] if online else None,
+            "be": offline[0][3] if offline else None,
+            "loads": loads,
+            "numbers": self.numbers(),
+            "time_line": None,
+        }
 
 
 @dataclass
@@ -100,15 +203,15 @@ class CaseResult:
     kept: dict[str, float] = field(default_factory=dict)
     """For phases with both models: the part of what online left that offline made use of."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "phases": [phase.to_dict() for phase in self.phases],
-            "kept": self.kept,
-            "criteria": [one.to_dict() for one in self.criteria],
-        }
+    def measurements(self) -> list[dict[str, Any]]:
+        """The phases in a results file."""
+        rates = {phase.name: phase.rate for phase in self.phases}
+        return [
+            phase.to_dict(
+                self.name, ratio(phase.rate, rates.get("offline alone")), self.kept.get(phase.name)
+            )
+            for phase in self.phases
+        ]
 
 
 @dataclass
@@ -142,15 +245,41 @@ class Result:
         return f"passed; {missed} of {len(criteria)} lines missed" if missed else "passed"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The results file."""
+        names: dict[str, str] = {}
+        for phase in (phase for case in self.cases for phase in case.phases):
+            names.setdefault(phase.name, phase.title)
+        baseline = ALONE if ALONE in names else None
+        told = dict(self.environment)
         return {
-            "testkit": SCHEMA,
+            "schema": SCHEMA,
+            "suite": {"name": "testkit", "title": "Online and offline models", "digest": ""},
             "backend": self.backend,
             "command": self.command,
-            "environment": self.environment,
+            "commit": None,
+            "environment": {
+                "devices": [told.pop("device", self.backend)],
+                "driver": None,
+                "kernel": told.pop("kernel", ""),
+                "processor": told.pop("processor", "unknown"),
+                "cores": int(told.pop("processors", "1")),
+                "versions": [{"program": name, "version": text} for name, text in told.items()],
+            },
             "started": self.started,
             "finished": self.finished,
-            "strict": self.is_strict,
-            "passed": self.passed,
-            "cases": [case.to_dict() for case in self.cases],
+            "repetitions": 1,
+            "short": False,
+            "conclusion": f"The test kit says: {self.verdict}.",
+            "modes": [
+                {"name": name, "title": title, "alone": baseline if name != ALONE else None}
+                for name, title in names.items()
+            ],
+            "cases": [
+                {"name": case.name, "title": case.title, "loads": [], "point": None}
+                for case in self.cases
+            ],
+            "measurements": [one for case in self.cases for one in case.measurements()],
+            # `gpreempt bench report` computes the summary.
+            "summary": [],
+            "checks": [one.to_dict(case.name) for case in self.cases for one in case.criteria],
         }

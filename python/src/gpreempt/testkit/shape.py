@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Online:
-    """Requests on a schedule that waits for nobody."""
+    """Requests at fixed times, whether or not the previous one is done."""
 
     kernels: int
     """Kernels in a request, one after the other."""
@@ -42,7 +42,7 @@ class Offline:
 
 
 TRAINING = Offline(kernel_us=8_000)
-"""Long kernels: whoever waits for one to end waits long."""
+"""Long kernels: a request that waits for the end of one waits long."""
 
 BASIC = Online(kernels=10, kernel_us=2_000, every_us=250_000)
 """An inference of 20 ms now and then, as in the documents."""

@@ -11,7 +11,7 @@ from .shape import Offline, Online
 
 _FACTOR, _SUMMAND, _MODULUS = 1_664_525, 1_013_904_223, 2**32
 _LOOK_US = 50_000
-"""The longest wait without a look at whether somebody asked to stop."""
+"""The longest wait without a check for a signal to stop."""
 
 
 def mixed(word: int, number: int) -> int:

@@ -104,8 +104,8 @@ fn is_news(before: &Views, now: &Views) -> bool {
 
 fn sentence(process: ProcessKey) -> String {
     format!(
-        "process {process}: its rings cannot be read, because its memory does not respond; it counts \
-         as busy until it does"
+        "process {process}: its rings cannot be read, because its memory does not respond; it \
+         counts as busy until it does"
     )
 }
 

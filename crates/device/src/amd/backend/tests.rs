@@ -126,6 +126,12 @@ impl Fixture {
         })
     }
 
+    fn wait_for_problem(&mut self, words: &str) {
+        self.wait_for_note(
+            |note| matches!(note, ControllerReport::Problem(text) if text.contains(words)),
+        );
+    }
+
     fn wait_for_note(&mut self, wanted: impl Fn(&ControllerReport) -> bool) {
         let since = Instant::now();
         loop {
@@ -266,9 +272,7 @@ fn a_process_with_another_debugger_is_not_touched_and_reported() {
     let mut fixture = Fixture::new("amd-debugged", KfdProfile::default(), 1);
     fixture.kfd.trace_externally(fixture.key.pid, std::process::id());
     fixture.adopt();
-    fixture.wait_for_note(
-        |note| matches!(note, ControllerReport::Problem(text) if text.contains("has a debugger already")),
-    );
+    fixture.wait_for_problem("has a debugger already");
     assert_eq!(fixture.backend.queues_of(TASK), []);
     assert_eq!(fixture.is_running(0), Some(true));
     let again = fixture.backend.adopt(TaskId(2), fixture.key);

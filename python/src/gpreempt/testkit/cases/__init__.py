@@ -41,6 +41,6 @@ def title(name: str) -> str:
     return {
         "basic": "Basic preemption: a request of the documents' size now and then",
         "frequent": "Frequent preemption: short requests, twenty a second",
-        "boundary": "Boundary conditions: nobody there, everybody important, coming and going",
+        "boundary": "Boundary conditions: a role missing, two online models, coming and going",
         "stability": "Stability: the same for a long time, while models come and go",
     }[name]

@@ -81,7 +81,7 @@ def _plain(
 
 
 def _untouched(phase: Phase) -> Criterion:
-    name = f"{phase.title}: nobody is suspended"
+    name = f"{phase.title}: no model is suspended"
     return Criterion(
         Rank.MUST, name, phase.suspends == 0, f"the scheduler suspended {phase.suspends} times"
     )

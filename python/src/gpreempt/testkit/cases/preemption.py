@@ -32,7 +32,7 @@ def run(
     plans: list[tuple[str, str, list[tuple[Shape, int]], bool]] = [
         ("online alone", "the online model alone", [(online, EQUAL)], False),
         ("offline alone", "the offline model alone", [(TRAINING, EQUAL)], False),
-        ("together", "both, and nobody in charge", [(online, EQUAL), (TRAINING, EQUAL)], False),
+        ("together", "both, without a scheduler", [(online, EQUAL), (TRAINING, EQUAL)], False),
         ("scheduler", "GPreemptScheduler in charge", [(online, EQUAL), (TRAINING, EQUAL)], True),
         ("priorities", "gpreemptd in charge", [(online, high), (TRAINING, 2)], False),
     ]
@@ -112,12 +112,12 @@ def _gains(scheduled: Phase, together: Phase) -> Criterion:
     gain = ratio(scheduled.p50_us, together.p50_us)
     if gain is None:
         return Criterion(Rank.SHOULD, name, False, "nothing was measured")
-    reason = f"median latency is {gain:.2f} of what it is when nobody is in charge"
+    reason = f"median latency is {gain:.2f} of what it is without a scheduler"
     return Criterion(Rank.SHOULD, name, gain < 1, reason)
 
 
 def _goes_on(scheduled: Phase) -> Criterion:
-    name = "the offline model goes on"
+    name = "the offline model resumes"
     statistics = scheduled.scheduler or {}
     resumes, done = statistics.get("resumes", 0), sum(one.kernels for one in scheduled.offline)
     reason = f"{resumes} resumes; {done:.0f} kernels in between"

@@ -18,9 +18,7 @@ fn control_begins_when_the_other_debugger_ends() {
     let other = fixture.kfd.debugger(77);
     let session = DebugSession::attach(std::sync::Arc::new(other), pid).unwrap();
     fixture.adopt();
-    fixture.wait_for_note(
-        |note| matches!(note, ControllerReport::Problem(text) if text.contains("has a debugger already")),
-    );
+    fixture.wait_for_problem("has a debugger already");
     assert!(fixture.limit().is_some_and(|limit| limit.is_uncontrollable));
     assert_eq!(fixture.acts(), Some(vec![]), "it is recorded, and nothing is changed");
     session.detach().unwrap();
@@ -126,9 +124,7 @@ fn a_leftover_pause_ends_when_control_begins_again() {
     let mut fixture = paused_and_traced("amd-left-paused");
     let task = TaskId(2);
     fixture.backend.adopt(task, fixture.key).unwrap();
-    fixture.wait_for_note(
-        |note| matches!(note, ControllerReport::Problem(text) if text.contains("paused still")),
-    );
+    fixture.wait_for_problem("paused still");
     assert!(fixture.backend.limit_of(task).is_some_and(|limit| limit.is_uncontrollable));
     assert_eq!(fixture.is_running(0), Some(false));
     fixture.kfd.end_tracing(fixture.key.pid);
@@ -304,9 +300,7 @@ fn a_process_that_may_not_be_traced_is_not_touched_and_has_a_limit() {
     let mut fixture = Fixture::new("amd-denied", KfdProfile::default(), 1);
     fixture.kfd.forbid_tracing(fixture.key.pid);
     fixture.adopt();
-    fixture.wait_for_note(
-        |note| matches!(note, ControllerReport::Problem(text) if text.contains("may not be controlled")),
-    );
+    fixture.wait_for_problem("may not be controlled");
     let limit = fixture.limit().unwrap();
     assert!(limit.is_uncontrollable && limit.sentence.starts_with("process "), "{limit:?}");
     assert_eq!(fixture.backend.queues_of(TASK), []);

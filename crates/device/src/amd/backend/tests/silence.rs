@@ -99,11 +99,10 @@ fn unreadable_memory_counts_as_busy_and_blocks_no_other_process() {
     slow::set(key.pid, true);
     let busy = RingView { put: 7, get: 7, running: Some(true) };
     until_shown(&mut fixture, second, |view| view == busy);
-    let words = "its memory does not answer";
-    let is_said = |note: &ControllerReport| matches!(note, ControllerReport::Problem(text) if text.contains(words));
-    fixture.wait_for_note(is_said);
+    let words = "its memory does not respond";
+    fixture.wait_for_problem(words);
     let limit = fixture.backend.limit_of(other).unwrap();
-    assert!(!limit.is_uncontrollable && limit.sentence.contains("taken to be busy"), "{limit:?}");
+    assert!(!limit.is_uncontrollable && limit.sentence.contains("counts as busy"), "{limit:?}");
     // The other process is read, and both are stopped.
     ring.set(9, 5);
     until_shown(&mut fixture, queue, |view| (view.put, view.get) == (9, 5));
