@@ -15,9 +15,10 @@ from harness import lines, measured_rate
 GAP30 = (10000, 20, 20, 30)
 
 
-def held_by(bench, be, load):
-    """An attach of both, with holds."""
-    return bench.attach(f"{be.pid}:2", f"{load.pid}:12")
+def held_by(bench, be, load, held=True):
+    """An attach of both, with or without holds."""
+    options = [] if held else ["--no-hold"]
+    return bench.attach(f"{be.pid}:2", f"{load.pid}:12", *options)
 
 
 def beside(bench, name, case, seconds, be, alone, how):
