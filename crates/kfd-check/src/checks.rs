@@ -65,7 +65,7 @@ const SESSIONS: &[Check] = &[
     check("the-kernel-waits-for-an-answer", handshake::the_kernel_waits),
     check("start-and-exit-under-a-session", handshake::start_and_exit),
     check("restarts-under-a-session", handshake::restarts),
-    check("start-beside-a-ignore_events-debugger", handshake::ignore_events),
+    check("start-beside-a-debugger-that-ignores-events", handshake::ignore_events),
     check("killed-between-question-and-answer", handshake::killed_in_between),
     check("killed-while-the-target-restarts", handshake::killed_while_restarting),
     check("the-next-debugger-frees-who-waits", handshake::next_frees),

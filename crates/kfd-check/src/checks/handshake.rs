@@ -71,7 +71,7 @@ pub(super) fn restarts(_: &Machine) -> CheckResult {
 /// A debugger that ignores events has sent replies in advance.
 pub(super) fn ignore_events(_: &Machine) -> CheckResult {
     let mut target = ChildProcess::target()?;
-    let mut debugger = ChildProcess::start(&["debugger", "--ignore_events"], ChildUser::Root)?;
+    let mut debugger = ChildProcess::start(&["debugger", "--ignore-events"], ChildUser::Root)?;
     debugger.does(&format!("attach {}", target.pid()))?;
     target.does("begin")?;
     target.does("end")?;
@@ -84,7 +84,7 @@ pub(super) fn ignore_events(_: &Machine) -> CheckResult {
 pub(super) fn killed_in_between(_: &Machine) -> CheckResult {
     for questions in [&["begin"][..], &["begin", "end"]] {
         let mut target = ChildProcess::target()?;
-        let mut debugger = ChildProcess::start(&["debugger", "--ignore_events"], ChildUser::Root)?;
+        let mut debugger = ChildProcess::start(&["debugger", "--ignore-events"], ChildUser::Root)?;
         debugger.does(&format!("attach {}", target.pid()))?;
         for question in questions {
             target.tell(question)?;
@@ -120,7 +120,7 @@ pub(super) fn killed_while_restarting(_: &Machine) -> CheckResult {
 /// session.
 pub(super) fn next_frees(machine: &Machine) -> CheckResult {
     let mut target = ChildProcess::target()?;
-    let mut rude = ChildProcess::start(&["debugger", "--ignore_events"], ChildUser::Root)?;
+    let mut rude = ChildProcess::start(&["debugger", "--ignore-events"], ChildUser::Root)?;
     rude.does(&format!("debug {}", target.pid()))?;
     target.tell("begin")?;
     target.is_silent(WATCHED)?;
