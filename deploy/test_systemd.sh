@@ -90,7 +90,8 @@ check "and says so" soon logged "configuration reloaded"
 cp /etc/gpreempt/config.toml /tmp/config.toml
 echo 'interval_ms = "soon"' >>/etc/gpreempt/config.toml
 systemctl reload gpreemptd
-check "it keeps the old one if the new one has a mistake" soon logged "configuration not reloaded, the old one is used"
+check "it keeps the old one if the new one has a mistake" \
+    soon logged "configuration not reloaded, the old one is used"
 cp /tmp/config.toml /etc/gpreempt/config.toml
 check "it is the same process" test "$(state MainPID)" = "$first"
 
