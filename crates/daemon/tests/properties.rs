@@ -97,7 +97,7 @@ fn check_error(text: &[u8], error: &ReadError) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What was accepted must hold together, and must be able to assign anybody.
+/// What was accepted must hold together, and must assign attributes to any process.
 fn check_config(config: &Config, attributes: &ProcessAttributes) -> Result<(), TestCaseError> {
     prop_assert_eq!(config.scheduler.core.check(), Ok(()));
     for (index, rule) in config.rules.iter().enumerate() {
@@ -109,7 +109,7 @@ fn check_config(config: &Config, attributes: &ProcessAttributes) -> Result<(), T
     let accounts = Accounts::parse(b"alice:x:1000:1000:::\n", b"");
     let assignment = config.assign(attributes, &accounts);
     prop_assert!(assignment.attr().is_none_or(|attr| attr.weight > 0));
-    // The default and rules are the operator's; nobody but root raises itself.
+    // An administrator writes default and rules; an environment alone never raises above 7.
     let matched = config.rules.iter().any(|rule| rule.matches(attributes, &accounts));
     if attributes.uid != Some(0) && !matched && config.scheduler.default_priority.is_none() {
         prop_assert!(assignment.attr().is_none_or(|attr| attr.priority.level() <= 7));

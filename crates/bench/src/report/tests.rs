@@ -1,7 +1,7 @@
 //! The page as a whole, rendered from an invented results file.
 
 use super::{Escaped, host_noise, page};
-use crate::results::{Measurement, Results, Status};
+use crate::results::{Distribution, Mark, Measurement, Results, Span, Status};
 
 /// Panics unless every tag is closed in order, every attribute is quoted and every `&` begins an
 /// entity. Returns how many elements there are.
@@ -383,4 +383,56 @@ fn an_overloaded_mode_has_words_instead_of_a_ratio() {
     // In the summary of each case twice, and at a glance.
     assert_eq!(page.matches("never catches up").count(), 3 * results.cases.len());
     assert!(page.contains("The text of the suite") && page.contains("# &lt;none&gt;"));
+}
+
+#[test]
+fn the_page_of_the_busiest_run_stays_small() {
+    const SPANS: u64 = 200_000;
+    let mut results = super::test_sample::results();
+    let latency = Distribution::of((1..=100_000).map(|n| n * 997).collect()).unwrap();
+    for each in &mut results.measurements {
+        if let Some(lc) = &mut each.lc {
+            lc.latency = latency.clone();
+        }
+        let Some(line) = &mut each.time_line else { continue };
+        let kinds = ["wait", "run", "save", "restore", "hold", "kill"].iter().cycle();
+        let spans = (0..SPANS).zip(kinds).map(|(n, what)| {
+            let from_ns = n * line.length_ns / SPANS;
+            Span { row: 1, what: (*what).to_owned(), from_ns, to_ns: from_ns + 50 + n % 20 }
+        });
+        line.spans = spans.collect();
+        let marks = (0..line.length_ns).step_by(10_000);
+        line.marks = marks.map(|at_ns| Mark { name: "word".to_owned(), at_ns }).collect();
+    }
+    let page = rendered(&results);
+    assert!(page.len() < 1_000_000, "{}", page.len());
+}
+
+#[test]
+fn one_request_and_one_that_took_no_time_have_a_distribution() {
+    for latencies in [vec![5_000], vec![0], vec![0, u64::MAX]] {
+        let mut results = super::test_sample::results();
+        let latency = Distribution::of(latencies).unwrap();
+        for lc in results.measurements.iter_mut().filter_map(|each| each.lc.as_mut()) {
+            lc.latency = latency.clone();
+        }
+        results.summarise();
+        assert!(rendered(&results).contains("Distribution of latencies"));
+    }
+}
+
+#[test]
+fn results_without_requests_or_time_lines_are_still_a_page() {
+    let mut results = super::test_sample::results();
+    for each in &mut results.measurements {
+        (each.lc, each.time_line) = (None, None);
+    }
+    results.summarise();
+    let page = rendered(&results);
+    assert!(!page.contains("Distribution of latencies") && !page.contains("<path class=\"run\""));
+    results.measurements.clear();
+    results.cases.clear();
+    results.modes.clear();
+    results.summarise();
+    rendered(&results);
 }
