@@ -14,6 +14,7 @@ import pytest
 
 import gpreempt
 from gpreempt import Backend, Queue
+from gpreempt._call import call
 from listing import busy_load
 from scene import Scene, until
 
@@ -159,6 +160,17 @@ def test_a_closed_queue_is_of_no_use(scene: Scene) -> None:
             use()
 
 
+def test_handles_that_are_no_queues_are_exceptions(scene: Scene) -> None:
+    queue = Queue(3, backend=Backend.EMULATED)
+    pointer = queue._pointer
+    queue.close()
+    for function in ("block", "unblock", "destroy"):
+        with pytest.raises(gpreempt.NoSuchQueue):
+            call(f"gpreempt_queue_{function}", pointer)
+        with pytest.raises(gpreempt.InvalidArgument):
+            call(f"gpreempt_queue_{function}", ctypes.c_void_p(0x1000))
+
+
 def test_misuse_is_refused(scene: Scene) -> None:
     with pytest.raises(gpreempt.InvalidArgument):
         Queue(16, backend=Backend.EMULATED)
@@ -177,8 +189,14 @@ def test_misuse_is_refused(scene: Scene) -> None:
             queue.launch(MIX, grid=0, arguments=[0, 0, 0, 32])
         with pytest.raises(gpreempt.InvalidArgument):
             queue.launch(MIX, arguments=[0, -1, 0, 32])
-        with pytest.raises(gpreempt.GPreemptError):
+        with pytest.raises(gpreempt.InvalidArgument, match="65536 bytes"):
             queue.read(2**31, 4)
+        for address, size in [(0, 65537), (65535, 2), (0, 2**26)]:
+            with pytest.raises(gpreempt.InvalidArgument):
+                queue.read(address, size)
+        for size in (-1, 2**31 + 1, 2**63 - 1, 2**64):
+            with pytest.raises(gpreempt.InvalidArgument):
+                queue.read(0, size)
         with pytest.raises(gpreempt.GPreemptError):
             queue.stream
         queue.launch(MIX, arguments=[ctypes.c_uint32(0), 0, 0, 32])

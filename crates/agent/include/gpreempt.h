@@ -140,7 +140,9 @@
 // A wait without a limit.
 #define GPREEMPT_FOREVER UINT64_MAX
 
-// A queue to submit to. Any thread may use it. It belongs to the process that created it.
+// A queue to submit to. Any thread may use it. It belongs to the process that created it. The
+// pointer is a number that only the library understands: after gpreempt_queue_destroy() every call
+// with it returns GPREEMPT_ERROR_NO_SUCH_QUEUE, and any other number GPREEMPT_ERROR_ARGUMENT.
 typedef struct gpreempt_queue gpreempt_queue;
 
 // One queue: the unit that is preempted. On NVIDIA that is a context's channel group, with all of
@@ -241,7 +243,8 @@ size_t gpreempt_last_message(char *buffer, size_t capacity);
 
 // Connects to gpreemptd, if not connected yet. Every other call connects by itself; this one is
 // for programs that check the connection, or use another socket than the usual one (NULL). Queues
-// that were suspended over an earlier connection to another socket are resumed.
+// that were suspended over an earlier connection to another socket are resumed. If it fails, an
+// earlier connection and its socket stay in use.
 int gpreempt_connect(const char *socket);
 
 // Closes the connection. Queues that this process suspended are resumed, and its hints end. The
@@ -388,11 +391,12 @@ int gpreempt_queue_id(struct gpreempt_queue *queue, uint64_t *id);
 // limit what they submit.
 int gpreempt_queue_stream(struct gpreempt_queue *queue, void **stream);
 
-// Reads memory of the queue on the emulated GPU.
+// Reads memory of the queue on the emulated GPU. GPREEMPT_ERROR_ARGUMENT if it has no such range.
 int gpreempt_queue_read(struct gpreempt_queue *queue, uint32_t address, void *out, size_t bytes);
 
-// Destroys a queue with everything that is in it. NULL is ignored. No other thread may be using
-// it.
+// Destroys a queue with everything that is in it. NULL is ignored. Calls of other threads that use
+// it at this moment finish, or return GPREEMPT_ERROR_NO_SUCH_QUEUE. In a child process the queue
+// of its parent is left alone.
 int gpreempt_queue_destroy(struct gpreempt_queue *queue);
 
 #ifdef __cplusplus

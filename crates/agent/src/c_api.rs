@@ -52,12 +52,13 @@ pub unsafe extern "C" fn gpreempt_last_message(buffer: *mut c_char, capacity: us
 
 /// Connects to gpreemptd, if not connected yet. Every other call connects by itself; this one is
 /// for programs that check the connection, or use another socket than the usual one (NULL). Queues
-/// that were suspended over an earlier connection to another socket are resumed.
+/// that were suspended over an earlier connection to another socket are resumed. If it fails, an
+/// earlier connection and its socket stay in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_connect(socket: *const c_char) -> c_int {
     guarded(|| {
         // SAFETY: a string or NULL, as the header requires.
-        session::connect(unsafe { pointer::text(socket) })
+        session::connect(unsafe { pointer::text(socket, "socket") }?)
     })
 }
 

@@ -17,17 +17,27 @@ thread_local! {
 static HOOK: Once = Once::new();
 
 /// Runs the body of a C function and returns its code. A panic is [`ErrorCode::Internal`].
+///
+/// A call of a signal handler that interrupted another call of the same thread is refused: it would
+/// wait for ever for locks that the interrupted call holds.
 pub(crate) fn guarded(action: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    if set_inside(true) {
+        return ErrorCode::State.number();
+    }
     HOOK.call_once(silence_panics);
-    let before = set_inside(true);
     // All state is behind locks that ignore poisoning, and every write leaves it consistent.
     let result = catch_unwind(AssertUnwindSafe(action));
-    set_inside(before);
-    let failure = match result {
-        Ok(Ok(())) => return GPREEMPT_OK,
-        Ok(Err(failure)) => failure,
-        Err(_) => ErrorCode::Internal.into(),
+    let code = match result {
+        Ok(Ok(())) => GPREEMPT_OK,
+        Ok(Err(failure)) => remember(failure),
+        Err(_) => remember(ErrorCode::Internal.into()),
     };
+    set_inside(false);
+    code
+}
+
+/// Stores the sentence of a failure for this thread. Returns its code.
+fn remember(failure: Failure) -> c_int {
     // A thread that is ending has no storage left.
     let _ = LAST.try_with(|last| *last.borrow_mut() = failure.sentence);
     failure.code.number()
@@ -60,6 +70,17 @@ mod tests {
     fn a_panic_becomes_a_code() {
         assert_eq!(guarded(|| panic!("a mistake")), ErrorCode::Internal.number());
         assert_eq!(last_error(), ErrorCode::Internal.sentence());
+        assert_eq!(guarded(|| Ok(())), GPREEMPT_OK);
+    }
+
+    #[test]
+    fn a_call_inside_of_another_one_is_refused_and_later_ones_are_not() {
+        let mut inner = 0;
+        let outer = guarded(|| {
+            inner = guarded(|| Ok(()));
+            Ok(())
+        });
+        assert_eq!((outer, inner), (GPREEMPT_OK, ErrorCode::State.number()));
         assert_eq!(guarded(|| Ok(())), GPREEMPT_OK);
     }
 

@@ -15,6 +15,7 @@ use gpreempt_wire::request::Role;
 use crate::error::{ErrorCode, Failure, fail};
 use crate::fork::{self, ForkClosedFd};
 use crate::hints::{self, HintPageCache};
+use crate::submit::handles::QueueTable;
 
 /// Nested forks without exec.
 const GENERATIONS: usize = 64;
@@ -26,6 +27,7 @@ const LEASE_MS_MAX: u32 = 86_400_000;
 pub(crate) struct State {
     connection: Mutex<DaemonConnection>,
     pub(crate) hints: Mutex<HintPageCache>,
+    pub(crate) queues: Mutex<QueueTable>,
 }
 
 #[derive(Debug, Default)]
@@ -52,20 +54,24 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Connects. Another socket replaces the present one only if a daemon answers there.
 pub(crate) fn connect(socket: Option<Vec<u8>>) -> Result<(), Failure> {
     let state = state()?;
-    if let Some(bytes) = socket {
-        let path = PathBuf::from(OsStr::from_bytes(&bytes));
-        let mut connection = lock(&state.connection);
-        if connection.path.as_ref() != Some(&path) {
-            connection.close();
-            connection.path = Some(path);
-            // Hints take this lock while they hold theirs.
-            drop(connection);
-            hints::disconnect(&state.hints);
-        }
-    }
-    lock(&state.connection).client()?;
+    let mut connection = lock(&state.connection);
+    let path = socket.map(|bytes| PathBuf::from(OsStr::from_bytes(&bytes)));
+    let Some(path) = path.filter(|path| connection.path.as_ref() != Some(path)) else {
+        connection.client()?;
+        return Ok(());
+    };
+    let mut new = DaemonConnection { client: None, path: Some(path) };
+    let client = Client::connect(&new.options())?;
+    connection.close();
+    fork::close_in_child(ForkClosedFd::Session, &client);
+    new.client = Some(client);
+    *connection = new;
+    // Hints take this lock while they hold theirs.
+    drop(connection);
+    hints::disconnect(&state.hints);
     Ok(())
 }
 

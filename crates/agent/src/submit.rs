@@ -6,6 +6,7 @@
 
 mod cuda;
 mod emulated;
+pub(crate) mod handles;
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -17,7 +18,6 @@ use crate::c_api::types::{
     GPREEMPT_BACKEND_CUDA, GPREEMPT_BACKEND_EMULATED, GPREEMPT_FOREVER, GPREEMPT_PRIORITY_DEFAULT,
 };
 use crate::error::{ErrorCode, Failure, fail};
-use crate::fork;
 use crate::requests::level;
 use crate::session::lock;
 use cuda::CudaQueue;
@@ -80,9 +80,8 @@ pub(crate) struct Progress {
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// The process that created it.
-    generation: u64,
-    device: Mutex<Device>,
+    /// None once it is destroyed.
+    device: Mutex<Option<Device>>,
     is_blocked: Mutex<bool>,
     unblocked: Condvar,
 }
@@ -105,27 +104,29 @@ impl Queue {
             other => return fail(ErrorCode::Argument, format!("there is no backend {other}")),
         };
         Ok(Self {
-            generation: fork::generation(),
-            device: Mutex::new(device),
+            device: Mutex::new(Some(device)),
             is_blocked: Mutex::new(false),
             unblocked: Condvar::new(),
         })
     }
 
-    fn check(&self) -> Result<(), Failure> {
-        if self.generation == fork::generation() {
-            return Ok(());
+    /// Uses the device, unless another thread has destroyed the queue meanwhile.
+    fn device<T>(
+        &self,
+        action: impl FnOnce(&mut Device) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match &mut *lock(&self.device) {
+            Some(device) => action(device),
+            None => fail(ErrorCode::NoSuchQueue, "another thread has destroyed the queue"),
         }
-        fail(ErrorCode::State, "a parent process created this queue; create one in this process")
     }
 
     /// Whether its kernels take words, so that the library dereferences the pointers to them.
-    pub(crate) fn takes_words(&self) -> bool {
-        self.check().is_ok() && matches!(*lock(&self.device), Device::Emulated(_))
+    pub(crate) fn takes_words(&self) -> Result<bool, Failure> {
+        self.device(|device| Ok(matches!(device, Device::Emulated(_))))
     }
 
     pub(crate) fn launch(&self, launch: &Launch) -> Result<(), Failure> {
-        self.check()?;
         let mut pause = Pause::default();
         loop {
             let busy = || Failure::new(ErrorCode::Busy, "the queue is blocked or full");
@@ -138,10 +139,10 @@ impl Queue {
                     self.unblocked.wait(is_blocked).unwrap_or_else(PoisonError::into_inner);
             }
             // The lock keeps the queue unblocked until the launch is submitted or has to wait.
-            let is_done = match &mut *lock(&self.device) {
-                Device::Emulated(queue) => queue.try_launch(launch)?,
-                Device::Cuda(queue) => queue.try_launch(launch)?,
-            };
+            let is_done = self.device(|device| match device {
+                Device::Emulated(queue) => queue.try_launch(launch),
+                Device::Cuda(queue) => queue.try_launch(launch),
+            })?;
             drop(is_blocked);
             if is_done {
                 return Ok(());
@@ -172,8 +173,8 @@ impl Queue {
     }
 
     pub(crate) fn block(&self) -> Result<(), Failure> {
-        self.check()?;
         let mut is_blocked = lock(&self.is_blocked);
+        self.device(|_| Ok(()))?;
         if *is_blocked {
             return fail(ErrorCode::State, "the queue is blocked already");
         }
@@ -182,7 +183,6 @@ impl Queue {
     }
 
     pub(crate) fn unblock(&self) -> Result<(), Failure> {
-        self.check()?;
         let mut is_blocked = lock(&self.is_blocked);
         if !*is_blocked {
             return fail(ErrorCode::State, "the queue is not blocked");
@@ -193,46 +193,51 @@ impl Queue {
     }
 
     pub(crate) fn progress(&self) -> Result<Progress, Failure> {
-        self.check()?;
-        match &mut *lock(&self.device) {
+        self.device(|device| match device {
             Device::Emulated(queue) => queue.progress(),
             Device::Cuda(queue) => queue.progress(),
-        }
+        })
     }
 
     pub(crate) fn id(&self) -> Result<u64, Failure> {
-        self.check()?;
         // The lock is released before gpreemptd is asked, which may take long.
-        let native = match &*lock(&self.device) {
-            Device::Emulated(queue) => Some(queue.native()),
-            Device::Cuda(_) => None,
-        };
+        let native = self.device(|device| match device {
+            Device::Emulated(queue) => Ok(Some(queue.native())),
+            Device::Cuda(_) => Ok(None),
+        })?;
         native.map_or_else(cuda::id_of_context, emulated::id_of)
     }
 
     pub(crate) fn stream(&self) -> Result<*mut c_void, Failure> {
-        self.check()?;
-        match &*lock(&self.device) {
+        self.device(|device| match device {
             Device::Cuda(queue) => Ok(queue.stream()),
             Device::Emulated(_) => fail(ErrorCode::Unsupported, "the emulated GPU has no streams"),
-        }
+        })
     }
 
-    pub(crate) fn read(&self, address: u32, bytes: usize) -> Result<Vec<u8>, Failure> {
-        self.check()?;
-        match &mut *lock(&self.device) {
-            Device::Emulated(queue) => queue.read(address, bytes),
+    /// Reads memory piece by piece. `store` gets each piece and where it begins.
+    pub(crate) fn read(
+        &self,
+        address: u32,
+        bytes: usize,
+        store: impl FnMut(usize, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.device(|device| match device {
+            Device::Emulated(queue) => queue.read(address, bytes, store),
             Device::Cuda(_) => fail(ErrorCode::Unsupported, "read CUDA memory with CUDA"),
-        }
+        })
     }
 
-    /// Destroys it. A child process only drops the memory that it inherited.
-    pub(crate) fn destroy(self) -> Result<(), Failure> {
-        let is_own = self.check().is_ok();
-        match self.device.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Device::Emulated(queue) if is_own => queue.destroy(),
-            Device::Cuda(queue) if is_own => queue.destroy(),
-            Device::Emulated(_) | Device::Cuda(_) => Ok(()),
+    /// Destroys it. Calls of other threads that wait for it fail.
+    pub(crate) fn destroy(&self) -> Result<(), Failure> {
+        // Not inside of the match: the lock of the device is released before that of the gate.
+        let device = lock(&self.device).take();
+        *lock(&self.is_blocked) = false;
+        self.unblocked.notify_all();
+        match device {
+            Some(Device::Emulated(queue)) => queue.destroy(),
+            Some(Device::Cuda(queue)) => queue.destroy(),
+            None => fail(ErrorCode::NoSuchQueue, "another thread has destroyed the queue"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pointers from C: checked for NULL and alignment before they are used.
 #![expect(unsafe_code, reason = "the memory behind a pointer from C cannot be checked")]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
 use crate::error::{ErrorCode, Failure, fail};
 use crate::ffi_guard::guarded;
@@ -74,19 +74,23 @@ pub(super) unsafe fn load<T: Copy>(at: *const T, name: &'static str) -> Result<T
     Ok(unsafe { at.read() })
 }
 
-/// Several values, copied.
+/// Several values, copied; at most `most`.
 ///
 /// # Safety
 /// Unless it is refused, `at` points at `count` values.
 pub(super) unsafe fn load_all<T: Copy>(
     at: *const T,
     count: usize,
+    most: usize,
     name: &'static str,
 ) -> Result<Vec<T>, Failure> {
     if count == 0 {
         return Ok(Vec::new());
     }
     check(at.cast_mut(), name)?;
+    if count > most {
+        return fail(ErrorCode::Limit, format!("{name} has {count} elements; at most {most}"));
+    }
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| Failure::from(ErrorCode::NoMemory))?;
     // SAFETY: requires `count` initialised values (promised) at an aligned address (checked).
@@ -94,25 +98,34 @@ pub(super) unsafe fn load_all<T: Copy>(
     Ok(values)
 }
 
-/// A string, copied; `None` for NULL.
-///
-/// # Safety
-/// `at` is NULL or points at a string that ends with a zero.
-pub(super) unsafe fn text(at: *const c_char) -> Option<Vec<u8>> {
-    if at.is_null() {
-        return None;
-    }
-    // SAFETY: requires a string that ends with a zero: promised.
-    Some(unsafe { CStr::from_ptr(at) }.to_bytes().to_vec())
-}
+/// The longest path that the kernel accepts, with its terminating zero.
+const TEXT_BYTES_MAX: usize = 4096;
 
-/// An object that the library created.
+/// A path, copied; `None` for NULL. No byte after the longest one is read, so a string without an
+/// end is refused.
 ///
 /// # Safety
-/// Unless it is refused, `at` came from the library and has not been destroyed.
-pub(super) unsafe fn borrow<'a, T>(at: *const T, name: &'static str) -> Result<&'a T, Failure> {
-    check(at.cast_mut(), name)?;
-    // SAFETY: requires a live `T` (promised) without unsynchronised writes; the library changes its
-    // objects under locks only.
-    Ok(unsafe { &*at })
+/// `at` is NULL, or points at a string that ends with a zero or has [`TEXT_BYTES_MAX`] bytes.
+pub(super) unsafe fn text(
+    at: *const c_char,
+    name: &'static str,
+) -> Result<Option<Vec<u8>>, Failure> {
+    if at.is_null() {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    for index in 0..TEXT_BYTES_MAX {
+        // SAFETY: no zero was before this byte, so it is inside of the string.
+        let place = unsafe { at.add(index) };
+        // SAFETY: as above.
+        let [byte] = unsafe { place.read() }.to_ne_bytes();
+        if byte == 0 {
+            return Ok(Some(text));
+        }
+        text.push(byte);
+    }
+    fail(
+        ErrorCode::Argument,
+        format!("{name} is longer than {TEXT_BYTES_MAX} bytes, or has no end"),
+    )
 }

@@ -7,7 +7,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use gpreempt_wire::queue::{DeviceKind, QueueRecord, StopDepth};
+use gpreempt_wire::queue::{DeviceKind, QUEUE_IDS_MAX, QueueRecord, StopDepth};
 
 use super::pointer;
 use super::types::{
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn gpreempt_suspend_queues(
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller has that many ids.
-        let ids = unsafe { pointer::load_all(ids, n, "ids") }?;
+        let ids = unsafe { pointer::load_all(ids, n, QUEUE_IDS_MAX, "ids") }?;
         requests::suspend(&ids, grace_us)
     })
 }
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn gpreempt_suspend_queues(
 pub unsafe extern "C" fn gpreempt_resume_queues(ids: *const u64, n: usize) -> c_int {
     guarded(|| {
         // SAFETY: the caller has that many ids.
-        let ids = unsafe { pointer::load_all(ids, n, "ids") }?;
+        let ids = unsafe { pointer::load_all(ids, n, QUEUE_IDS_MAX, "ids") }?;
         requests::resume(&ids)
     })
 }

@@ -9,11 +9,13 @@ use super::pointer;
 use super::types::{GPREEMPT_LAUNCH_NO_WAIT, gpreempt_launch, gpreempt_queue_options};
 use crate::error::{ErrorCode, Failure, fail};
 use crate::ffi_guard::guarded;
-use crate::submit::{Arguments, Launch, Options, Queue};
+use crate::submit::{Arguments, Launch, Options, Queue, handles};
 
-/// A queue to submit to. Any thread may use it. It belongs to the process that created it.
+/// A queue to submit to. Any thread may use it. It belongs to the process that created it. The
+/// pointer is a number that only the library understands: after gpreempt_queue_destroy() every call
+/// with it returns GPREEMPT_ERROR_NO_SUCH_QUEUE, and any other number GPREEMPT_ERROR_ARGUMENT.
 #[derive(Debug)]
-pub struct gpreempt_queue(Queue);
+pub struct gpreempt_queue(());
 
 /// Creates a queue with a priority, 0 (lowest) to 15 (highest), on GPREEMPT_BACKEND_*, with default
 /// options. On CUDA a context must be current: the queue is a stream in it, of the device's highest
@@ -48,7 +50,7 @@ pub unsafe extern "C" fn gpreempt_queue_create_with(
             depth: given.depth,
             memory_bytes: given.memory_bytes,
             // SAFETY: a string or NULL, as the header requires.
-            socket: unsafe { pointer::text(given.socket) },
+            socket: unsafe { pointer::text(given.socket, "socket") }?,
         })
     };
     // SAFETY: the caller has room for one pointer.
@@ -66,7 +68,7 @@ pub unsafe extern "C" fn gpreempt_launch_kernel(
         // SAFETY: a structure of that type, whose first word is its size.
         let given = unsafe { sized(launch, "launch") }?;
         check_reserved(given.reserved == [0; 6] && given.flags <= GPREEMPT_LAUNCH_NO_WAIT)?;
-        let arguments = if queue.takes_words() {
+        let arguments = if queue.takes_words()? {
             // SAFETY: as many pointers as the structure says, each to a word.
             Arguments::Words(unsafe { words(&given) }?)
         } else {
@@ -81,33 +83,26 @@ pub unsafe extern "C" fn gpreempt_launch_kernel(
             arguments,
         })
     };
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, submit) }
+    with(queue, submit)
 }
 
 /// Waits until all submitted launches are complete, for at most `timeout_us` microseconds
 /// (GPREEMPT_FOREVER: without a limit).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpreempt_queue_synchronize(
-    queue: *mut gpreempt_queue,
-    timeout_us: u64,
-) -> c_int {
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, |queue| queue.synchronize(timeout_us)) }
+pub extern "C" fn gpreempt_queue_synchronize(queue: *mut gpreempt_queue, timeout_us: u64) -> c_int {
+    with(queue, |queue| queue.synchronize(timeout_us))
 }
 
 /// Level 1: from now on launches wait, until gpreempt_queue_unblock(). Submitted launches run.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpreempt_queue_block(queue: *mut gpreempt_queue) -> c_int {
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, Queue::block) }
+pub extern "C" fn gpreempt_queue_block(queue: *mut gpreempt_queue) -> c_int {
+    with(queue, Queue::block)
 }
 
 /// Ends gpreempt_queue_block().
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpreempt_queue_unblock(queue: *mut gpreempt_queue) -> c_int {
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, Queue::unblock) }
+pub extern "C" fn gpreempt_queue_unblock(queue: *mut gpreempt_queue) -> c_int {
+    with(queue, Queue::unblock)
 }
 
 /// Reads how many launches were submitted, and how many of them are complete.
@@ -126,8 +121,7 @@ pub unsafe extern "C" fn gpreempt_queue_progress(
         // SAFETY: the caller has room for a number.
         unsafe { pointer::store(completed, progress.completed, "completed") }
     };
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, read) }
+    with(queue, read)
 }
 
 /// Reads the id of the queue in gpreemptd, for gpreempt_suspend_queues() and the others. On CUDA
@@ -135,8 +129,7 @@ pub unsafe extern "C" fn gpreempt_queue_progress(
 /// control it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_queue_id(queue: *mut gpreempt_queue, id: *mut u64) -> c_int {
-    // SAFETY: a queue of the library, as the header requires.
-    let read = || unsafe { pointer::borrow(queue, "queue") }?.0.id();
+    let read = || handles::find(queue.addr())?.id();
     // SAFETY: the caller has room for a number.
     unsafe { pointer::fill(id, "id", read) }
 }
@@ -148,13 +141,12 @@ pub unsafe extern "C" fn gpreempt_queue_stream(
     queue: *mut gpreempt_queue,
     stream: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: a queue of the library, as the header requires.
-    let read = || unsafe { pointer::borrow(queue, "queue") }?.0.stream();
+    let read = || handles::find(queue.addr())?.stream();
     // SAFETY: the caller has room for a pointer.
     unsafe { pointer::fill(stream, "stream", read) }
 }
 
-/// Reads memory of the queue on the emulated GPU.
+/// Reads memory of the queue on the emulated GPU. GPREEMPT_ERROR_ARGUMENT if it has no such range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpreempt_queue_read(
     queue: *mut gpreempt_queue,
@@ -166,44 +158,39 @@ pub unsafe extern "C" fn gpreempt_queue_read(
         if bytes > 0 {
             pointer::check(out, "out")?;
         }
-        let read = queue.read(address, bytes)?;
-        // SAFETY: the caller has room for that many bytes.
-        unsafe { pointer::store_all(out.cast::<u8>(), bytes, &read, "out") }
+        queue.read(address, bytes, |offset, piece| {
+            // SAFETY: the caller has room for `bytes` bytes, and the piece is within them.
+            let at = unsafe { out.cast::<u8>().add(offset) };
+            // SAFETY: as above.
+            unsafe { pointer::store_all(at, piece.len(), piece, "out") }
+        })
     };
-    // SAFETY: a queue of the library, as the header requires.
-    unsafe { with(queue, read) }
+    with(queue, read)
 }
 
-/// Destroys a queue with everything that is in it. NULL is ignored. No other thread may be using
-/// it.
+/// Destroys a queue with everything that is in it. NULL is ignored. Calls of other threads that use
+/// it at this moment finish, or return GPREEMPT_ERROR_NO_SUCH_QUEUE. In a child process the queue
+/// of its parent is left alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpreempt_queue_destroy(queue: *mut gpreempt_queue) -> c_int {
+pub extern "C" fn gpreempt_queue_destroy(queue: *mut gpreempt_queue) -> c_int {
     guarded(|| {
         if queue.is_null() {
             return Ok(());
         }
-        // SAFETY: made by `create` and destroyed once, as the header requires.
-        let queue = unsafe { Box::from_raw(queue) };
-        queue.0.destroy()
+        handles::remove(queue.addr())?.map_or(Ok(()), |queue| queue.destroy())
     })
 }
 
 /// The body of a C function that uses a queue.
-///
-/// # Safety
-/// Unless it is refused, `queue` was made by `create` and has not been destroyed.
-unsafe fn with(
-    queue: *mut gpreempt_queue,
-    action: impl FnOnce(&Queue) -> Result<(), Failure>,
-) -> c_int {
+fn with(queue: *mut gpreempt_queue, action: impl FnOnce(&Queue) -> Result<(), Failure>) -> c_int {
     guarded(|| {
-        // SAFETY: promised by the caller.
-        action(&unsafe { pointer::borrow(queue, "queue") }?.0)
+        let queue = handles::find(queue.addr())?;
+        action(&queue)
     })
 }
 
 fn create(options: Options) -> Result<*mut gpreempt_queue, Failure> {
-    Ok(Box::into_raw(Box::new(gpreempt_queue(Queue::create(options)?))))
+    Ok(std::ptr::without_provenance_mut(handles::insert(Queue::create(options)?)?))
 }
 
 /// A structure whose first word is its size.
@@ -232,7 +219,7 @@ unsafe fn words(launch: &gpreempt_launch) -> Result<[u32; 4], Failure> {
     }
     let pointers = launch.arguments.cast_const();
     // SAFETY: promised by the caller.
-    let pointers = unsafe { pointer::load_all(pointers, 4, "arguments") }?;
+    let pointers = unsafe { pointer::load_all(pointers, 4, 4, "arguments") }?;
     let mut words = [0; 4];
     for (word, at) in words.iter_mut().zip(pointers) {
         // SAFETY: promised by the caller.

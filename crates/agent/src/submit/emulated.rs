@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
-use gpreempt_wire::emulator::EmuError;
-use gpreempt_wire::emulator::client;
+use gpreempt_wire::emulator::{DATA_BYTES_MAX, EmuError, client};
 use gpreempt_wire::queue::{DeviceKind, QueueRecord};
 use gpreempt_wire::request::Request;
 
 use super::{Arguments, Launch, Options, Progress};
-use crate::error::{ErrorCode, Failure};
+use crate::error::{ErrorCode, Failure, fail};
 use crate::{requests, session};
 
 /// The variable with the socket of the emulated GPU.
@@ -32,6 +31,7 @@ pub(super) struct EmulatedQueue {
     client: client::Client,
     queue: client::Queue,
     depth: u64,
+    memory_bytes: u32,
     reads: u32,
 }
 
@@ -50,7 +50,7 @@ impl EmulatedQueue {
         };
         let mut client = client::Client::connect(&socket(options)?, memory_bytes)?;
         let queue = client.open_queue(DeviceId(options.device), RING_PACKETS)?;
-        let created = Self { client, queue, depth, reads: 0 };
+        let created = Self { client, queue, depth, memory_bytes, reads: 0 };
         if !is_known {
             // gpreemptd does not control this process yet: the first queue sets its priority.
             requests::set_priority(0, i32::from(priority.level()))?;
@@ -90,8 +90,25 @@ impl EmulatedQueue {
         }
     }
 
-    pub(super) fn read(&mut self, address: u32, bytes: usize) -> Result<Vec<u8>, Failure> {
-        Ok(self.client.read(address, bytes)?)
+    /// Reads memory. The whole range is checked first, and no more than a piece of it is ever kept.
+    pub(super) fn read(
+        &mut self,
+        address: u32,
+        bytes: usize,
+        mut store: impl FnMut(usize, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let end = u32::try_from(bytes).ok().and_then(|bytes| address.checked_add(bytes));
+        if end.is_none_or(|end| end > self.memory_bytes) {
+            let sentence = format!("the memory of the queue has {} bytes", self.memory_bytes);
+            return fail(ErrorCode::Argument, sentence);
+        }
+        for (at, offset) in
+            (address..).step_by(DATA_BYTES_MAX).zip((0..bytes).step_by(DATA_BYTES_MAX))
+        {
+            let piece = self.client.read(at, (bytes - offset).min(DATA_BYTES_MAX))?;
+            store(offset, &piece)?;
+        }
+        Ok(())
     }
 
     pub(super) fn destroy(mut self) -> Result<(), Failure> {

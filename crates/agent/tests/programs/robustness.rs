@@ -36,6 +36,13 @@ fn invalid_arguments_change_nothing() {
 }
 
 #[test]
+fn wrong_handles_sizes_and_strings_return_codes_at_once() {
+    let load = ScheduledLoad::new();
+    let program = compile("tests/c/handles.c");
+    assert_eq!(succeed(&mut program.beside(&load)), "every misuse has its code\n");
+}
+
+#[test]
 fn a_child_has_a_connection_of_its_own() {
     let load = ScheduledLoad::new();
     let program = compile("tests/c/fork.c");
