@@ -32,19 +32,10 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a program in a group of its own, so that Ctrl-C reaches the runner alone.
     pub(crate) fn start(name: &str, command: &mut Command, log: PathBuf) -> Result<Self, String> {
-        Self::start_with(name, command, log, Stdio::null())
+        Self::start_with_input(name, command, log, Stdio::null())
     }
 
-    /// The same for a program that reads its stdin.
     pub(crate) fn start_with_input(
-        name: &str,
-        command: &mut Command,
-        log: PathBuf,
-    ) -> Result<Self, String> {
-        Self::start_with(name, command, log, Stdio::piped())
-    }
-
-    fn start_with(
         name: &str,
         command: &mut Command,
         log: PathBuf,
@@ -275,8 +266,9 @@ mod tests {
     fn a_program_reads_lines_and_only_its_answer_to_the_last_one_counts() {
         let script = "while read line; do echo heard $line; done";
         let log = std::env::temp_dir().join(format!("gpreempt-told-{}", std::process::id()));
-        let mut child =
-            Child::start_with_input("it", Command::new("sh").args(["-c", script]), log).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let mut child = Child::start_with_input("it", &mut command, log, Stdio::piped()).unwrap();
         let stop = AtomicBool::new(false);
         for word in ["one", "two"] {
             child.forget_output();

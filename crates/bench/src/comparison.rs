@@ -3,6 +3,260 @@
 //! A difference counts only if the confidence intervals do not overlap and it is at least
 //! [`CHANGE_MIN`]. With few repetitions the confidence is low and the difference is a "perhaps".
 
+use serde::Serialize;
+
+use crate::report::{nanoseconds, percent, times};
+use crate::results::{Estimate, Results, SummaryRow};
+
+/// Smaller relative changes do not count, however certain: simulations differ in every digit.
+pub const CHANGE_MIN: f64 = 0.01;
+/// Differences of intervals with less confidence are a "perhaps". Five repetitions reach it.
+pub const CONFIDENCE_MIN: f64 = 0.9;
+
+/// A number of the summary that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    P50Ns,
+    P99Ns,
+    P50Ratio,
+    P99Ratio,
+    BeKept,
+}
+
+impl Metric {
+    /// In the order in which they are shown.
+    pub const ALL: [Self; 5] =
+        [Self::P50Ns, Self::P99Ns, Self::P50Ratio, Self::P99Ratio, Self::BeKept];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::P50Ns => "p50",
+            Self::P99Ns => "p99",
+            Self::P50Ratio => "p50 vs alone",
+            Self::P99Ratio => "p99 vs alone",
+            Self::BeKept => "BE kept",
+        }
+    }
+
+    pub const fn is_cost(self) -> bool {
+        !matches!(self, Self::BeKept)
+    }
+
+    pub(crate) const fn of(self, row: &SummaryRow) -> Option<Estimate> {
+        match self {
+            Self::P50Ns => row.p50_ns,
+            Self::P99Ns => row.p99_ns,
+            Self::P50Ratio => row.p50_ratio,
+            Self::P99Ratio => row.p99_ratio,
+            Self::BeKept => row.be_kept,
+        }
+    }
+
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::P50Ns | Self::P99Ns => nanoseconds(value),
+            Self::P50Ratio | Self::P99Ratio => times(value),
+            Self::BeKept => percent(Some(value)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Other differences between the runs, which may have caused those of the numbers.
+    pub remarks: Vec<String>,
+    /// One for each case, mode and metric that either file has.
+    pub rows: Vec<ComparedRow>,
+}
+
+/// One metric of one case in one mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedRow {
+    pub case: String,
+    pub mode: String,
+    #[serde(rename = "quantity")]
+    pub metric: Metric,
+    pub before: Option<Estimate>,
+    pub after: Option<Estimate>,
+    /// The relative change: 0.1 is 10 % more.
+    pub change: Option<f64>,
+    #[serde(rename = "verdict")]
+    pub assessment: Assessment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assessment {
+    /// Worked before, fails now.
+    Fails,
+    /// More repetitions fail than before, and others work.
+    FailsInPart,
+    /// The intervals do not overlap.
+    Worse,
+    /// The same, with too few repetitions to be certain.
+    PerhapsWorse,
+    /// Within the noise.
+    Same,
+    PerhapsBetter,
+    Better,
+    Works,
+    New,
+    Gone,
+}
+
+impl Assessment {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fails => "FAILS NOW",
+            Self::FailsInPart => "fails in part",
+            Self::Worse => "worse",
+            Self::PerhapsWorse => "perhaps worse",
+            Self::Same => "same",
+            Self::PerhapsBetter => "perhaps better",
+            Self::Better => "better",
+            Self::Works => "works now",
+            Self::New => "new",
+            Self::Gone => "gone",
+        }
+    }
+
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Fails | Self::FailsInPart | Self::Worse)
+    }
+}
+
+impl Comparison {
+    /// # Errors
+    /// If they have no case and mode in common.
+    pub fn of(before: &Results, after: &Results) -> Result<Self, String> {
+        let mut rows = Vec::new();
+        for (case, mode) in places(before, after) {
+            let (old, new) = (before.row(case, mode), after.row(case, mode));
+            rows.extend(Metric::ALL.into_iter().filter_map(|q| compared(case, mode, q, old, new)));
+        }
+        let shared = rows.iter().any(|row| row.before.is_some() && row.after.is_some());
+        if !shared {
+            return Err(format!(
+                "the two files have no case and mode in common: suites {} and {}",
+                before.suite.name, after.suite.name
+            ));
+        }
+        Ok(Self { remarks: remarks(before, after), rows })
+    }
+
+    pub fn count(&self, assessment: Assessment) -> usize {
+        self.rows.iter().filter(|row| row.assessment == assessment).count()
+    }
+
+    pub fn is_worse(&self) -> bool {
+        self.rows.iter().any(|row| row.assessment.is_bad())
+    }
+}
+
+/// The cases and modes of both files, in the order of the later one.
+fn places<'r>(before: &'r Results, after: &'r Results) -> Vec<(&'r str, &'r str)> {
+    let mut places: Vec<(&str, &str)> = Vec::new();
+    for row in after.summary.iter().chain(&before.summary) {
+        let place = (row.case.as_str(), row.mode.as_str());
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// The row of one metric; none if neither file has it.
+fn compared(
+    case: &str,
+    mode: &str,
+    metric: Metric,
+    old: Option<&SummaryRow>,
+    new: Option<&SummaryRow>,
+) -> Option<ComparedRow> {
+    let before = old.and_then(|row| metric.of(row));
+    let after = new.and_then(|row| metric.of(row));
+    let is_broken = |row: Option<&SummaryRow>| {
+        row.is_some_and(|row| row.ok == 0 && row.failure.is_some() && !row.skipped)
+    };
+    let assessment = match (&before, &after) {
+        (None, None) => return None,
+        (Some(_), None) if is_broken(new) => Assessment::Fails,
+        (Some(_), None) => Assessment::Gone,
+        (None, Some(_)) if is_broken(old) => Assessment::Works,
+        (None, Some(_)) => Assessment::New,
+        (Some(_), Some(_)) if fails_in_part(old, new) => Assessment::FailsInPart,
+        (Some(before), Some(after)) => assessment(metric, before, after),
+    };
+    let change = before.zip(after).and_then(|(before, after)| change(&before, &after));
+    let (case, mode) = (case.to_owned(), mode.to_owned());
+    Some(ComparedRow { case, mode, metric, before, after, change, assessment })
+}
+
+/// Whether more repetitions fail than before, whatever the successful ones measured.
+fn fails_in_part(old: Option<&SummaryRow>, new: Option<&SummaryRow>) -> bool {
+    let Some((old, new)) = old.zip(new) else { return false };
+    let has_failed = |row: &SummaryRow| row.failure.is_some() && !row.skipped;
+    has_failed(new) && (!has_failed(old) || new.ok < old.ok)
+}
+
+fn change(before: &Estimate, after: &Estimate) -> Option<f64> {
+    Some(after.median / before.median - 1.0).filter(|change| change.is_finite())
+}
+
+fn assessment(metric: Metric, before: &Estimate, after: &Estimate) -> Assessment {
+    // From zero to something is a change, although not a relative one.
+    let is_tiny = change(before, after)
+        .map_or(before.median == after.median, |change| change.abs() < CHANGE_MIN);
+    if is_tiny || !before.differs_from(after) {
+        return Assessment::Same;
+    }
+    let is_better = (after.median < before.median) == metric.is_cost();
+    let is_certain = before.confidence.min(after.confidence) >= CONFIDENCE_MIN;
+    match (is_better, is_certain) {
+        (true, true) => Assessment::Better,
+        (true, false) => Assessment::PerhapsBetter,
+        (false, true) => Assessment::Worse,
+        (false, false) => Assessment::PerhapsWorse,
+    }
+}
+
+/// Other differences between two runs.
+fn remarks(before: &Results, after: &Results) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut differs = |what: &str, old: &str, new: &str| {
+        if old != new {
+            remarks.push(format!("{what}: {old} before, {new} after"));
+        }
+    };
+    differs("different suite", &before.suite.name, &after.suite.name);
+    if before.suite.name == after.suite.name {
+        differs("the suite's text was changed", &before.suite.digest, &after.suite.digest);
+    }
+    differs("different backend", &before.backend, &after.backend);
+    let form = |results: &Results| if results.short { "short" } else { "whole" };
+    differs("different form of the suite", form(before), form(after));
+    let (old, new) = (&before.environment, &after.environment);
+    differs("different devices", &old.devices.join(", "), &new.devices.join(", "));
+    let driver = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "none".to_owned());
+    differs("different driver", &driver(&old.driver), &driver(&new.driver));
+    differs("different processor", &old.processor, &new.processor);
+    differs("different kernel", &old.kernel, &new.kernel);
+    for (name, results) in [("before", before), ("after", after)] {
+        if results.finished.is_none() {
+            remarks.push(format!("the run {name} was interrupted"));
+        }
+        let disturbed = results.summary.iter().filter(|row| row.disturbed).count();
+        if disturbed > 0 {
+            remarks.push(format!(
+                "host noise may have caused {disturbed} of {} tails {name} (disturbed)",
+                results.summary.len()
+            ));
+        }
+    }
+    remarks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,259 +405,4 @@ mod tests {
         let error = Comparison::of(&before, &after).unwrap_err();
         assert!(error.ends_with("suites sample and another"), "{error}");
     }
-}
-
-use serde::Serialize;
-
-use crate::report::{nanoseconds, percent, times};
-use crate::results::{Estimate, Results, SummaryRow};
-
-/// Smaller relative changes do not count, however certain: simulations differ in every digit.
-pub const CHANGE_MIN: f64 = 0.01;
-/// Differences of intervals with less confidence are a "perhaps". Five repetitions reach it.
-pub const CONFIDENCE_MIN: f64 = 0.9;
-
-/// A number of the summary that is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    P50Ns,
-    P99Ns,
-    P50Ratio,
-    P99Ratio,
-    BeKept,
-}
-
-impl Metric {
-    /// In the order in which they are shown.
-    pub const ALL: [Self; 5] =
-        [Self::P50Ns, Self::P99Ns, Self::P50Ratio, Self::P99Ratio, Self::BeKept];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::P50Ns => "p50",
-            Self::P99Ns => "p99",
-            Self::P50Ratio => "p50 vs alone",
-            Self::P99Ratio => "p99 vs alone",
-            Self::BeKept => "BE kept",
-        }
-    }
-
-    pub const fn is_cost(self) -> bool {
-        !matches!(self, Self::BeKept)
-    }
-
-    pub(crate) const fn of(self, row: &SummaryRow) -> Option<Estimate> {
-        match self {
-            Self::P50Ns => row.p50_ns,
-            Self::P99Ns => row.p99_ns,
-            Self::P50Ratio => row.p50_ratio,
-            Self::P99Ratio => row.p99_ratio,
-            Self::BeKept => row.be_kept,
-        }
-    }
-
-    pub fn show(self, value: f64) -> String {
-        match self {
-            Self::P50Ns | Self::P99Ns => nanoseconds(value),
-            Self::P50Ratio | Self::P99Ratio => times(value),
-            Self::BeKept => percent(Some(value)),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
-    /// Other differences between the runs, which may have caused those of the numbers.
-    pub remarks: Vec<String>,
-    /// One for each case, mode and metric that either file has.
-    pub rows: Vec<ComparedRow>,
-}
-
-/// One metric of one case in one mode.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ComparedRow {
-    pub case: String,
-    pub mode: String,
-    #[serde(rename = "quantity")]
-    pub metric: Metric,
-    pub before: Option<Estimate>,
-    pub after: Option<Estimate>,
-    /// The relative change: 0.1 is 10 % more.
-    pub change: Option<f64>,
-    #[serde(rename = "verdict")]
-    pub assessment: Assessment,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Assessment {
-    /// Worked before, fails now.
-    Fails,
-    /// More repetitions fail than before, and others work.
-    FailsInPart,
-    /// The intervals do not overlap.
-    Worse,
-    /// The same, with too few repetitions to be certain.
-    PerhapsWorse,
-    /// Within the noise.
-    Same,
-    PerhapsBetter,
-    Better,
-    Works,
-    New,
-    Gone,
-}
-
-impl Assessment {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fails => "FAILS NOW",
-            Self::FailsInPart => "fails in part",
-            Self::Worse => "worse",
-            Self::PerhapsWorse => "perhaps worse",
-            Self::Same => "same",
-            Self::PerhapsBetter => "perhaps better",
-            Self::Better => "better",
-            Self::Works => "works now",
-            Self::New => "new",
-            Self::Gone => "gone",
-        }
-    }
-
-    pub const fn is_bad(self) -> bool {
-        matches!(self, Self::Fails | Self::FailsInPart | Self::Worse)
-    }
-}
-
-impl Comparison {
-    ///
-    /// # Errors
-    /// If they have no case and mode in common.
-    pub fn of(before: &Results, after: &Results) -> Result<Self, String> {
-        let mut rows = Vec::new();
-        for (case, mode) in places(before, after) {
-            let (old, new) = (before.row(case, mode), after.row(case, mode));
-            rows.extend(Metric::ALL.into_iter().filter_map(|q| compared(case, mode, q, old, new)));
-        }
-        let shared = rows.iter().any(|row| row.before.is_some() && row.after.is_some());
-        if !shared {
-            return Err(format!(
-                "the two files have no case and mode in common: suites {} and {}",
-                before.suite.name, after.suite.name
-            ));
-        }
-        Ok(Self { remarks: remarks(before, after), rows })
-    }
-
-    pub fn count(&self, assessment: Assessment) -> usize {
-        self.rows.iter().filter(|row| row.assessment == assessment).count()
-    }
-
-    pub fn is_worse(&self) -> bool {
-        self.rows.iter().any(|row| row.assessment.is_bad())
-    }
-}
-
-/// The cases and modes of both files, in the order of the later one.
-fn places<'r>(before: &'r Results, after: &'r Results) -> Vec<(&'r str, &'r str)> {
-    let mut places: Vec<(&str, &str)> = Vec::new();
-    for row in after.summary.iter().chain(&before.summary) {
-        let place = (row.case.as_str(), row.mode.as_str());
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    places
-}
-
-/// The row of one metric; none if neither file has it.
-fn compared(
-    case: &str,
-    mode: &str,
-    metric: Metric,
-    old: Option<&SummaryRow>,
-    new: Option<&SummaryRow>,
-) -> Option<ComparedRow> {
-    let before = old.and_then(|row| metric.of(row));
-    let after = new.and_then(|row| metric.of(row));
-    let is_broken = |row: Option<&SummaryRow>| {
-        row.is_some_and(|row| row.ok == 0 && row.failure.is_some() && !row.skipped)
-    };
-    let assessment = match (&before, &after) {
-        (None, None) => return None,
-        (Some(_), None) if is_broken(new) => Assessment::Fails,
-        (Some(_), None) => Assessment::Gone,
-        (None, Some(_)) if is_broken(old) => Assessment::Works,
-        (None, Some(_)) => Assessment::New,
-        (Some(_), Some(_)) if fails_in_part(old, new) => Assessment::FailsInPart,
-        (Some(before), Some(after)) => assessment(metric, before, after),
-    };
-    let change = before.zip(after).and_then(|(before, after)| change(&before, &after));
-    let (case, mode) = (case.to_owned(), mode.to_owned());
-    Some(ComparedRow { case, mode, metric, before, after, change, assessment })
-}
-
-/// Whether more repetitions fail than before, whatever the successful ones measured.
-fn fails_in_part(old: Option<&SummaryRow>, new: Option<&SummaryRow>) -> bool {
-    let Some((old, new)) = old.zip(new) else { return false };
-    let has_failed = |row: &SummaryRow| row.failure.is_some() && !row.skipped;
-    has_failed(new) && (!has_failed(old) || new.ok < old.ok)
-}
-
-fn change(before: &Estimate, after: &Estimate) -> Option<f64> {
-    Some(after.median / before.median - 1.0).filter(|change| change.is_finite())
-}
-
-fn assessment(metric: Metric, before: &Estimate, after: &Estimate) -> Assessment {
-    // From zero to something is a change, although not a relative one.
-    let is_tiny = change(before, after)
-        .map_or(before.median == after.median, |change| change.abs() < CHANGE_MIN);
-    if is_tiny || !before.differs_from(after) {
-        return Assessment::Same;
-    }
-    let is_better = (after.median < before.median) == metric.is_cost();
-    let is_certain = before.confidence.min(after.confidence) >= CONFIDENCE_MIN;
-    match (is_better, is_certain) {
-        (true, true) => Assessment::Better,
-        (true, false) => Assessment::PerhapsBetter,
-        (false, true) => Assessment::Worse,
-        (false, false) => Assessment::PerhapsWorse,
-    }
-}
-
-/// Other differences between two runs.
-fn remarks(before: &Results, after: &Results) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let mut differs = |what: &str, old: &str, new: &str| {
-        if old != new {
-            remarks.push(format!("{what}: {old} before, {new} after"));
-        }
-    };
-    differs("different suite", &before.suite.name, &after.suite.name);
-    if before.suite.name == after.suite.name {
-        differs("the suite's text was changed", &before.suite.digest, &after.suite.digest);
-    }
-    differs("different backend", &before.backend, &after.backend);
-    let form = |results: &Results| if results.short { "short" } else { "whole" };
-    differs("different form of the suite", form(before), form(after));
-    let (old, new) = (&before.environment, &after.environment);
-    differs("different devices", &old.devices.join(", "), &new.devices.join(", "));
-    let driver = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "none".to_owned());
-    differs("different driver", &driver(&old.driver), &driver(&new.driver));
-    differs("different processor", &old.processor, &new.processor);
-    differs("different kernel", &old.kernel, &new.kernel);
-    for (name, results) in [("before", before), ("after", after)] {
-        if results.finished.is_none() {
-            remarks.push(format!("the run {name} was interrupted"));
-        }
-        let disturbed = results.summary.iter().filter(|row| row.disturbed).count();
-        if disturbed > 0 {
-            remarks.push(format!(
-                "host noise may have caused {disturbed} of {} tails {name} (disturbed)",
-                results.summary.len()
-            ));
-        }
-    }
-    remarks
 }

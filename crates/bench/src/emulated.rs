@@ -17,10 +17,10 @@ use gpreempt_sim::outcome::Outcome;
 use gpreempt_sim::scenario::Scenario;
 use gpreempt_sim::simulation::{Options, run_while};
 
-use crate::engine::{Backend, Measured};
+use crate::engine::Backend;
 use crate::machine;
 use crate::plan::Step;
-use crate::results::{Environment, ModeInfo, Role};
+use crate::results::{Environment, Measurement, ModeInfo, Role};
 use crate::suite::{Load, Work};
 
 pub use mode::{MODES, Mode};
@@ -123,7 +123,7 @@ impl Backend for Emulated {
         Duration::from_secs_f64(virtual_s * (IDLE_S + launches * LAUNCH_S))
     }
 
-    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measurement, String> {
         let mode = self.modes.iter().find(|mode| mode.name == step.mode.name);
         let mode = mode.ok_or_else(|| format!("the simulator has no mode {}", step.mode.name))?;
         self.measure_in(step, mode)
@@ -154,10 +154,10 @@ mod tests {
 
     fn selection(cases: &[&str]) -> RunSelection {
         let cases = cases.iter().map(|&name| name.to_owned()).collect();
-        RunSelection { backend: "emulated", repetitions: 1, is_short: true, cases }
+        RunSelection { cases, ..RunSelection::short("emulated") }
     }
 
-    fn measured(suite: &str, case: &str, mode: &str) -> Measured {
+    fn measured(suite: &str, case: &str, mode: &str) -> Measurement {
         let suite = built_in(suite).unwrap();
         let selection = selection(&[case]);
         let modes = plan::modes(&[mode.to_owned()], &Emulated::default().modes()).unwrap();

@@ -13,10 +13,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::plan::{RunSelection, Step, format_duration};
-use crate::results::{
-    BeResult, CaseInfo, Environment, LcResult, LoadResult, Measurement, ModeInfo, Number, Results,
-    Status, TimeLine,
-};
+use crate::results::{CaseInfo, Environment, Measurement, ModeInfo, Results, Status};
 use crate::suite::{Case, Suite};
 
 pub use checks::checks;
@@ -45,21 +42,11 @@ pub trait Backend {
     /// Announces all measurements, so that slow preparations can begin early.
     fn expect(&mut self, _steps: &[Step<'_>]) {}
 
-    /// Makes one measurement.
+    /// Makes one measurement; the engine adds what the step says about it.
     ///
     /// # Errors
     /// Why it could not be made, in one sentence.
-    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String>;
-}
-
-/// What a backend measured; see [`Measurement`].
-#[derive(Clone, Debug, Default)]
-pub struct Measured {
-    pub lc: Option<LcResult>,
-    pub be: Option<BeResult>,
-    pub loads: Vec<LoadResult>,
-    pub numbers: Vec<Number>,
-    pub time_line: Option<TimeLine>,
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measurement, String>;
 }
 
 /// The progress of a run when a measurement begins.
@@ -86,14 +73,12 @@ pub trait RunObserver {
     fn is_stopped(&self) -> bool;
 }
 
-/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Whole,
     Stopped,
 }
 
-/// Results without measurements.
 pub fn fresh(
     suite: &Suite,
     command: String,
@@ -166,26 +151,19 @@ pub fn run(
 
 fn measurement(
     step: &Step<'_>,
-    measured: Result<Measured, String>,
+    measured: Result<Measurement, String>,
     took: Duration,
     results: &Results,
 ) -> Measurement {
-    let (status, measured) = match measured {
-        Ok(measured) => (Status::Ok, measured),
-        Err(reason) => (Status::Failed { reason }, Measured::default()),
-    };
+    let failed =
+        |reason| Measurement { status: Status::Failed { reason }, ..Measurement::default() };
     let mut measurement = Measurement {
         case: step.case.name.clone(),
         mode: step.mode.name.clone(),
         repetition: step.repetition,
         seed: step.seed,
         took_s: took.as_secs_f64(),
-        status,
-        lc: measured.lc,
-        be: measured.be,
-        loads: measured.loads,
-        numbers: measured.numbers,
-        time_line: measured.time_line,
+        ..measured.unwrap_or_else(failed)
     };
     derived::add_numbers(&mut measurement, step.case);
     derived::compare_with_alone(&mut measurement, step, results);

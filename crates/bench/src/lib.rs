@@ -7,6 +7,7 @@
 
 mod child;
 pub mod comparison;
+mod daemon_process;
 pub mod demonstration;
 pub mod emulated;
 pub mod engine;

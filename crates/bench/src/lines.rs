@@ -92,14 +92,7 @@ pub(crate) fn done(log: &str, from_ns: u64, until_ns: u64) -> (f64, f64) {
 }
 
 pub(crate) fn last(log: &str) -> Option<Final> {
-    of(log).find_map(|line| match line {
-        Line::Final(last) => Some(last),
-        Line::Ready { .. }
-        | Line::Prepared { .. }
-        | Line::Rate { .. }
-        | Line::Holds { .. }
-        | Line::Attached { .. } => None,
-    })
+    of(log).find_map(|line| if let Line::Final(last) = line { Some(last) } else { None })
 }
 
 #[cfg(test)]

@@ -23,9 +23,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::child::temp_folder;
-use crate::engine::{Backend, Measured};
+use crate::engine::Backend;
 use crate::plan::Step;
-use crate::results::{Environment, ModeInfo};
+use crate::results::{Environment, Measurement, ModeInfo};
 
 use load_group::LoadGroup;
 use mode::Family;
@@ -113,7 +113,7 @@ impl Backend for Nvidia {
         }
     }
 
-    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measurement, String> {
         let mode = Mode::from_name(&step.mode.name).ok_or("there is no such mode")?;
         measure::measure(self, step, mode)
     }

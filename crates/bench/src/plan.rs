@@ -44,6 +44,14 @@ pub struct RunSelection {
     pub cases: Vec<String>,
 }
 
+impl RunSelection {
+    /// All cases once in the short form.
+    #[cfg(test)]
+    pub(crate) fn short(backend: &'static str) -> Self {
+        Self { backend, repetitions: 1, is_short: true, cases: Vec::new() }
+    }
+}
+
 /// The cases of a suite that are measured.
 ///
 /// # Errors
@@ -144,7 +152,7 @@ mod tests {
 
     fn selection(cases: &[&str], repetitions: u32) -> RunSelection {
         let cases = cases.iter().map(|&name| name.to_owned()).collect();
-        RunSelection { backend: "emulated", repetitions, is_short: true, cases }
+        RunSelection { repetitions, cases, ..RunSelection::short("emulated") }
     }
 
     fn known() -> Vec<ModeInfo> {

@@ -14,7 +14,6 @@ pub const TOLERANCE: f64 = 0.15;
 /// Simulations of a case, each with different random arrivals.
 const SEEDS: u64 = 5;
 
-/// One case in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     pub case: String,
@@ -100,7 +99,6 @@ fn median(measurement: &Measurement) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Status;
     use crate::suite::built_in;
 
     /// Results of the simulator, as if of a GPU that takes `more` times as long in one mode, and of
@@ -118,15 +116,8 @@ mod tests {
             Measurement {
                 case: case.name.clone(),
                 mode: mode.name.clone(),
-                repetition: 0,
-                seed: 1,
-                took_s: 0.0,
-                status: Status::Ok,
                 lc: Some(lc),
-                be: None,
-                loads: Vec::new(),
-                numbers: Vec::new(),
-                time_line: None,
+                ..Measurement::default()
             }
         };
         let measurements = vec![measure("alone", 1), measure(mode, more)];

@@ -18,7 +18,6 @@ pub use statistics::{CdfPoint, Distribution, Estimate, POINTS_MAX, SLOWEST_MAX, 
 pub(crate) use summary::HostNoise;
 pub use summary::SummaryRow;
 
-/// The version of the format.
 pub const SCHEMA: u32 = 1;
 
 /// The unit of counted numbers, which are shown without decimals.
@@ -142,14 +141,13 @@ pub struct Check {
 }
 
 /// One case, once, in one mode.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
     pub case: String,
     pub mode: String,
     /// From 0.
     pub repetition: u32,
-    /// The seed of random arrivals.
     pub seed: u64,
     /// Wall-clock time of the measurement.
     pub took_s: f64,
@@ -164,9 +162,10 @@ pub struct Measurement {
     pub time_line: Option<TimeLine>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Status {
+    #[default]
     Ok,
     Failed {
         reason: String,
@@ -206,7 +205,7 @@ pub struct LcResult {
 }
 
 /// The work that best-effort loads did.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BeResult {
     pub done: f64,
@@ -330,13 +329,39 @@ impl Measurement {
     }
 }
 
+impl BeResult {
+    /// Work that is not compared with the baseline yet.
+    pub(crate) fn new(done: f64, unit: &str, seconds: f64, exact: Option<bool>) -> Self {
+        let per_second = done / seconds;
+        Self { done, unit: unit.to_owned(), seconds, per_second, exact, ..Self::default() }
+    }
+}
+
 impl Number {
     pub fn new(name: &str, title: &str, unit: &str, value: f64) -> Self {
         Self { name: name.into(), title: title.into(), unit: unit.into(), value }
     }
 
+    /// From a request that met best-effort work: until that was off the device, until the
+    /// request's first instruction, and from its end until best-effort work ran again.
+    pub(crate) fn of_preemptions(off: Vec<u64>, first: Vec<u64>, resume: Vec<u64>) -> Vec<Self> {
+        Self::of_times([
+            ("be_off", "from a request to best-effort work being off", off),
+            ("first_instruction", "from a request to its first instruction", first),
+            ("resume", "from a request's end to best-effort work running", resume),
+        ])
+    }
+
+    /// The percentiles of each of these times; those that never occurred have none.
+    pub(crate) fn of_times<const N: usize>(times: [(&str, &str, Vec<u64>); N]) -> Vec<Self> {
+        let spreads = times
+            .into_iter()
+            .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)));
+        spreads.flat_map(|(name, title, spread)| Self::percentiles(name, title, &spread)).collect()
+    }
+
     /// The percentiles, the maximum and the count of a distribution of times.
-    pub fn percentiles(name: &str, title: &str, spread: &Distribution) -> Vec<Self> {
+    fn percentiles(name: &str, title: &str, spread: &Distribution) -> Vec<Self> {
         // CAST: latencies are far below what a float counts exactly.
         [
             ("p50", "p50", spread.p50_ns as f64),

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use gpreempt_sim::prng::Prng;
 use tempfile::TempDir;
 
-use crate::child::temp_folder;
+use crate::child::{Child, temp_folder};
 use crate::nvidia::Programs;
-use crate::results::{CaseInfo, Check, Measurement, ModeInfo, Status};
+use crate::results::{CaseInfo, Check, Measurement, ModeInfo};
 use checks::Usage;
-use processes::{Processes, TransientLoad};
+use processes::{Processes, end_transient};
 
 /// How often a priority changes and memory is read.
 const ROUND: Duration = Duration::from_secs(1);
@@ -34,7 +34,6 @@ pub struct Stability {
     stop: Arc<AtomicBool>,
 }
 
-/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub measurement: Measurement,
@@ -87,7 +86,7 @@ impl Stability {
         let mut account = Account::default();
         let mut chance = Prng::new(SEED);
         let begin = Instant::now();
-        let mut transient: Option<TransientLoad> = None;
+        let mut transient: Option<Child> = None;
         while begin.elapsed() < length {
             // ORDERING: an independent flag.
             if self.stop.load(Ordering::Relaxed) {
@@ -95,15 +94,15 @@ impl Stability {
             }
             tell(length.saturating_sub(begin.elapsed()));
             if account.rounds.is_multiple_of(TRANSIENT_ROUNDS) {
-                account.failures.extend(transient.take().and_then(|old| old.end().err()));
+                account.failures.extend(transient.take().and_then(|old| end_transient(old).err()));
                 transient = Some(processes.transient(account.transients)?);
                 account.transients += 1;
             }
             let changed = processes.change(chance.below(3), chance.below(CLASS));
             account.changes += 1;
             account.refused.extend(changed.err());
-            account.daemon.extend(Usage::of(processes.daemon_pid()));
-            account.emulator.extend(Usage::of(processes.emulator_pid()));
+            account.daemon.extend(Usage::of(processes.daemon.child.pid()));
+            account.emulator.extend(Usage::of(processes.emulator.pid()));
             account.failures.extend(processes.gone());
             account.rounds += 1;
             if !account.failures.is_empty() {
@@ -111,7 +110,7 @@ impl Stability {
             }
             std::thread::sleep(ROUND.min(length.saturating_sub(begin.elapsed())));
         }
-        account.failures.extend(transient.take().and_then(|old| old.end().err()));
+        account.failures.extend(transient.take().and_then(|old| end_transient(old).err()));
         let ends = processes.end();
         Ok(checks::outcome(&account, &ends, begin.elapsed()))
     }
@@ -140,14 +139,8 @@ fn empty(took: Duration) -> Measurement {
     Measurement {
         case: "stability".into(),
         mode: "daemon".into(),
-        repetition: 0,
         seed: SEED,
         took_s: took.as_secs_f64(),
-        status: Status::Ok,
-        lc: None,
-        be: None,
-        loads: Vec::new(),
-        numbers: Vec::new(),
-        time_line: None,
+        ..Measurement::default()
     }
 }

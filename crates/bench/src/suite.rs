@@ -24,7 +24,6 @@ pub struct Suite {
     /// A line about it.
     pub title: String,
     pub text: String,
-    /// A checksum of the text.
     pub digest: String,
     /// How often each case is measured in each mode unless the command line says otherwise.
     pub repetitions: u32,
@@ -50,7 +49,6 @@ pub struct Case {
     pub real: LongAndShort,
     /// How long it is simulated, in virtual time.
     pub simulated: LongAndShort,
-    /// The scheduling policy.
     pub policy: PolicyKind,
     /// Whether the kernels themselves record when they are preempted.
     pub probed: bool,
@@ -70,9 +68,7 @@ pub struct Case {
 /// A length of time, and a shorter one for when there is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongAndShort {
-    /// The usual one.
     pub long: Duration,
-    /// The shorter one.
     pub short: Duration,
 }
 
@@ -103,7 +99,6 @@ impl LongAndShort {
 }
 
 impl Case {
-    /// The loads of a role.
     pub fn of(&self, role: Role) -> impl Iterator<Item = &Load> {
         self.loads.iter().filter(move |load| load.role == role)
     }

@@ -5,18 +5,18 @@ use gpreempt_sim::outcome::{Outcome, Served, TaskOutcome};
 
 use super::moments::{self, Observed};
 use super::{Emulated, Mode};
-use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
+use crate::engine::{BE_ALONE, LC_BUSY, busy_part};
 use crate::plan::Step;
 use crate::results::{
-    BeResult, COUNT, Distribution, LcResult, LoadResult, Number, Role, SlowRequest,
+    BeResult, COUNT, Distribution, LcResult, LoadResult, Measurement, Number, Role, SlowRequest,
 };
 use crate::suite::Load;
 
 impl Emulated {
-    pub(super) fn measure_in(&self, step: &Step<'_>, mode: &Mode) -> Result<Measured, String> {
+    pub(super) fn measure_in(&self, step: &Step<'_>, mode: &Mode) -> Result<Measurement, String> {
         let keep = |load: &Load| !mode.is_alone() || load.role == Role::Lc;
         let loads: Vec<&Load> = step.case.loads.iter().filter(|load| keep(load)).collect();
-        let mut measured = Measured::default();
+        let mut measured = Measurement::default();
         let mut busy = None;
         if !loads.is_empty() {
             let mut outcome = self.simulate(&self.scenario(step, mode, keep)?, true)?;
@@ -98,7 +98,7 @@ fn seconds(outcome: &Outcome) -> f64 {
     outcome.duration.as_nanos() as f64 / 1e9
 }
 
-fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
+fn read(loads: &[&Load], outcome: &Outcome) -> Measurement {
     let seconds = seconds(outcome);
     let mut results = Vec::new();
     let (mut latencies, mut services, mut slow) = (Vec::new(), Vec::new(), Vec::new());
@@ -131,7 +131,7 @@ fn read(loads: &[&Load], outcome: &Outcome) -> Measured {
     let launches = loads.iter().zip(&outcome.tasks).filter(|(load, _)| load.role == Role::Be);
     let launches = launches.map(|(_, task)| task.launches_in_time).sum();
     let be = has_be.then(|| be(launches, seconds, outcome.exact));
-    Measured { lc, be, loads: results, numbers: Vec::new(), time_line: None }
+    Measurement { lc, be, loads: results, ..Measurement::default() }
 }
 
 /// From the beginning of requests to their ends. Requests that begin after the measured time run
@@ -168,16 +168,7 @@ fn lc(load: &Load, task: &TaskOutcome, outcome: &Outcome) -> Option<LcResult> {
 
 fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
     // CAST: far below what a float counts exactly.
-    let done = launches as f64;
-    BeResult {
-        done,
-        unit: "kernels".into(),
-        seconds,
-        per_second: done / seconds,
-        of_alone: None,
-        kept: None,
-        exact: Some(exact),
-    }
+    BeResult::new(launches as f64, "kernels", seconds, Some(exact))
 }
 
 fn counts(outcome: &Outcome) -> Vec<Number> {

@@ -19,7 +19,6 @@ pub struct Mode {
     pub device: &'static str,
     /// How that device preempts.
     pub machine: MachineKind,
-    /// Whether the scheduler runs.
     pub is_scheduled: bool,
     /// Whether the scheduler reserves the device between the kernels of a request.
     pub holds: bool,

@@ -5,7 +5,7 @@ use gpreempt_core::time::{Duration, Instant};
 use gpreempt_sim::outcome::{Outcome, Served};
 use gpreempt_sim::track::{Activity, Span as Tracked};
 
-use crate::results::{Distribution, Mark, Number, Role, Span, TimeLine};
+use crate::results::{Mark, Number, Role, Span, TimeLine};
 use crate::suite::Load;
 
 /// The number that says how much later best-effort work ends because of a request.
@@ -79,15 +79,7 @@ impl Observed<'_> {
             }
             resume.extend(resumed_after(&be_runs, request.ended));
         }
-        [
-            ("be_off", "from a request to best-effort work being off", be_off),
-            ("first_instruction", "from a request to its first instruction", first_instruction),
-            ("resume", "from a request's end to best-effort work running", resume),
-        ]
-        .into_iter()
-        .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)))
-        .flat_map(|(name, title, spread)| Number::percentiles(name, title, &spread))
-        .collect()
+        Number::of_preemptions(be_off, first_instruction, resume)
     }
 
     /// The phases of one request and its moments; `at_*` count from its arrival.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::{RunSelection, cases, modes, steps};
-use crate::results::Distribution;
+use crate::results::{BeResult, Distribution, LcResult, Number};
 use crate::suite::read_suite;
 
 const TEXT: &str = "name = 's'\ntitle = 't'\n\
@@ -44,7 +44,7 @@ impl Backend for Fake {
         Duration::from_secs(1)
     }
 
-    fn measure(&mut self, step: &Step<'_>) -> Result<Measured, String> {
+    fn measure(&mut self, step: &Step<'_>) -> Result<Measurement, String> {
         self.measured.push((step.mode.name.clone(), step.repetition));
         let lc = |ns: u64| {
             let latency = Distribution::of(vec![ns]).unwrap();
@@ -53,22 +53,14 @@ impl Backend for Fake {
         };
         let number = |name: &str, value: f64| Number::new(name, name, "1", value);
         match step.mode.name.as_str() {
-            "alone" => Ok(Measured {
+            "alone" => Ok(Measurement {
                 lc: lc(100),
                 numbers: vec![number(BE_ALONE, 100.0), number(LC_BUSY, 0.2)],
-                ..Measured::default()
+                ..Measurement::default()
             }),
             "x" => {
-                let be = BeResult {
-                    done: 76.0,
-                    unit: "kernels".into(),
-                    seconds: 1.0,
-                    per_second: 76.0,
-                    of_alone: None,
-                    kept: None,
-                    exact: Some(true),
-                };
-                Ok(Measured { lc: lc(120), be: Some(be), ..Measured::default() })
+                let be = Some(BeResult::new(76.0, "kernels", 1.0, Some(true)));
+                Ok(Measurement { lc: lc(120), be, ..Measurement::default() })
             }
             _ => Err("it broke".to_owned()),
         }

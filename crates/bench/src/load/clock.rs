@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use gpreempt_device::keeper::monotonic_ns;
 
 use crate::cuda::{Context, Event, HostMemory, Stream};
 use crate::failure::Failure;
@@ -26,10 +26,21 @@ pub(crate) trait Clock {
     fn wait_until(&self, ns: u64);
 
     /// Keeps the processor busy for that long, as a program does between kernels.
-    fn spin(&self, ns: u64);
+    fn spin(&self, ns: u64) {
+        let end = self.now_ns() + ns;
+        while self.now_ns() < end {
+            std::hint::spin_loop();
+        }
+    }
 
     /// Sleeps for about that long; a short pause is not worth a sleep.
-    fn pause(&self, ns: u64);
+    fn pause(&self, ns: u64) {
+        if ns < 20_000 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::sleep(Duration::from_nanos(ns));
+        }
+    }
 }
 
 /// `CLOCK_MONOTONIC`: other programs on the machine read the same time.
@@ -42,47 +53,21 @@ pub(crate) struct SleepingClock;
 
 impl Clock for Monotonic {
     fn now_ns(&self) -> u64 {
-        let time = clock_gettime(ClockId::Monotonic);
-        // The clock begins at zero when the machine starts.
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+        monotonic_ns()
     }
 
     fn wait_until(&self, ns: u64) {
         wait_until(ns, SPIN);
     }
-
-    fn spin(&self, ns: u64) {
-        let end = self.now_ns() + ns;
-        while self.now_ns() < end {
-            std::hint::spin_loop();
-        }
-    }
-
-    fn pause(&self, ns: u64) {
-        if ns < 20_000 {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(Duration::from_nanos(ns));
-        }
-    }
 }
 
 impl Clock for SleepingClock {
     fn now_ns(&self) -> u64 {
-        Monotonic.now_ns()
+        monotonic_ns()
     }
 
     fn wait_until(&self, ns: u64) {
         wait_until(ns, SPIN_EMULATED);
-    }
-
-    fn spin(&self, ns: u64) {
-        Monotonic.spin(ns);
-    }
-
-    fn pause(&self, ns: u64) {
-        Monotonic.pause(ns);
     }
 }
 

@@ -14,17 +14,18 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use symbols::{Driver, Opaque, Symbols};
 
-pub(crate) use module::{Extra, Function, Launch, Module};
-pub(crate) use objects::{
-    Context, Device, DeviceMemory, Event, Graph, HostMemory, Library, Stream,
-};
+pub(crate) use module::{Extra, Function, Launch};
+pub(crate) use objects::{Context, Device, DeviceMemory, Graph, HostMemory, Library};
 pub(crate) use symbols::{CudaError, Missing};
 
 /// `CUDA_ERROR_NOT_READY`
 const NOT_READY: c_int = 600;
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_WITHOUT_TIME: c_uint = 2;
 /// `CU_STREAM_NON_BLOCKING`
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`
@@ -71,18 +72,6 @@ impl Current {
         let mut raw: Opaque = ptr::null_mut();
         self.check(call, function(self.symbols(), &raw mut raw))?;
         Ok(Object { current: Rc::clone(self), raw, kind: PhantomData })
-    }
-
-    fn create_stream(self: &Rc<Self>) -> Result<Object<StreamKind>, CudaError> {
-        // SAFETY: wants a current context, which `self` proves, and stores one handle.
-        self.create("cuStreamCreate", |all, at| unsafe {
-            (all.stream_create)(at, STREAM_NON_BLOCKING)
-        })
-    }
-
-    fn create_event(self: &Rc<Self>, flags: c_uint) -> Result<Object<EventKind>, CudaError> {
-        // SAFETY: wants a current context, which `self` proves, and stores one handle.
-        self.create("cuEventCreate", |all, at| unsafe { (all.event_create)(at, flags) })
     }
 
     fn load_module(self: &Rc<Self>, text: &CStr) -> Result<Object<ModuleKind>, CudaError> {
@@ -162,14 +151,14 @@ impl Drop for Allocation {
 }
 
 /// How the objects of one kind are destroyed.
-trait Kind {
+pub(crate) trait Kind {
     /// The function of the library for it.
     fn destroy(symbols: &Symbols) -> unsafe extern "C" fn(Opaque) -> c_int;
 }
 
 macro_rules! kinds {
     ($($kind:ident $destroy:ident;)*) => {$(
-        struct $kind;
+        pub(crate) struct $kind;
 
         impl Kind for $kind {
             fn destroy(symbols: &Symbols) -> unsafe extern "C" fn(Opaque) -> c_int {
@@ -193,11 +182,15 @@ kinds! {
 /// # Invariants
 /// `raw` was made in `current` by the function that makes objects of kind `K`, and is not yet
 /// destroyed: only [`Current::create`] makes objects, and only Drop destroys them.
-struct Object<K: Kind> {
+pub(crate) struct Object<K: Kind> {
     current: Rc<Current>,
     raw: Opaque,
     kind: PhantomData<K>,
 }
+
+pub(crate) type Stream = Object<StreamKind>;
+/// Reached when everything before it in its stream is complete.
+pub(crate) type Event = Object<EventKind>;
 
 impl<K: Kind> Object<K> {
     fn symbols(&self) -> &Symbols {
@@ -253,20 +246,27 @@ impl Function {
     }
 }
 
-impl Object<StreamKind> {
-    fn synchronize(&self) -> Result<(), CudaError> {
+impl Stream {
+    pub(crate) fn new(context: &Context) -> Result<Self, CudaError> {
+        // SAFETY: wants a current context, which `context` proves, and stores one handle.
+        context.current.create("cuStreamCreate", |all, at| unsafe {
+            (all.stream_create)(at, STREAM_NON_BLOCKING)
+        })
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: wants a live stream: see the invariants.
         let code = unsafe { (self.symbols().stream_synchronize)(self.raw) };
         self.check("cuStreamSynchronize", code)
     }
 
-    fn record(&self, event: &Object<EventKind>) -> Result<(), CudaError> {
+    pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: wants a live event and a live stream of the same context; a process has one.
         let code = unsafe { (self.symbols().event_record)(event.raw, self.raw) };
         self.check("cuEventRecord", code)
     }
 
-    fn launch(&self, function: &Function, launch: &Launch<'_>) -> Result<(), CudaError> {
+    pub(crate) fn launch(&self, function: &Function, launch: &Launch<'_>) -> Result<(), CudaError> {
         launch.assert_fits(function);
         let mut arguments = launch.arguments();
         let mut pointers = arguments.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
@@ -310,17 +310,13 @@ impl Object<StreamKind> {
         self.check("cuLaunchKernel", code)
     }
 
-    fn copy(
-        &self,
-        to: &Allocation,
-        from: &Object<HostKind>,
-        bytes: usize,
-    ) -> Result<(), CudaError> {
-        assert!(bytes <= to.bytes, "copying beyond the end of an allocation");
-        // SAFETY: reads `bytes` bytes of page-locked memory, which the caller (`objects.rs`) knows
-        // to be as long, and which is not freed before the copy is done; the target is as long.
-        let code =
-            unsafe { (self.symbols().copy_to_device)(to.address, from.raw, bytes, self.raw) };
+    /// Adds a copy of as much as both have.
+    pub(crate) fn copy(&self, to: &DeviceMemory, from: &HostMemory) -> Result<(), CudaError> {
+        let bytes = to.word_count().min(from.word_count()) * 4;
+        let (to, from) = (to.allocation.address, from.object.raw);
+        // SAFETY: reads `bytes` bytes of page-locked memory, which is as long and is not freed
+        // before the copy is done; the target is as long.
+        let code = unsafe { (self.symbols().copy_to_device)(to, from, bytes, self.raw) };
         self.check("cuMemcpyHtoDAsync", code)
     }
 
@@ -337,9 +333,9 @@ impl Object<StreamKind> {
         })
     }
 
-    fn launch_graph(&self, graph: &Object<GraphKind>) -> Result<(), CudaError> {
+    pub(crate) fn launch_graph<W>(&self, graph: &Graph<W>) -> Result<(), CudaError> {
         // SAFETY: wants a live graph and a live stream; `Graph` holds the memory that it names.
-        let code = unsafe { (self.symbols().graph_launch)(graph.raw, self.raw) };
+        let code = unsafe { (self.symbols().graph_launch)(graph.object.raw, self.raw) };
         self.check("cuGraphLaunch", code)
     }
 }
@@ -353,8 +349,22 @@ impl Object<TemplateKind> {
     }
 }
 
-impl Object<EventKind> {
-    fn query(&self) -> Result<bool, CudaError> {
+impl Event {
+    pub(crate) fn plain(context: &Context) -> Result<Self, CudaError> {
+        Self::with_flags(context, EVENT_WITHOUT_TIME)
+    }
+
+    /// An event that records when it was reached.
+    pub(crate) fn timed(context: &Context) -> Result<Self, CudaError> {
+        Self::with_flags(context, 0)
+    }
+
+    fn with_flags(context: &Context, flags: c_uint) -> Result<Self, CudaError> {
+        // SAFETY: wants a current context, which `context` proves, and stores one handle.
+        context.current.create("cuEventCreate", |all, at| unsafe { (all.event_create)(at, flags) })
+    }
+
+    pub(crate) fn is_reached(&self) -> Result<bool, CudaError> {
         // SAFETY: wants a live event: see the invariants.
         match unsafe { (self.symbols().event_query)(self.raw) } {
             NOT_READY => Ok(false),
@@ -362,12 +372,14 @@ impl Object<EventKind> {
         }
     }
 
-    fn milliseconds_since(&self, earlier: &Self) -> Result<f32, CudaError> {
-        let mut time = 0.0;
+    /// The time from another event to this one. Both are timed and reached.
+    pub(crate) fn since(&self, earlier: &Self) -> Result<Duration, CudaError> {
+        let mut milliseconds = 0.0;
         // SAFETY: wants two live events; stores one float.
-        let code = unsafe { (self.symbols().event_elapsed)(&raw mut time, earlier.raw, self.raw) };
+        let code =
+            unsafe { (self.symbols().event_elapsed)(&raw mut milliseconds, earlier.raw, self.raw) };
         self.check("cuEventElapsedTime", code)?;
-        Ok(time)
+        Ok(Duration::try_from_secs_f32(milliseconds / 1000.0).unwrap_or_default())
     }
 }
 

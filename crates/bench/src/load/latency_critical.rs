@@ -24,7 +24,7 @@ use crate::lines::{LcFinal, Output, Ready};
 use crate::open_loop::{OpenLoop, Sample, Service};
 use crate::reset::FlagWriter;
 use crate::rounds::{self, RoundLoad};
-use crate::schedule::{Arrivals, Schedule};
+use crate::schedule::{self, Schedule};
 use crate::stop::{Stop, TimeLimit};
 use crate::workload::{WorkItem, Workload, WorkloadSpec};
 
@@ -40,7 +40,7 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
     let output = Output { json: args.load.json };
     if !args.on_cuda.rounds {
         // A trace that cannot be read is reported before the calibration, which takes a while.
-        arrivals(args, args.seed)?;
+        schedule(args, args.seed).map(drop)?;
     }
     let context = Context::open(&Library::open()?, args.load.device)?;
     let device = CudaDevice::new(args, &context)?;
@@ -99,7 +99,7 @@ impl<'a, D: RequestDevice> Requests<'a, D> {
         let has_hints = round.hints.is_some() || !args.on_cuda.rounds && args.hint_us.is_some();
         self.hints = has_hints.then(|| Hints::open(round.hints.as_deref())).transpose()?;
         Ok(Measurement {
-            schedule: Schedule::new(arrivals(args, round.seed)?),
+            schedule: schedule(args, round.seed)?,
             seconds: round.seconds,
             raw: args.raw.as_deref().map(create).transpose()?,
         })
@@ -288,14 +288,11 @@ impl RoundLoad for LatencyCritical<'_> {
     }
 }
 
-fn arrivals(args: &LcArgs, seed: u64) -> Result<Arrivals, Failure> {
+fn schedule(args: &LcArgs, seed: u64) -> Result<Schedule, Failure> {
     Ok(match (&args.trace, args.poisson_us) {
-        (Some(path), _) => Arrivals::Trace(trace(path)?),
-        (None, Some(us)) => Arrivals::Poisson { mean_ns: us * 1_000, seed },
-        (None, None) => {
-            let (every_ns, phase_ns) = (args.every_us * 1_000, args.phase_us * 1_000);
-            Arrivals::Periodic { every_ns, phase_ns }
-        }
+        (Some(path), _) => Box::new(trace(path)?.into_iter()),
+        (None, Some(us)) => schedule::poisson(us * 1_000, seed),
+        (None, None) => schedule::periodic(args.every_us * 1_000, args.phase_us * 1_000),
     })
 }
 
@@ -340,5 +337,17 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text, "due_ns,begin_ns,end_ns,served\n1,2,30,1\n");
         assert!(create(Path::new("/nowhere/raw.csv")).is_err());
+    }
+
+    #[test]
+    fn a_trace_has_ascending_numbers() {
+        let path = std::env::temp_dir().join(format!("gpreempt-trace-{}", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            trace(&path).ok()
+        };
+        assert_eq!(read("3\n5\n5\n"), Some(vec![3, 5, 5]));
+        assert_eq!((read("3\n2\n"), read("soon\n")), (None, None));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -57,7 +57,6 @@ pub(crate) struct Ready<S> {
     pid: u32,
     /// By `CLOCK_MONOTONIC`.
     at_ns: u64,
-    /// The device's name.
     device: String,
     /// None for copies.
     kernel: Option<S>,

@@ -31,6 +31,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use gpreempt_device::nvidia::driver::Driver;
 use gpreempt_device::{change, keeper};
 use serde::Serialize;
 
@@ -38,9 +39,6 @@ use args::{Args, Command, DevicesArgs, PeerArgs, PeerCommand};
 use cuda::{Device, Library};
 use failure::Failure;
 use lines::Output;
-
-/// Where the kernel module publishes its version.
-const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -83,10 +81,9 @@ struct Devices {
 
 fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     let library = Library::open()?;
-    let driver = std::fs::read_to_string(MODULE_VERSION).ok();
     let found = Devices {
         cuda: cuda_version(library.version()?),
-        driver: driver.map(|text| text.trim().to_owned()),
+        driver: Driver::find().ok().map(|driver| driver.version),
         devices: library.devices()?,
     };
     Output { json: args.json }.line(&found)

@@ -7,7 +7,6 @@
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::lines::{Latency, LcFinal};
-use crate::schedule::Schedule;
 use crate::stop::Stop;
 
 /// A request that begins later than this after it was due counts as missed.
@@ -49,7 +48,7 @@ impl OpenLoop {
     /// Serves requests until the time is over or `stop` is set.
     pub(crate) fn run(
         self,
-        schedule: Schedule,
+        schedule: impl Iterator<Item = u64>,
         service: &mut impl Service,
         clock: &impl Clock,
         stop: &Stop,
@@ -125,7 +124,7 @@ fn wait(until_ns: u64, clock: &impl Clock, stop: &Stop) -> bool {
 mod tests {
     use super::*;
     use crate::clock::testing::FakeClock;
-    use crate::schedule::Arrivals;
+    use crate::schedule::periodic;
 
     const MS: u64 = 1_000_000;
 
@@ -147,7 +146,7 @@ mod tests {
     fn run(slow: fn(u64) -> u64, warmup_ms: u64, ms: u64) -> (LcFinal, Vec<Sample>) {
         let clock = FakeClock::default();
         let mut service = FakeService { clock: clock.clone(), served: 0, slow };
-        let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 0 });
+        let schedule = periodic(10 * MS, 0);
         let open_loop =
             OpenLoop { warmup_ns: warmup_ms * MS, measured_ns: ms * MS, ..OpenLoop::default() };
         let mut samples = Vec::new();
@@ -209,7 +208,7 @@ mod tests {
         let clock = FakeClock::default();
         let stop = Stop::default();
         let mut service = FakeService { clock: clock.clone(), served: 0, slow: |_| 1 };
-        let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 0 });
+        let schedule = periodic(10 * MS, 0);
         let open_loop = OpenLoop { measured_ns: 1_000 * MS, ..OpenLoop::default() };
         let outcome = open_loop
             .run(schedule, &mut service, &clock, &stop, |sample| {
@@ -227,7 +226,7 @@ mod tests {
     fn due_times_count_from_the_given_beginning() {
         let clock = FakeClock::default();
         let mut service = FakeService { clock: clock.clone(), served: 0, slow: |_| 1 };
-        let schedule = Schedule::new(Arrivals::Periodic { every_ns: 10 * MS, phase_ns: 3 * MS });
+        let schedule = periodic(10 * MS, 3 * MS);
         let open_loop = OpenLoop { begin_ns: 50 * MS, measured_ns: 20 * MS, ..OpenLoop::default() };
         let mut due = Vec::new();
         open_loop

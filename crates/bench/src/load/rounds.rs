@@ -187,7 +187,6 @@ fn read_orders(input: impl BufRead, sender: &Sender<Result<Order, String>>, stop
 mod tests {
     use super::*;
 
-    /// Records the calls.
     #[derive(Default)]
     struct RecordedCalls(Vec<String>);
 

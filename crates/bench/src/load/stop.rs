@@ -14,7 +14,6 @@ const KILLED: i32 = 143;
 /// How long the exit of the program may take.
 const EXIT_MAX: Duration = Duration::from_secs(5);
 
-/// How often a limit is checked.
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Default)]

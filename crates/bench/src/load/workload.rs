@@ -5,8 +5,7 @@
 
 use crate::clock::{Clock, Monotonic};
 use crate::cuda::{
-    Context, CudaError, DeviceMemory, Event, Extra, Function, Graph, HostMemory, Launch, Module,
-    Stream,
+    Context, CudaError, DeviceMemory, Event, Extra, Function, Graph, HostMemory, Launch, Stream,
 };
 use crate::failure::Failure;
 use crate::kernels::{Kernel, Registers};
@@ -130,8 +129,8 @@ impl Workload {
     }
 
     fn compile(context: &Context, spec: &WorkloadSpec) -> Result<Self, Failure> {
-        let module = Module::load(context, &spec.kernel.source(spec.registers))?;
-        let function = module.function(spec.shared_bytes)?;
+        let source = spec.kernel.source(spec.registers);
+        let function = Function::compile(context, &source, spec.shared_bytes)?;
         let at_once = function.blocks_per_multiprocessor(spec.shared_bytes)?;
         if at_once == 0 {
             return Err(Failure::input(
@@ -359,7 +358,6 @@ const FIRST_AMOUNT: u64 = 1_000;
 /// runs for minutes.
 const LARGEST_STEP: f64 = 1_000.0;
 
-/// The result of a calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calibrated {
     /// Iterations of a thread.

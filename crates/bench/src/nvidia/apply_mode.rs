@@ -1,7 +1,7 @@
 //! Applies the measured mode to the load processes (daemon, `attach`, `peer slices`), and checks
 //! afterwards that their time slices and channels were restored.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::load_process::{LoadProcess, of_role};
 use super::mode::Mode;
 use super::requirements::{ParentDeath, found};
 use crate::child::Child;
+use crate::daemon_process::DaemonProcess;
 use crate::lines::{self, Line};
 use crate::results::{COUNT, Number, Role};
 
@@ -29,83 +30,36 @@ const SETTLE: Duration = Duration::from_millis(300);
 const CONFIG: &str = "[[rule]]\nenv = \"CUDA_MPS_PIPE_DIRECTORY=*\"\nignore = true\n\
                       [scheduler]\ndefault_priority = 2\n";
 
-/// A daemon of the runner.
-#[derive(Debug)]
-pub(super) struct Daemon {
-    child: Child,
-    environment: Vec<(String, String)>,
-    pub(super) socket: PathBuf,
+/// Starts a daemon. The state of an earlier round is not reused: its keeper may still run, and a
+/// daemon would load its settings.
+pub(super) fn start_daemon(
+    nvidia: &Nvidia,
+    folder: &Path,
+    round: u64,
+    policy: PolicyKind,
+) -> Result<DaemonProcess, String> {
+    let config = format!("{CONFIG}policy = \"{}\"\n", policy.name());
+    let state = format!("state-{round}");
+    DaemonProcess::start(&nvidia.programs, folder, &state, &config, &[], &nvidia.stop)
 }
 
-impl Daemon {
-    /// Starts a daemon with a socket and a state folder of its own. The state of an earlier round
-    /// is not reused: its keeper may still run, and a daemon would load its settings.
-    pub(super) fn start(
-        nvidia: &Nvidia,
-        folder: &Path,
-        round: u64,
-        policy: PolicyKind,
-    ) -> Result<Self, String> {
-        let cannot = |error: std::io::Error| format!("cannot prepare the daemon: {error}");
-        let (config, socket) = (folder.join("config.toml"), folder.join("gpreemptd.sock"));
-        let text = format!("{CONFIG}policy = \"{}\"\n", policy.name());
-        std::fs::write(&config, text).map_err(cannot)?;
-        let state = folder.join(format!("state-{round}"));
-        let environment = vec![
-            ("GPREEMPT_STATE".to_owned(), state.display().to_string()),
-            ("GPREEMPT_SOCKET".to_owned(), socket.display().to_string()),
-        ];
-        let mut command = Command::new(found(&nvidia.programs.daemon, "gpreemptd")?);
-        command.arg("--config").arg(&config).arg("--socket").arg(&socket);
-        command.envs(environment.iter().cloned());
-        let mut command = nvidia.programs.with_parent(ParentDeath::Ask, command);
-        // The socket of an earlier round may still exist.
-        let _ = std::fs::remove_file(&socket);
-        let mut child = Child::start("gpreemptd", &mut command, folder.join("gpreemptd"))?;
-        child.wait_for("listening", |_| socket.exists(), LIMIT, &nvidia.stop)?;
-        Ok(Self { child, environment, socket })
-    }
-
-    /// Gives every process its priority.
-    pub(super) fn set_priorities(
-        &self,
-        nvidia: &Nvidia,
-        loads: &[LoadProcess],
-    ) -> Result<(), String> {
-        for process in loads {
-            let begin = Instant::now();
-            // The daemon may not have found the process yet.
-            while let Err(error) = self.set(nvidia, process) {
-                if begin.elapsed() > LIMIT || nvidia.is_stopped() {
-                    return Err(error);
-                }
-                std::thread::sleep(SETTLE);
+/// Gives every process its priority.
+pub(super) fn set_priorities(
+    daemon: &DaemonProcess,
+    nvidia: &Nvidia,
+    loads: &[LoadProcess],
+) -> Result<(), String> {
+    for LoadProcess { load, child, .. } in loads {
+        let (level, begin) = (load.priority.level().into(), Instant::now());
+        // The daemon may not have found the process yet.
+        while let Err(error) = daemon.set(&nvidia.programs, child.pid(), level, load.weight) {
+            if begin.elapsed() > LIMIT || nvidia.is_stopped() {
+                return Err(format!("cannot set the priority of {}: {error}", load.name));
             }
+            std::thread::sleep(SETTLE);
         }
-        Ok(())
     }
-
-    fn set(&self, nvidia: &Nvidia, process: &LoadProcess) -> Result<(), String> {
-        let priority = process.load.priority.level().to_string();
-        let weight = process.load.weight.to_string();
-        let mut command = Command::new(found(&nvidia.programs.gpreempt, "gpreempt")?);
-        command.args(["set", &process.child.pid().to_string(), "-p", &priority]);
-        command.args(["--weight", &weight]);
-        let output = command
-            .envs(self.environment.iter().cloned())
-            .output()
-            .map_err(|error| format!("cannot start gpreempt: {error}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(format!("cannot set the priority of {}: {said}", process.load.name))
-    }
-
-    /// Ends it; it restores all settings.
-    pub(super) fn end(mut self) -> Result<(), String> {
-        self.child.end(Signal::TERM)
-    }
+    Ok(())
 }
 
 /// A program that controls the load processes while it runs.

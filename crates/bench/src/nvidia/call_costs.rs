@@ -20,7 +20,7 @@ use gpreempt_device::process::ProcessKey;
 use gpreempt_device::undo_log::UndoLog;
 
 use super::slice_changes::{refuse_other_sessions, slice_changes};
-use crate::results::{Distribution, Number};
+use crate::results::Number;
 
 /// How often each call is made.
 const ROUNDS: u32 = 200;
@@ -71,19 +71,11 @@ pub(super) fn control_numbers(pid: u32, stop: &AtomicBool) -> Result<Vec<Number>
         })?);
         std::thread::sleep(PAUSE);
     }
-    Ok(percentiles([
+    Ok(Number::of_times([
         ("call_stop", "stop a process", stop_times),
         ("call_resume", "resume it", resumes),
         ("call_preempt", "preempt it once, and wait until it is off", preempts),
     ]))
-}
-
-fn percentiles<const N: usize>(times: [(&str, &str, Vec<u64>); N]) -> Vec<Number> {
-    times
-        .into_iter()
-        .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)))
-        .flat_map(|(name, title, spread)| Number::percentiles(name, title, &spread))
-        .collect()
 }
 
 /// How many nanoseconds a successful call took.
@@ -209,7 +201,7 @@ struct Times {
 
 impl Times {
     fn numbers(self) -> Vec<Number> {
-        percentiles([
+        Number::of_times([
             ("call_hold_begin", "ask for a hold", self.begins),
             ("hold_begin", "from that until the device is held", self.held),
             ("call_hold_end", "end a hold", self.ends),

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::measure::monotonic_ns;
+use gpreempt_device::keeper::monotonic_ns;
+
 use crate::results::{Distribution, HostNoise, Number};
 
 /// How long the thread sleeps.

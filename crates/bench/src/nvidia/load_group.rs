@@ -195,14 +195,10 @@ impl Mps {
         let mut command = programs.with_parent(ParentDeath::Mps, command);
         let control = Child::start("the MPS server", &mut command, folder.join("log"))?;
         let mut server = Self { folder: folder.to_owned(), control };
-        server.wait_until_up(stop)?;
+        // The control pipe appears when the server listens.
+        let pipe = folder.join("control");
+        server.control.wait_for("listening", |_| pipe.exists(), MPS_START_MAX, stop)?;
         Ok(server)
-    }
-
-    /// The control pipe appears when the server listens.
-    fn wait_until_up(&mut self, stop: &AtomicBool) -> Result<(), String> {
-        let pipe = self.folder.join("control");
-        self.control.wait_for("listening", |_| pipe.exists(), MPS_START_MAX, stop)
     }
 
     pub(super) fn client(&self, priority: Option<u8>) -> Vec<(String, String)> {

@@ -2,7 +2,7 @@
 //! orders of its rounds.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::Nvidia;
@@ -65,7 +65,7 @@ impl LoadProcess {
         }
         command.envs(environment);
         let mut command = nvidia.programs.with_parent(ParentDeath::Kill, command);
-        let child = Child::start_with_input(&load.name, &mut command, file("log"))?;
+        let child = Child::start_with_input(&load.name, &mut command, file("log"), Stdio::piped())?;
         let load = load.clone();
         Ok(Self { load, index, child, raw, beats, trace, key })
     }

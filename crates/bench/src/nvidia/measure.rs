@@ -4,21 +4,23 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gpreempt_core::time::Duration as Deadline;
-use rustix::time::{ClockId, clock_gettime};
+use gpreempt_device::keeper::monotonic_ns;
 
 use super::Nvidia;
-use super::apply_mode::{AppliedMode, Daemon, GpuState};
+use super::apply_mode::{AppliedMode, GpuState, set_priorities, start_daemon};
 use super::call_costs;
 use super::host_jitter::JitterProbe;
 use super::load_group::LoadGroup;
 use super::load_process::{LoadProcess, of_role};
 use super::mode::{Mode, be_alone_seconds};
 use super::preemption_times::PreemptionTimes;
-use crate::engine::{BE_ALONE, LC_BUSY, Measured, busy_part};
+use crate::daemon_process::DaemonProcess;
+use crate::engine::{BE_ALONE, LC_BUSY, busy_part};
 use crate::lines;
 use crate::plan::Step;
-use crate::results::SlowRequest;
-use crate::results::{BeResult, Distribution, HostNoise, LcResult, LoadResult, Number, Role};
+use crate::results::{
+    BeResult, Distribution, HostNoise, LcResult, LoadResult, Measurement, Number, Role, SlowRequest,
+};
 use crate::round::Round;
 
 /// How long before its beginning a round is ordered, so that every load has the order in time.
@@ -35,7 +37,7 @@ pub(super) fn measure(
     nvidia: &mut Nvidia,
     step: &Step<'_>,
     mode: Mode,
-) -> Result<Measured, String> {
+) -> Result<Measurement, String> {
     let levels = step.case.loads.iter().map(|load| load.priority.level());
     if mode == Mode::Hints && levels.collect::<BTreeSet<_>>().len() < 2 {
         // The daemon would count the MPS clients as other processes beside the only class.
@@ -52,13 +54,13 @@ fn in_rounds(
     step: &Step<'_>,
     mode: Mode,
     group: &mut LoadGroup,
-) -> Result<Measured, String> {
+) -> Result<Measurement, String> {
     let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
     if mode != Mode::Alone {
         return together(nvidia, step, mode, group, None, seconds);
     }
     let has = |role: Role| step.case.of(role).next().is_some();
-    let mut measured = Measured::default();
+    let mut measured = Measurement::default();
     if has(Role::Lc) {
         measured = together(nvidia, step, mode, group, Some(Role::Lc), seconds)?;
     }
@@ -83,13 +85,13 @@ fn together(
     group: &mut LoadGroup,
     only: Option<Role>,
     seconds: u64,
-) -> Result<Measured, String> {
+) -> Result<Measurement, String> {
     let policy = step.case.policy;
     let is_changed = mode.changes_processes() || step.case.controlled;
     // Before the daemon starts: it changes processes at once.
     let before = is_changed.then(|| GpuState::read(pids(group, only))).transpose()?;
     let mut round = group.next_round(seconds, step.seed);
-    let start = || Daemon::start(nvidia, &group.folder, round.round, policy);
+    let start = || start_daemon(nvidia, &group.folder, round.round, policy);
     let daemon = (mode == Mode::Hints).then(start).transpose()?;
     round.hints = daemon.as_ref().map(|daemon| daemon.socket.clone());
     for process in group.members(only) {
@@ -99,7 +101,7 @@ fn together(
     }
     group.members(only).try_for_each(|process| process.wait_until_prepared(nvidia))?;
     if let Some(daemon) = &daemon {
-        daemon.set_priorities(nvidia, &group.loads)?;
+        set_priorities(daemon, nvidia, &group.loads)?;
     }
     let applied = AppliedMode::start(nvidia, mode, policy, &group.loads, &group.folder)?;
     let jitter = JitterProbe::start();
@@ -107,7 +109,7 @@ fn together(
     let machine = jitter.end().numbers(window);
     let calls = if step.case.controlled { calls(nvidia, &group.loads)? } else { Vec::new() };
     let applied = applied.end();
-    let scheduled = daemon.map_or(Ok(()), Daemon::end);
+    let scheduled = daemon.map_or(Ok(()), DaemonProcess::end);
     let mut be: Vec<&mut LoadProcess> =
         group.members(only).filter(|process| process.load.role == Role::Be).collect();
     be.iter_mut().try_for_each(|process| process.end(round.round))?;
@@ -195,8 +197,8 @@ fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
 fn read<'c>(
     loads: impl Iterator<Item = &'c mut LoadProcess>,
     window: (u64, u64),
-) -> Result<(Measured, Vec<Sample>), String> {
-    let mut measured = Measured::default();
+) -> Result<(Measurement, Vec<Sample>), String> {
+    let mut measured = Measurement::default();
     let mut all: Vec<Sample> = Vec::new();
     let (mut missed, mut total) = (None::<u64>, None::<BeResult>);
     for process in loads {
@@ -236,16 +238,9 @@ fn best_effort(process: &LoadProcess, window: (u64, u64)) -> Result<BeResult, St
     if seconds <= 0.0 {
         return Err(process.child.failure("printed no rate during the measurement"));
     }
-    let unit = if last.unit.is_empty() { "kernels".to_owned() } else { last.unit };
-    Ok(BeResult {
-        done,
-        unit,
-        seconds,
-        per_second: done / seconds,
-        of_alone: None,
-        kept: None,
-        exact: last.exactness.map(|exactness| exactness.result == "pass"),
-    })
+    let unit = if last.unit.is_empty() { "kernels" } else { &last.unit };
+    let exact = last.exactness.map(|exactness| exactness.result == "pass");
+    Ok(BeResult::new(done, unit, seconds, exact))
 }
 
 fn sum(total: Option<BeResult>, more: &BeResult) -> BeResult {
@@ -269,13 +264,6 @@ fn busy(samples: &[Sample], window: (u64, u64)) -> Number {
     let part = busy_part(times, window.1.saturating_sub(window.0));
     let title = "part of the time in which requests run, alone on the GPU";
     Number::new(LC_BUSY, title, "1", part)
-}
-
-/// `CLOCK_MONOTONIC`, as the loads read it.
-pub(super) fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
 /// One request of a load, as it wrote it to its file. Times are of `CLOCK_MONOTONIC`.
@@ -335,15 +323,7 @@ mod tests {
 
     #[test]
     fn the_results_of_several_loads_are_added() {
-        let be = |done: f64, exact: Option<bool>| BeResult {
-            done,
-            unit: "kernels".into(),
-            seconds: 2.0,
-            per_second: done / 2.0,
-            of_alone: None,
-            kept: None,
-            exact,
-        };
+        let be = |done: f64, exact: Option<bool>| BeResult::new(done, "kernels", 2.0, exact);
         let total = sum(Some(be(10.0, Some(true))), &be(4.0, None));
         assert_eq!((total.done, total.per_second, total.exact), (14.0, 7.0, Some(true)));
         assert_eq!(sum(Some(total), &be(1.0, Some(false))).exact, Some(false));

@@ -6,7 +6,6 @@ use crate::plan::Step;
 use crate::results::{ALONE, ModeInfo, Role};
 use crate::suite::{Case, Work};
 
-/// A mode of sharing a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// One role at a time.
@@ -47,39 +46,30 @@ impl Mode {
         Self::Hints,
     ];
 
-    pub const fn name(self) -> &'static str {
+    /// The name, and a line about it.
+    const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Alone => ALONE,
-            Self::Default => "default",
-            Self::Mps => "mps",
-            Self::MpsPriority => "mps-priority",
-            Self::PeerSlices => "peer-slices",
-            Self::Slices => "slices",
-            Self::Hold => "hold",
-            Self::Hints => "hints",
-        }
-    }
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Alone => "alone on the GPU",
-            Self::Default => "the driver's own time slices",
-            Self::Mps => "all are clients of one MPS server",
-            Self::MpsPriority => "MPS, best-effort clients below normal priority",
-            Self::PeerSlices => "time slices of 1 s and 1 us and nothing else (as in GPreempt)",
-            Self::Slices => "gpreempt: time slices and turns by priority",
-            Self::Hold => "gpreempt: the same, and holds between kernels",
-            Self::Hints => "gpreempt: the same by the daemon, with hints 350 us ahead",
+            Self::Alone => (ALONE, "alone on the GPU"),
+            Self::Default => ("default", "the driver's own time slices"),
+            Self::Mps => ("mps", "all are clients of one MPS server"),
+            Self::MpsPriority => ("mps-priority", "MPS, best-effort clients below normal priority"),
+            Self::PeerSlices => {
+                ("peer-slices", "time slices of 1 s and 1 us and nothing else (as in GPreempt)")
+            }
+            Self::Slices => ("slices", "gpreempt: time slices and turns by priority"),
+            Self::Hold => ("hold", "gpreempt: the same, and holds between kernels"),
+            Self::Hints => ("hints", "gpreempt: the same by the daemon, with hints 350 us ahead"),
         }
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
+        Self::ALL.into_iter().find(|mode| mode.words().0 == name)
     }
 
     pub(super) fn info(self) -> ModeInfo {
+        let (name, title) = self.words();
         let alone = (self != Self::Alone).then(|| ALONE.to_owned());
-        ModeInfo { name: self.name().to_owned(), title: self.title().to_owned(), alone }
+        ModeInfo { name: name.to_owned(), title: title.to_owned(), alone }
     }
 
     /// Whether a program changes the load processes in this mode.
@@ -134,7 +124,6 @@ pub(super) fn be_alone_seconds(step: &Step<'_>) -> u64 {
     }
 }
 
-/// The estimated length of a measurement.
 pub(super) fn estimate(step: &Step<'_>) -> Duration {
     let Some(mode) = Mode::from_name(&step.mode.name) else { return Duration::ZERO };
     let seconds = step.case.real.length(step.is_short).as_nanos() / 1_000_000_000;
@@ -192,8 +181,7 @@ mod tests {
 
     fn short_form(suite: &Suite) -> Duration {
         let repetitions = suite.repetitions_short;
-        let wish =
-            RunSelection { backend: "nvidia", repetitions, is_short: true, cases: Vec::new() };
+        let wish = RunSelection { repetitions, ..RunSelection::short("nvidia") };
         let known: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let wished = match suite.nvidia_modes_short.is_empty() {
             true => &suite.nvidia_modes,

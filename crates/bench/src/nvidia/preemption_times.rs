@@ -2,7 +2,7 @@
 //! request's first and last instruction ran, and when best-effort work was back.
 
 use super::load_process::{LoadProcess, of_role};
-use crate::results::{Distribution, Mark, Number, Role, Span, TimeLine};
+use crate::results::{Mark, Number, Role, Span, TimeLine};
 
 /// A request, in times of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +51,7 @@ impl PreemptionTimes {
 
     pub(super) fn numbers(&self) -> Vec<Number> {
         let Self { probes, gaps, .. } = self;
-        [
-            ("be_off", "from a request to best-effort work being off", be_off(probes, gaps)),
-            ("first_instruction", "from a request to its first instruction", first(probes)),
-            ("resume", "from a request's end to best-effort work running", resume(probes, gaps)),
-        ]
-        .into_iter()
-        .filter_map(|(name, title, times)| Some((name, title, Distribution::of(times)?)))
-        .flat_map(|(name, title, spread)| Number::percentiles(name, title, &spread))
-        .collect()
+        Number::of_preemptions(be_off(probes, gaps), first(probes), resume(probes, gaps))
     }
 
     /// The time line of the request with the median time to its first instruction.

@@ -216,7 +216,7 @@ pub(super) fn environment(programs: &Programs) -> Environment {
     {
         environment.devices = lines(load, &["devices"]);
     }
-    environment.driver = driver(&std::fs::read_to_string(VERSION).unwrap_or_default());
+    environment.driver = Driver::find().ok().map(|driver| driver.version);
     if let Some(python) = &programs.python {
         let ask = "import torch; print(torch.__version__)";
         let found = lines(python, &["-c", ask]).pop();
@@ -226,8 +226,6 @@ pub(super) fn environment(programs: &Programs) -> Environment {
     }
     environment
 }
-
-const VERSION: &str = "/proc/driver/nvidia/version";
 
 /// The output of a program, line by line; none if it fails.
 fn lines(program: &Path, arguments: &[&str]) -> Vec<String> {
@@ -239,14 +237,6 @@ fn lines(program: &Path, arguments: &[&str]) -> Vec<String> {
     said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
 }
 
-/// The version in the first line of `/proc/driver/nvidia/version`.
-fn driver(text: &str) -> Option<String> {
-    let words = text.lines().next()?.split_whitespace();
-    let is_version =
-        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
-    words.into_iter().find(is_version).map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,8 +246,7 @@ mod tests {
 
     fn needs(suite: &str, wished: &[&str]) -> Needs {
         let suite = built_in(suite).unwrap();
-        let wish =
-            RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+        let wish = RunSelection::short("nvidia");
         let known: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let wished: Vec<String> = wished.iter().map(|&name| name.to_owned()).collect();
         let modes = modes(&wished, &known).unwrap();
@@ -288,20 +277,11 @@ mod tests {
             return;
         }
         let suite = built_in("torch").unwrap();
-        let wish =
-            RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+        let wish = RunSelection::short("nvidia");
         let modes: Vec<_> = Mode::ALL.into_iter().map(Mode::info).collect();
         let cases = cases(&suite, &wish).unwrap();
         let found = missing(&steps(&cases, &modes, &wish), &Programs::default());
         assert_eq!(found.len(), 7, "{found:?}");
         assert!(found[0].starts_with("there is no NVIDIA GPU"), "{found:?}");
-    }
-
-    #[test]
-    fn the_drivers_version_is_found_in_its_first_line() {
-        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release \
-                    Build\nGCC version:  gcc version 13.3.0\n";
-        assert_eq!(driver(text).as_deref(), Some("580.159.04"));
-        assert_eq!(driver(""), None);
     }
 }

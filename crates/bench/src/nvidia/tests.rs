@@ -33,9 +33,8 @@ fn fake_programs(script: &str) -> Option<Nvidia> {
     Some(nvidia)
 }
 
-fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, String> {
-    let wish =
-        RunSelection { backend: "nvidia", repetitions: 1, is_short: true, cases: Vec::new() };
+fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measurement, String> {
+    let wish = RunSelection::short("nvidia");
     let modes = modes(&[mode.to_owned()], &nvidia.modes()).unwrap();
     let cases = cases(suite, &wish).unwrap();
     let steps = steps(&cases, &modes, &wish);
@@ -44,12 +43,12 @@ fn measured(nvidia: &mut Nvidia, suite: &Suite, mode: &str) -> Result<Measured, 
 }
 
 /// Whether the measurement has the numbers of host jitter.
-fn has_host_jitter(measured: &Measured) -> bool {
+fn has_host_jitter(measured: &Measurement) -> bool {
     let has = |name: &str| measured.numbers.iter().filter(|each| each.name == name).count() == 1;
     has("machine_late_p50") && has("machine_late_p99") && has("machine_late_max")
 }
 
-fn number(measured: &Measured, name: &str) -> f64 {
+fn number(measured: &Measurement, name: &str) -> f64 {
     let found = measured.numbers.iter().find(|number| number.name == name);
     found.map(|number| number.value).unwrap_or_else(|| panic!("{name}: {measured:?}"))
 }

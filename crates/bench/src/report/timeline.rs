@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::number::{self, linear};
 use super::plot::{Picture, across, stretched, tick_label, upright};
 use super::{Escaped, folded};
-use crate::results::{CaseInfo, ModeInfo, Results, TimeLine};
+use crate::results::{CaseInfo, Mark, ModeInfo, Results, TimeLine};
 use bins::{TimeBins, clip};
 use marks::{Label, PlacedMark};
 
@@ -63,25 +63,17 @@ struct DrawnSpan {
     kind: Activity,
 }
 
-#[derive(Clone, Debug)]
-struct DrawnMark {
-    at_ns: u64,
-    row: usize,
-    text: String,
-}
-
 /// The activities of one load.
-#[derive(Clone, Debug)]
-struct LoadRow {
-    name: String,
+struct LoadRow<'r> {
+    name: &'r str,
     spans: Vec<DrawnSpan>,
 }
 
 /// The time line of one mode.
 struct Strip<'r> {
     mode: &'r ModeInfo,
-    rows: Vec<LoadRow>,
-    marks: Vec<DrawnMark>,
+    rows: Vec<LoadRow<'r>>,
+    marks: &'r [Mark],
     length_ns: u64,
 }
 
@@ -134,22 +126,23 @@ fn legend(strips: &[Strip<'_>], window: &Range<u64>) -> String {
 }
 
 impl<'r> Strip<'r> {
-    fn of(mode: &'r ModeInfo, line: &TimeLine) -> Self {
+    fn of(mode: &'r ModeInfo, line: &'r TimeLine) -> Self {
         let rows = line.rows.iter().zip(0_u32..).map(|(name, row)| {
             let spans = line.spans.iter().filter(|span| span.row == row).filter_map(|span| {
                 let kind = Activity::from_name(&span.what)?;
                 Some(DrawnSpan { start_ns: span.from_ns, end_ns: span.to_ns, kind })
             });
-            LoadRow { name: name.clone(), spans: spans.collect() }
+            LoadRow { name, spans: spans.collect() }
         });
-        let last = line.rows.len().saturating_sub(1);
-        let marks = line.marks.iter().map(|mark| DrawnMark {
-            at_ns: mark.at_ns,
-            // The marks of best-effort work belong to its row.
-            row: if matches!(mark.name.as_str(), "preempt" | "back") { last } else { 0 },
-            text: mark.name.clone(),
-        });
-        Self { mode, rows: rows.collect(), marks: marks.collect(), length_ns: line.length_ns }
+        Self { mode, rows: rows.collect(), marks: &line.marks, length_ns: line.length_ns }
+    }
+
+    /// The row of a mark: the marks of best-effort work belong to the last one.
+    fn row_of(&self, mark: &Mark) -> usize {
+        match mark.name.as_str() {
+            "preempt" | "back" => self.rows.len().saturating_sub(1),
+            _ => 0,
+        }
     }
 
     /// `id` is unique on the page.
@@ -159,7 +152,7 @@ impl<'r> Strip<'r> {
         let mut y = 0;
         for (number, row) in self.rows.iter().enumerate() {
             let last = number + 1 == self.rows.len();
-            let of_row = |mark: &&DrawnMark| mark.row == number;
+            let of_row = |mark: &&Mark| self.row_of(mark) == number;
             let placed = marks::place(self.marks.iter().filter(of_row), window);
             let lines = placed.iter().flat_map(|mark| [mark.large, mark.small]);
             let lines = lines.flatten().map(|label| label.row + 1).max();
@@ -215,7 +208,7 @@ fn axis(length_ns: u64, y: u32) -> String {
     shapes.collect()
 }
 
-impl LoadRow {
+impl LoadRow<'_> {
     /// The name, the background and the spans.
     fn shapes(&self, top: u32, bins: &TimeBins) -> String {
         let runs = bins.runs(&self.spans);
@@ -240,7 +233,7 @@ impl LoadRow {
         format!(
             "<rect class=\"ground\" y=\"{top}\" width=\"100%\" height=\"{ROW}\"/>\n\
              <text class=\"lane end\" x=\"-8\" y=\"{base}\">{}</text>\n{}",
-            Escaped(&shortened(&self.name)),
+            Escaped(&shortened(self.name)),
             stretched(top, ROW, bins.count(), 10, &paths)
         )
     }

@@ -5,13 +5,9 @@ fn measured(mode: &str, repetition: u32, latency_ns: u64, kept: Option<f64>) -> 
     let slowest = vec![SlowRequest::since(0, 1, 2, latency_ns)];
     let lc = LcResult { latency, service: None, unfinished: 0, missed: None, slowest };
     let be = kept.map(|kept| BeResult {
-        done: 10.0,
-        unit: "kernels".into(),
-        seconds: 1.0,
-        per_second: 10.0,
         of_alone: Some(kept / 2.0),
         kept: Some(kept),
-        exact: Some(true),
+        ..BeResult::new(10.0, "kernels", 1.0, Some(true))
     });
     Measurement {
         case: "gap".into(),
@@ -19,12 +15,10 @@ fn measured(mode: &str, repetition: u32, latency_ns: u64, kept: Option<f64>) -> 
         repetition,
         seed: 1,
         took_s: 1.5,
-        status: Status::Ok,
         lc: Some(lc),
         be,
-        loads: Vec::new(),
         numbers: vec![Number::new("be_off_p50", "BE off the device", "ns", 185_000.0)],
-        time_line: None,
+        ..Measurement::default()
     }
 }
 

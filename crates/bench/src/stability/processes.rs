@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::child::Child;
+use crate::daemon_process::DaemonProcess;
 use crate::lines::{self, Final, Line};
 use crate::nvidia::{ParentDeath, Programs, found};
 
@@ -29,19 +30,12 @@ pub(super) struct Processes {
     programs: Programs,
     folder: PathBuf,
     stop: Arc<AtomicBool>,
-    environment: Vec<(String, String)>,
-    emulator: Child,
-    daemon: Child,
+    pub(super) emulator: Child,
+    pub(super) daemon: DaemonProcess,
     /// One online, two offline.
     loads: Vec<(&'static str, Child)>,
 }
 
-#[derive(Debug)]
-pub(super) struct TransientLoad {
-    child: Child,
-}
-
-/// How a load ended.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) failure: Option<String>,
@@ -58,33 +52,20 @@ impl Processes {
         length: Duration,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, String> {
-        let (gpu, socket) = (folder.join("gpu"), folder.join("gpreemptd.sock"));
+        let gpu = folder.join("gpu");
         let mut command = Command::new(found(&programs.emulator, "gpreempt-emu")?);
         command.arg("--socket").arg(&gpu).args(["--compute-units", UNITS]);
         let mut command = programs.with_parent(ParentDeath::Kill, command);
         let mut emulator = Child::start("gpreempt-emu", &mut command, folder.join("emulator"))?;
         emulator.wait_for("listening", |_| gpu.exists(), LIMIT, stop)?;
 
-        let environment = vec![
-            ("GPREEMPT_STATE".to_owned(), folder.join("state").display().to_string()),
-            ("GPREEMPT_SOCKET".to_owned(), socket.display().to_string()),
-        ];
-        let config = folder.join("config.toml");
-        std::fs::write(&config, CONFIG)
-            .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
-        let mut command = Command::new(found(&programs.daemon, "gpreemptd")?);
-        command.args(["--no-nvidia", "--no-amd", "--config"]).arg(&config);
-        command.arg("--emulated").arg(&gpu).arg("--socket").arg(&socket);
-        command.envs(environment.iter().cloned());
-        let mut command = programs.with_parent(ParentDeath::Ask, command);
-        let mut daemon = Child::start("gpreemptd", &mut command, folder.join("daemon"))?;
-        daemon.wait_for("listening", |_| socket.exists(), LIMIT, stop)?;
-
+        let gpu = gpu.display().to_string();
+        let arguments = ["--no-nvidia", "--no-amd", "--emulated", &gpu];
+        let daemon = DaemonProcess::start(programs, folder, "state", CONFIG, &arguments, stop)?;
         let mut processes = Self {
             programs: programs.clone(),
             folder: folder.to_owned(),
             stop: Arc::clone(stop),
-            environment,
             emulator,
             daemon,
             loads: Vec::new(),
@@ -111,10 +92,9 @@ impl Processes {
         Ok(child)
     }
 
-    pub(super) fn transient(&self, number: u64) -> Result<TransientLoad, String> {
+    pub(super) fn transient(&self, number: u64) -> Result<Child, String> {
         let kernel_us = (500 * (1 + number % 7)).to_string();
-        let words = ["be", "--depth", "2", "--kernel-us", &kernel_us];
-        Ok(TransientLoad { child: self.load("transient", &words, "600")? })
+        self.load("transient", &["be", "--depth", "2", "--kernel-us", &kernel_us], "600")
     }
 
     /// Gives one of the loads another priority, a level of its class.
@@ -122,28 +102,13 @@ impl Processes {
         let index = usize::try_from(number).unwrap_or(0) % self.loads.len();
         let (name, child) = &self.loads[index];
         let level = if *name == ONLINE { super::CLASS + level } else { level };
-        let output = Command::new(found(&self.programs.gpreempt, "gpreempt")?)
-            .args(["set", &child.pid().to_string(), "-p", &level.to_string()])
-            .envs(self.environment.iter().cloned())
-            .output()
-            .map_err(|error| format!("cannot start gpreempt: {error}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        }
-    }
-
-    pub(super) fn daemon_pid(&self) -> u32 {
-        self.daemon.pid()
-    }
-
-    pub(super) fn emulator_pid(&self) -> u32 {
-        self.emulator.pid()
+        let set = self.daemon.set(&self.programs, child.pid(), level, 1);
+        set.map_err(|error| format!("{name}: {error}"))
     }
 
     /// Errors for processes that ended although the run did not end them.
     pub(super) fn gone(&mut self) -> Vec<String> {
-        let mut all: Vec<&mut Child> = vec![&mut self.emulator, &mut self.daemon];
+        let mut all: Vec<&mut Child> = vec![&mut self.emulator, &mut self.daemon.child];
         all.extend(self.loads.iter_mut().map(|(_, child)| child));
         all.into_iter().filter_map(Child::gone).collect()
     }
@@ -154,18 +119,14 @@ impl Processes {
         for (_, mut child) in std::mem::take(&mut self.loads) {
             let failure = child.end(Signal::TERM).and_then(|()| child.wait(LIMIT, &NEVER)).err();
             let said = child.output();
-            let windows = lines::of(&said).filter_map(|line| match line {
-                Line::Rate { from_ns, count, .. } => Some((from_ns, count)),
-                Line::Ready { .. }
-                | Line::Prepared { .. }
-                | Line::Final(_)
-                | Line::Holds { .. }
-                | Line::Attached { .. } => None,
+            let windows = lines::of(&said).filter_map(|line| {
+                let Line::Rate { from_ns, count, .. } = line else { return None };
+                Some((from_ns, count))
             });
             let windows = windows.collect();
             ends.push(End { failure, last: lines::last(&said), windows });
         }
-        for mut child in [self.daemon, self.emulator] {
+        for mut child in [self.daemon.child, self.emulator] {
             let failure = child.end(Signal::TERM).and_then(|()| child.wait(LIMIT, &NEVER)).err();
             ends.push(End { failure, last: None, windows: Vec::new() });
         }
@@ -176,15 +137,13 @@ impl Processes {
 /// The end of the processes is not interrupted.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-impl TransientLoad {
-    /// Ends it, and checks its result.
-    pub(super) fn end(mut self) -> Result<(), String> {
-        self.child.end(Signal::TERM)?;
-        self.child.wait(LIMIT, &NEVER)?;
-        let exactness = lines::last(&self.child.output()).and_then(|last| last.exactness);
-        match exactness.is_some_and(|exactness| exactness.result == "pass") {
-            true => Ok(()),
-            false => Err(self.child.failure("did not report that every kernel ran exactly once")),
-        }
+/// Ends a transient load, and checks its result.
+pub(super) fn end_transient(mut child: Child) -> Result<(), String> {
+    child.end(Signal::TERM)?;
+    child.wait(LIMIT, &NEVER)?;
+    let exactness = lines::last(&child.output()).and_then(|last| last.exactness);
+    match exactness.is_some_and(|exactness| exactness.result == "pass") {
+        true => Ok(()),
+        false => Err(child.failure("did not report that every kernel ran exactly once")),
     }
 }

@@ -8,7 +8,6 @@ use gpreempt_core::time::Duration;
 use super::Arrivals;
 use crate::results::Role;
 
-/// What a load does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Kernels of arithmetic.

@@ -3,24 +3,15 @@
 use super::symbols::Opaque;
 use super::{Context, CudaError, DeviceMemory, HostMemory, ModuleKind, Object};
 use crate::kernels::Source;
-use std::rc::Rc;
 
 /// `CU_FUNC_ATTRIBUTE_NUM_REGS`
 const REGISTER_COUNT: i32 = 4;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const MAX_DYNAMIC_SHARED_BYTES: i32 = 8;
 
-/// A compiled kernel text.
-pub(crate) struct Module {
-    object: Rc<Object<ModuleKind>>,
-    name: std::ffi::CString,
-    data_words: usize,
-    record_words: usize,
-}
-
-/// A kernel.
+/// A compiled kernel.
 pub(crate) struct Function {
-    pub(super) module: Rc<Object<ModuleKind>>,
+    pub(super) module: Object<ModuleKind>,
     pub(super) raw: Opaque,
     /// How many words of `data` a thread uses.
     data_words: usize,
@@ -28,10 +19,10 @@ pub(crate) struct Function {
     record_words: usize,
 }
 
-/// What a kernel gets as its third argument.
+/// The third argument of a kernel.
 #[derive(Clone, Copy)]
 pub(crate) enum Extra<'a> {
-    /// Nothing: the kernel does not look at it.
+    /// Nothing: the kernel does not read it.
     None,
     /// Memory of the device, a word for each thread.
     Device(&'a DeviceMemory),
@@ -41,10 +32,8 @@ pub(crate) enum Extra<'a> {
     HostFrom { memory: &'a HostMemory, first: usize },
 }
 
-/// How a kernel is launched.
 #[derive(Clone, Copy)]
 pub(crate) struct Launch<'a> {
-    /// How many blocks.
     pub(crate) grid: u32,
     /// Shared memory for each block, besides what the kernel itself declares.
     pub(crate) shared_bytes: u32,
@@ -54,38 +43,30 @@ pub(crate) struct Launch<'a> {
     pub(crate) data: &'a DeviceMemory,
     /// How much a thread does.
     pub(crate) amount: u64,
-    /// What else it needs.
     pub(crate) extra: Extra<'a>,
-}
-
-impl Module {
-    /// Compiles a kernel text.
-    pub(crate) fn load(context: &Context, source: &Source) -> Result<Self, CudaError> {
-        let object = Rc::new(context.current.load_module(source.text())?);
-        let name = source.name().to_owned();
-        let (data_words, record_words) = (source.data_words(), source.record_words());
-        Ok(Self { object, name, data_words, record_words })
-    }
-
-    /// Its kernel, allowed to use that much shared memory.
-    pub(crate) fn function(&self, shared_bytes: u32) -> Result<Function, CudaError> {
-        let raw = self.object.function(&self.name)?;
-        let module = Rc::clone(&self.object);
-        let Self { data_words, record_words, .. } = *self;
-        let function = Function { module, raw, data_words, record_words };
-        if shared_bytes > 0 {
-            let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
-            function.set_attribute(MAX_DYNAMIC_SHARED_BYTES, bytes)?;
-        }
-        Ok(function)
-    }
 }
 
 impl Function {
     /// Threads in a block: the same for all kernels.
     pub(crate) const THREADS: u32 = 256;
 
-    /// How many registers a thread uses.
+    /// Compiles a kernel text that may use that much shared memory.
+    pub(crate) fn compile(
+        context: &Context,
+        source: &Source,
+        shared_bytes: u32,
+    ) -> Result<Self, CudaError> {
+        let module = context.current.load_module(source.text())?;
+        let raw = module.function(source.name())?;
+        let (data_words, record_words) = (source.data_words(), source.record_words());
+        let function = Self { module, raw, data_words, record_words };
+        if shared_bytes > 0 {
+            let bytes = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
+            function.set_attribute(MAX_DYNAMIC_SHARED_BYTES, bytes)?;
+        }
+        Ok(function)
+    }
+
     pub(crate) fn register_count(&self) -> Result<u32, CudaError> {
         Ok(u32::try_from(self.attribute(REGISTER_COUNT)?).unwrap_or(0))
     }
@@ -105,15 +86,15 @@ impl Launch<'_> {
             Extra::None => 0,
             Extra::Device(memory) => memory.allocation.address,
             Extra::Host(memory) => memory.address,
-            // CAST: widens. The sum is an address inside the memory: `assert_fits` was asked.
+            // CAST: widens. The sum is an address inside the memory: `assert_fits` has checked it.
             Extra::HostFrom { memory, first } => memory.address + first as u64 * 4,
         };
         [self.data.allocation.address, self.amount, extra]
     }
 
-    /// Every thread has its words, and there is one more in host memory. A kernel that looks at
-    /// fewer words is asked for the same: no kernel can then be launched with memory too small
-    /// for it.
+    /// Asserts that every thread has its words, and that there is one more in host memory. The same
+    /// is required of a kernel that uses fewer words, so that no kernel is launched with memory too
+    /// small for it.
     pub(super) fn assert_fits(&self, function: &Function) {
         let threads = u64::from(self.grid) * u64::from(Function::THREADS);
         let threads = usize::try_from(threads).unwrap_or(usize::MAX);

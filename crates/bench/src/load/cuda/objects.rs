@@ -1,13 +1,12 @@
-//! The objects of CUDA that loads use: devices, contexts, streams, events, graphs and memory.
+//! The objects of CUDA that loads use besides streams and events: devices, contexts, graphs and
+//! memory.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Allocation, CudaError, Current, Driver, EventKind, Function, GraphKind, HostKind};
-use super::{Launch, Missing, Object, StreamKind};
+use super::{Allocation, CudaError, Current, Driver, GraphKind, HostKind, Missing, Object, Stream};
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
 const MULTIPROCESSOR_COUNT: i32 = 16;
@@ -63,7 +62,6 @@ impl Device {
 }
 
 impl Context {
-    /// The context of device `index`.
     pub(crate) fn open(library: &Library, index: i32) -> Result<Self, CudaError> {
         let driver = &library.driver;
         let device = Device::read(driver, index)?;
@@ -73,69 +71,6 @@ impl Context {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
-    }
-}
-
-pub(crate) struct Stream {
-    pub(super) object: Object<StreamKind>,
-}
-
-impl Stream {
-    pub(crate) fn new(context: &Context) -> Result<Self, CudaError> {
-        Ok(Self { object: context.current.create_stream()? })
-    }
-
-    pub(crate) fn launch(&self, function: &Function, launch: &Launch<'_>) -> Result<(), CudaError> {
-        self.object.launch(function, launch)
-    }
-
-    /// Adds a copy of as much as both have.
-    pub(crate) fn copy(&self, to: &DeviceMemory, from: &HostMemory) -> Result<(), CudaError> {
-        let words = to.word_count().min(from.word_count());
-        self.object.copy(&to.allocation, &from.object, words * 4)
-    }
-
-    pub(crate) fn launch_graph<W>(&self, graph: &Graph<W>) -> Result<(), CudaError> {
-        self.object.launch_graph(&graph.object)
-    }
-
-    pub(crate) fn record(&self, event: &Event) -> Result<(), CudaError> {
-        self.object.record(&event.object)
-    }
-
-    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
-        self.object.synchronize()
-    }
-}
-
-/// `CU_EVENT_DEFAULT`
-const TIMED: u32 = 0;
-/// `CU_EVENT_DISABLE_TIMING`
-const PLAIN: u32 = 2;
-
-/// An event: reached when everything before it in its stream is complete.
-pub(crate) struct Event {
-    pub(super) object: Object<EventKind>,
-}
-
-impl Event {
-    pub(crate) fn plain(context: &Context) -> Result<Self, CudaError> {
-        Ok(Self { object: context.current.create_event(PLAIN)? })
-    }
-
-    /// An event that records when it was reached.
-    pub(crate) fn timed(context: &Context) -> Result<Self, CudaError> {
-        Ok(Self { object: context.current.create_event(TIMED)? })
-    }
-
-    pub(crate) fn is_reached(&self) -> Result<bool, CudaError> {
-        self.object.query()
-    }
-
-    /// The time from another event to this one. Both are timed and reached.
-    pub(crate) fn since(&self, earlier: &Self) -> Result<Duration, CudaError> {
-        let milliseconds = self.object.milliseconds_since(&earlier.object)?;
-        Ok(Duration::try_from_secs_f32(milliseconds / 1000.0).unwrap_or_default())
     }
 }
 
@@ -153,10 +88,10 @@ impl<W> Graph<W> {
         work: Rc<W>,
         describe: impl FnOnce(&W, &Stream) -> Result<(), CudaError>,
     ) -> Result<Self, CudaError> {
-        stream.object.begin_capture()?;
+        stream.begin_capture()?;
         let described = describe(&work, stream);
         // The capture ends in any case; the first error is the one to report.
-        let template = stream.object.end_capture();
+        let template = stream.end_capture();
         described?;
         Ok(Self { object: template?.instantiate()?, _work: work })
     }

@@ -17,12 +17,12 @@ use libloading::Library;
 const LIBRARY: &str = "libcuda.so.1";
 
 /// A pointer to something that only the library knows the inside of.
-pub(super) type Opaque = *mut c_void;
+pub(crate) type Opaque = *mut c_void;
 
 macro_rules! symbols {
     ($($field:ident = $name:literal ($($argument:ty),* $(,)?);)*) => {
         /// The function table. All functions answer with a `CUresult`.
-        pub(super) struct Symbols {
+        pub(crate) struct Symbols {
             // Never closed: the library has threads of its own that would lose their code.
             _library: ManuallyDrop<Library>,
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
@@ -99,7 +99,6 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Loads and initialises it.
     pub(super) fn open() -> Result<Rc<Self>, Missing> {
         let symbols = Symbols::load().map_err(|error| {
             // The reason, such as the name of the missing file, is in the source.
@@ -147,19 +146,16 @@ impl Driver {
         self.number("cuDriverGetVersion", |all, at| unsafe { (all.driver_version)(at) })
     }
 
-    /// How many devices there are.
     pub(super) fn device_count(&self) -> Result<c_int, CudaError> {
         // SAFETY: stores one int where the pointer says.
         self.number("cuDeviceGetCount", |all, at| unsafe { (all.device_count)(at) })
     }
 
-    /// The handle of a device.
     pub(super) fn device(&self, index: c_int) -> Result<c_int, CudaError> {
         // SAFETY: stores one int where the pointer says; a wrong index is answered with an error.
         self.number("cuDeviceGet", |all, at| unsafe { (all.device)(at, index) })
     }
 
-    /// A number that describes a device.
     pub(super) fn attribute(&self, device: c_int, what: c_int) -> Result<c_int, CudaError> {
         // SAFETY: stores one int where the pointer says; wrong numbers are answered with an error.
         self.number("cuDeviceGetAttribute", |all, at| unsafe {
@@ -167,7 +163,6 @@ impl Driver {
         })
     }
 
-    /// The name of a device.
     pub(super) fn name(&self, device: c_int) -> Result<String, CudaError> {
         let mut name = [0u8; 256];
         // SAFETY: writes at most 255 bytes and a zero; the array has room for 256.

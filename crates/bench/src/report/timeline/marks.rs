@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::DrawnMark;
+use crate::results::Mark;
 
 /// Rows of labels beside a row of the time line.
 const ROWS: usize = 2;
@@ -52,7 +52,7 @@ pub(super) struct Label {
 
 /// Places the marks of one row, in order of time.
 pub(super) fn place<'a>(
-    marks: impl Iterator<Item = &'a DrawnMark>,
+    marks: impl Iterator<Item = &'a Mark>,
     window: &Range<u64>,
 ) -> Vec<PlacedMark<'a>> {
     let mut inside = marks.filter(|mark| window.contains(&mark.at_ns)).collect::<Vec<_>>();
@@ -62,7 +62,7 @@ pub(super) fn place<'a>(
         .into_iter()
         .map(|mark| PlacedMark {
             share: (mark.at_ns - window.start) as f64 / length,
-            text: &mark.text,
+            text: &mark.name,
             large: None,
             small: None,
         })
@@ -134,8 +134,8 @@ impl Taken {
 mod tests {
     use super::*;
 
-    fn mark(at_ns: u64, text: &str) -> DrawnMark {
-        DrawnMark { at_ns, row: 0, text: text.to_owned() }
+    fn mark(at_ns: u64, text: &str) -> Mark {
+        Mark { at_ns, name: text.to_owned() }
     }
 
     /// The pixels that a label covers.
