@@ -14,8 +14,7 @@ use gpreempt_stage::WorkFolder;
 use serde_json::{Value, json};
 
 use crate::packages::VALGRIND;
-use crate::process;
-use crate::process::build_release;
+use crate::process::{self, build_release};
 use crate::step::Outcome;
 
 #[derive(Clone, Copy, Debug, clap::Args)]

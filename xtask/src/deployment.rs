@@ -10,10 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::packages::Package;
-use crate::process::{build_programs, repository_root, run, run_to_success};
+use crate::packages::{self, Package};
+use crate::process::{build_programs, remove_folder, repository_root, run, run_to_success};
 use crate::step::Outcome;
-use crate::{dist, kfd_vm, packages};
+use crate::{dist, kfd_vm};
 
 /// What the script ends with when it could not run; it has said why.
 const SKIPPED: i32 = 77;
@@ -85,13 +85,8 @@ pub(crate) fn check_systemd() -> Outcome {
     if !cfg!(target_arch = "x86_64") {
         return Outcome::Skipped("the machine is for x86_64, and this is another".to_owned());
     }
-    for package in PACKAGES {
-        if !package.is_installed() {
-            packages::install_one(*package);
-        }
-        if !package.is_installed() {
-            return Outcome::Skipped(package.is_missing());
-        }
+    if let Err(missing) = packages::provide(PACKAGES) {
+        return Outcome::Skipped(missing.to_string());
     }
     if !rustix::process::geteuid().is_root() {
         return Outcome::Skipped("only root can put a Debian into a folder".to_owned());
@@ -105,7 +100,7 @@ pub(crate) fn check_systemd() -> Outcome {
         Ok(base) => base,
         Err(error) => return Outcome::Skipped(format!("there is no Debian: {error:#}")),
     };
-    match dist::debian_package() {
+    match dist::make(false) {
         Ok(Some(package)) => Outcome::of(run_machine(&kernel.image, &base, &package, &folder)),
         Ok(None) => Outcome::Skipped("no Debian package can be made here".to_owned()),
         Err(error) => Outcome::Failed(format!("{error:#}")),
@@ -121,7 +116,7 @@ fn base(folder: &Path) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     // Only what is whole gets the name.
     let partial = folder.join("partial");
-    remove(&partial)?;
+    remove_folder(&partial)?;
     let mut debootstrap = Command::new("timeout");
     debootstrap.args(["600", "debootstrap", "--variant=minbase"]);
     debootstrap.args(["--include=systemd,systemd-sysv", SUITE]).arg(&partial);
@@ -132,7 +127,7 @@ fn base(folder: &Path) -> anyhow::Result<PathBuf> {
 
 fn run_machine(image: &Path, base: &Path, package: &Path, folder: &Path) -> anyhow::Result<()> {
     let (root, files) = (folder.join("root"), folder.join("initramfs.cpio"));
-    remove(&root)?;
+    remove_folder(&root)?;
     run_to_success(Command::new("cp").arg("--archive").arg(base).arg(&root))?;
     furnish(&root, package)?;
     let mut pack = Command::new("sh");
@@ -140,7 +135,7 @@ fn run_machine(image: &Path, base: &Path, package: &Path, folder: &Path) -> anyh
     run_to_success(pack.arg(&root).arg(&files))?;
     let said = kfd_vm::boot(image, &files, folder, kfd_vm::PATIENCE);
     fs::remove_file(&files)?;
-    remove(&root)?;
+    remove_folder(&root)?;
     let said = said?;
     println!("{said}");
     ensure!(said.lines().any(|line| line == "exit 0"), "a check failed; see above");
@@ -158,7 +153,7 @@ fn furnish(root: &Path, package: &Path) -> anyhow::Result<()> {
     run_to_success(inside("dpkg").args(["--install", "/gpreempt.deb"]))?;
     fs::remove_file(root.join("gpreempt.deb"))?;
     for name in SUPERFLUOUS {
-        remove(&root.join(name))?;
+        remove_folder(&root.join(name))?;
     }
     let script = repository_root().join("deploy/test_systemd.sh");
     fs::copy(&script, root.join("test_systemd.sh")).context("cannot copy the script")?;
@@ -170,10 +165,50 @@ fn furnish(root: &Path, package: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn remove(folder: &Path) -> anyhow::Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTITION_PRIORITY: &str = "2";
+
+    /// What the prolog notes for a job with that comment. It runs in a folder with a file that a
+    /// pattern would find.
+    fn noted(comment: &str, job: &str) -> Option<String> {
+        let folder = gpreempt_stage::WorkFolder::new("prolog").unwrap();
+        let path = |name: &str| folder.path(name);
+        fs::create_dir(path("here")).unwrap();
+        fs::write(path("here/gpreempt=9"), "").unwrap();
+        fs::write(path("partitions"), format!("batch {PARTITION_PRIORITY}\n")).unwrap();
+        let mut command = Command::new("timeout");
+        command
+            .args(["20", "sh"])
+            .arg(repository_root().join("deploy/slurm/prolog.sh"))
+            .current_dir(path("here"))
+            .env("GPREEMPT_SLURM_NOTES", path("notes"))
+            .env("GPREEMPT_SLURM_PARTITIONS", path("partitions"))
+            .env("SLURM_JOB_PARTITION", "batch")
+            .env("SLURM_JOB_COMMENT", comment)
+            .env("SLURM_JOB_ID", job);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{comment}: {output:?}");
+        let note = fs::read_to_string(path("notes").join(job)).ok()?;
+        Some(note.trim_end().to_owned())
     }
-    Ok(())
+
+    #[test]
+    fn the_prolog_reads_a_comment_and_expands_no_pattern_of_it() {
+        assert_eq!(noted("nightly gpreempt=4", "7").as_deref(), Some("4"));
+        let long = format!("{} gpreempt=4", "x ".repeat(3000));
+        for comment in ["*", "gpreempt=*", "gpre*", "/*/*/*/*/*/*/*", "gpreempt=$(id)", &long] {
+            assert_eq!(noted(comment, "7").as_deref(), Some(PARTITION_PRIORITY), "{comment}");
+        }
+        assert_eq!(noted("/*/*/*/*/*/*/* gpreempt=4", "7").as_deref(), Some("4"));
+    }
+
+    #[test]
+    fn the_prolog_refuses_a_job_number_that_is_a_path() {
+        for job in ["", "../evil", "7x"] {
+            assert_eq!(noted("gpreempt=4", job), None, "{job}");
+        }
+    }
 }

@@ -8,37 +8,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use layout::{CONFIG, LIBRARY, Layout, PROGRAMS, PackageRoot};
 
 use crate::process::{
-    build_release, cargo, files_below, folder_of, repository_root, run_to_success,
+    build_release, capture, cargo, files_below, folder_of, remove_folder, repository_root,
+    run_to_success,
 };
 
 /// The version of everything in the workspace, this package included.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Makes both and prints where they are; with `--check` also tests them.
-pub(crate) fn main(is_checked: bool) -> anyhow::Result<bool> {
-    make(is_checked)?;
-    Ok(true)
-}
-
-pub(crate) fn make_and_check() -> anyhow::Result<()> {
-    make(true).map(|_| ())
-}
-
-/// The Debian package, where one can be made.
-pub(crate) fn debian_package() -> anyhow::Result<Option<PathBuf>> {
-    make(false)
-}
-
-fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
+/// Makes both and prints where they are; `is_checked` also tests them. Returns the Debian package,
+/// where one can be made.
+pub(crate) fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
     let programs = build()?;
     // Where cargo builds is where people look; the target folder can be set in four places.
     let out = programs.parent().unwrap_or(&programs).join("dist");
     let work = out.join("work");
-    remove(&work)?;
+    remove_folder(&work)?;
     let generated = generate(&programs, &work.join("generated"))?;
     let layout = Layout::of(&repository_root(), &programs, &generated)?;
     let package_root = PackageRoot::make(&work.join("root"), &layout)?;
@@ -59,7 +47,7 @@ fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
             check_deb(deb, &work.join("check-deb"))?;
         }
     }
-    remove(&work)?;
+    remove_folder(&work)?;
     Ok(deb)
 }
 
@@ -87,20 +75,10 @@ fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         run_to_success(pages.arg("man").arg(&man).stdout(std::process::Stdio::null()))?;
     }
     for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(&gpreempt).args(["completions", shell]).output();
-        let output = output.context("cannot run gpreempt completions")?;
-        anyhow::ensure!(output.status.success(), "gpreempt completions {shell} failed");
-        fs::write(completions.join(shell), output.stdout)?;
+        let text = capture(Command::new(&gpreempt).args(["completions", shell]))?;
+        fs::write(completions.join(shell), text)?;
     }
     Ok(folder.to_owned())
-}
-
-fn remove(folder: &Path) -> anyhow::Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    Ok(())
 }
 
 fn check_deb(deb: &Path, root: &Path) -> anyhow::Result<()> {
@@ -148,7 +126,8 @@ fn programs_work(root: &Path) -> anyhow::Result<()> {
         ensure!(path.is_file(), "{program} is not there");
         // The keeper is run by the others only and says nothing about itself.
         if *program != "gpreempt-keeper" {
-            let said = output(Command::new(&path).arg("--version"))?;
+            let said = capture(Command::new(&path).arg("--version"))?;
+            let said = String::from_utf8_lossy(&said);
             ensure!(said.contains(VERSION), "{program} --version says `{said}`");
         }
     }
@@ -164,16 +143,8 @@ fn programs_work(root: &Path) -> anyhow::Result<()> {
     }
     let config = root.join(CONFIG);
     let said =
-        output(Command::new(bin.join("gpreemptd")).arg("--check").arg("--config").arg(&config))?;
+        capture(Command::new(bin.join("gpreemptd")).arg("--check").arg("--config").arg(&config))?;
     ensure!(!said.is_empty(), "gpreemptd --check says nothing");
     println!("ok: the programs under {} work", root.display());
     Ok(())
-}
-
-fn output(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -4,14 +4,12 @@
 //! Debian has that header in a package of kernel headers. One file of the package is fetched;
 //! nothing is installed.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use crate::process;
+use crate::package_files::{self, PackageLists};
 use crate::process::{cargo, repository_root, run_to_success};
 
 /// Writes the header. That it is up to date is a test of the library, which this runs.
@@ -27,6 +25,7 @@ pub(crate) const KFD_VARIABLE: &str = "GPREEMPT_KFD_HEADERS";
 /// The packages in question are called like this, with a version in between.
 const PREFIX: &str = "linux-headers-6.12.";
 const SUFFIX: &str = "-common";
+const HEADER: &str = "linux/kfd_ioctl.h";
 
 pub(crate) fn find_kfd() -> Option<PathBuf> {
     Some(folder().join("kfd_ioctl.h")).filter(|header| header.is_file())
@@ -47,39 +46,20 @@ fn folder() -> PathBuf {
 }
 
 fn try_to_fetch() -> anyhow::Result<()> {
-    for program in ["apt-cache", "apt-get", "dpkg-deb", "tar"] {
-        if !process::is_installed(program) {
-            bail!("{program} is missing; set {KFD_VARIABLE} to a kfd_ioctl.h instead");
-        }
-    }
-    let folder = folder();
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let package = match newest(&package_names()?) {
+    let lists = PackageLists::of_this_machine()?;
+    let package = match newest(&lists.names(PREFIX)?) {
         Some(package) => package,
         None => {
-            // The lists of packages may be missing; only then is fetching them worth the time.
-            run_to_success(Command::new("apt-get").arg("update"))?;
-            newest(&package_names()?).context("there is no package of such headers")?
+            // The lists may be missing; only then is fetching them worth the time.
+            lists.update()?;
+            newest(&lists.names(PREFIX)?).context("there is no package of such headers")?
         }
     };
-    let mut download = Command::new("apt-get");
-    download.args(["download", &package]).current_dir(&folder).stdin(Stdio::null());
-    let downloaded = download.status().context("cannot run apt-get")?;
-    if !downloaded.success() {
-        bail!("apt-get download {package} ended with {downloaded}");
-    }
-    let archive = archive_in(&folder)?;
-    let result = take_out(&archive, &package);
-    let removed = fs::remove_file(&archive);
-    let header = result?;
-    removed.with_context(|| archive.display().to_string())?;
-    fs::write(folder.join("kfd_ioctl.h"), header).context("cannot write the header")
-}
-
-fn package_names() -> anyhow::Result<String> {
-    let mut search = Command::new("apt-cache");
-    let output = search.args(["pkgnames", PREFIX]).output().context("cannot run apt-cache")?;
-    String::from_utf8(output.stdout).context("apt-cache wrote something strange")
+    let archive = lists.download(&package, &folder())?;
+    let header =
+        package_files::file_in(&archive, &format!("usr/src/{package}/include/uapi/{HEADER}"))?;
+    fs::remove_file(&archive).with_context(|| archive.display().to_string())?;
+    fs::write(folder().join("kfd_ioctl.h"), header).context("cannot write the header")
 }
 
 /// The one with the highest number. Real-time kernels have others, which end differently.
@@ -91,28 +71,6 @@ fn newest(names: &str) -> Option<String> {
     };
     let known = names.lines().filter_map(|name| Some((version(name.trim())?, name.trim())));
     known.max().map(|(_, name)| name.to_owned())
-}
-
-fn archive_in(folder: &Path) -> anyhow::Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let mut archives = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    archives.find(|path| path.extension() == Some(OsStr::new("deb"))).context("no package came")
-}
-
-fn take_out(archive: &Path, package: &str) -> anyhow::Result<Vec<u8>> {
-    let inside = format!("./usr/src/{package}/include/uapi/linux/kfd_ioctl.h");
-    let mut open = Command::new("dpkg-deb");
-    open.arg("--fsys-tarfile").arg(archive).stdout(Stdio::piped());
-    let mut opened = open.spawn().context("cannot run dpkg-deb")?;
-    let contents = opened.stdout.take().context("dpkg-deb has no output")?;
-    let mut extract = Command::new("tar");
-    extract.args(["--extract", "--to-stdout", "--file=-", &inside]).stdin(contents);
-    let output = extract.output().context("cannot run tar")?;
-    opened.wait().context("cannot wait for dpkg-deb")?;
-    if !output.status.success() || output.stdout.is_empty() {
-        bail!("{package} has no {inside}");
-    }
-    Ok(output.stdout)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use guest::Programs;
+use anyhow::Context;
 pub(crate) use guest::{Guest, PATIENCE, boot};
 pub(crate) use kernel_package::Unpacked;
 use kernel_package::{Archive, Kernel, Kind};
@@ -38,26 +38,10 @@ struct Report {
     missing: Vec<String>,
 }
 
-/// Why no kernel was checked.
-enum Stop {
-    Missing(String),
-    Broken(anyhow::Error),
-}
-
-impl From<anyhow::Error> for Stop {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
 pub(crate) fn main(is_json: bool) -> anyhow::Result<bool> {
     let report = match run() {
         Ok(report) => report,
-        Err(Stop::Broken(error)) => return Err(error),
-        Err(Stop::Missing(what)) => {
-            println!("SKIPPED: no kernel was started, KFD was not tried: {what}");
-            return Ok(true);
-        }
+        Err(outcome) => return crate::report(outcome),
     };
     if is_json {
         let kernels: Vec<_> = report.findings.iter().map(Findings::json).collect();
@@ -68,19 +52,18 @@ pub(crate) fn main(is_json: bool) -> anyhow::Result<bool> {
     Ok(report.is_good())
 }
 
-/// The test step `kfd-vm`.
 pub(crate) fn check() -> Outcome {
-    match run() {
-        Ok(report) => {
-            report.print();
-            match report {
-                report if !report.is_good() => Outcome::Failed("see above".to_owned()),
-                report if report.missing.is_empty() => Outcome::Passed,
-                report => Outcome::Skipped(format!("not tested: {}", report.missing.join(", "))),
-            }
-        }
-        Err(Stop::Missing(what)) => Outcome::Skipped(what),
-        Err(Stop::Broken(error)) => Outcome::Failed(format!("{error:#}")),
+    let report = match run() {
+        Ok(report) => report,
+        Err(outcome) => return outcome,
+    };
+    report.print();
+    if !report.is_good() {
+        Outcome::Failed("see above".to_owned())
+    } else if report.missing.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Skipped(format!("not tested: {}", report.missing.join(", ")))
     }
 }
 
@@ -102,24 +85,18 @@ impl Report {
 
 /// The newest kernel: its release, its files and a static busybox.
 pub(crate) fn newest() -> anyhow::Result<(String, Unpacked, PathBuf)> {
-    let busybox = prepare().map_err(|stop| match stop {
-        Stop::Missing(what) => anyhow::anyhow!(what),
-        Stop::Broken(error) => error,
-    })?;
-    let root = repository_root().join("target/kfd-vm");
-    fs::create_dir_all(&root)?;
-    let (kernel, unpacked) = obtain(&Archive::open(&root)?, Kind::Owner, &root)?;
+    let (busybox, root, archive) = prepare()?;
+    let (kernel, unpacked) = obtain(&archive, Kind::Owner, &root)?;
     Ok((kernel.release, unpacked, busybox))
 }
 
-fn run() -> Result<Report, Stop> {
+/// Checks every kernel. The error is the outcome if none was checked.
+fn run() -> Result<Report, Outcome> {
     if !cfg!(target_arch = "x86_64") {
-        return Err(Stop::Missing("the kernels are for x86_64, and this is another".to_owned()));
+        return Err(Outcome::Skipped("the kernels are for x86_64, and this is another".to_owned()));
     }
-    let busybox = prepare()?;
-    let root = repository_root().join("target/kfd-vm");
-    fs::create_dir_all(&root).map_err(anyhow::Error::from)?;
-    let archive = Archive::open(&root).map_err(|error| Stop::Missing(format!("{error:#}")))?;
+    let (busybox, root, archive) =
+        prepare().map_err(|error| Outcome::Skipped(format!("{error:#}")))?;
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for kind in Kind::ALL {
         match obtain(&archive, kind, &root) {
@@ -128,43 +105,65 @@ fn run() -> Result<Report, Stop> {
         }
     }
     if found.is_empty() {
-        return Err(Stop::Missing(missing.join("; ")));
+        return Err(Outcome::Skipped(missing.join("; ")));
     }
-    let check = build_static("gpreempt-kfd-check")?;
-    let programs = Programs { busybox: &busybox, check: &check };
-    let mut findings = Vec::new();
-    for (kernel, unpacked) in found {
-        eprintln!("== Linux {} in a virtual machine", kernel.release);
-        let since = Instant::now();
-        let said = guest::run(&kernel, &unpacked, programs, &root)?;
-        findings.push(Findings::parse(kernel, &said, since.elapsed()));
-    }
+    let findings = check_all(found, &busybox, &root);
+    let findings = findings.map_err(|error| Outcome::Failed(format!("{error:#}")))?;
     Ok(Report { findings, missing })
 }
 
+fn check_all(
+    kernels: Vec<(Kernel, Unpacked)>,
+    busybox: &Path,
+    root: &Path,
+) -> anyhow::Result<Vec<Findings>> {
+    let check = build_static("gpreempt-kfd-check")?;
+    // Error messages recognise the program as a debugger by this name.
+    let programs = [("busybox", busybox), ("gpreempt-kfd-check", check.as_path())];
+    let mut findings = Vec::new();
+    for (kernel, unpacked) in kernels {
+        eprintln!("== Linux {} in a virtual machine", kernel.release);
+        let since = Instant::now();
+        let (script, folder) = (script(&kernel), kernel.folder(root));
+        let guest = Guest {
+            unpacked: &unpacked,
+            script: &script,
+            programs: &programs,
+            folder: &folder,
+            patience: PATIENCE,
+        };
+        findings.push(Findings::parse(kernel, &guest.run()?, since.elapsed()));
+    }
+    Ok(findings)
+}
+
+/// Runs the checks and writes their output to the second serial port.
+fn script(kernel: &Kernel) -> String {
+    let expected = kernel.kind.name();
+    format!(
+        "/bin/gpreempt-kfd-check --may-change --expect {expected} >/dev/ttyS1 2>&1\n\
+         echo \"exit $?\" >/dev/ttyS1\n"
+    )
+}
+
 fn obtain(archive: &Archive, kind: Kind, root: &Path) -> anyhow::Result<(Kernel, Unpacked)> {
-    let kernel =
-        archive.newest(kind).ok_or_else(|| anyhow::anyhow!("there is no package of one"))?;
+    let kernel = archive.newest(kind).context("there is no package of one")?;
     let unpacked = kernel_package::unpack(archive, &kernel, root)?;
     Ok((kernel, unpacked))
 }
 
-/// Installs missing packages, if possible, and returns the path of busybox.
-fn prepare() -> Result<PathBuf, Stop> {
-    for package in PACKAGES {
-        if !package.is_installed() {
-            packages::install_one(*package);
-        }
-        if !package.is_installed() {
-            return Err(Stop::Missing(package.is_missing()));
-        }
-    }
+/// Installs missing packages, if possible. Returns busybox, the folder for kernels and their
+/// archive.
+fn prepare() -> anyhow::Result<(PathBuf, PathBuf, Archive)> {
+    packages::provide(PACKAGES)?;
     let is_static = |path: &PathBuf| fs::read(path).is_ok_and(|bytes| !names_a_loader(&bytes));
-    find_program("busybox").filter(is_static).ok_or_else(|| {
-        Stop::Missing(
-            "busybox needs libraries here; to run this: apt-get install busybox-static".into(),
-        )
-    })
+    let busybox = find_program("busybox")
+        .filter(is_static)
+        .context("busybox needs libraries here; to run this: apt-get install busybox-static")?;
+    let root = repository_root().join("target/kfd-vm");
+    fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
+    let archive = Archive::open(&root)?;
+    Ok((busybox, root, archive))
 }
 
 /// Whether a program is dynamically linked.
@@ -190,7 +189,6 @@ struct Findings {
 }
 
 impl Findings {
-    /// Parses the output of a machine.
     fn parse(kernel: Kernel, said: &str, time: Duration) -> Self {
         let mut findings =
             Self { kernel, lines: Vec::new(), summary: String::new(), exit: None, time };
@@ -256,6 +254,13 @@ impl fmt::Display for Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_script_expects_the_kernels_kind() {
+        let kernel = Kernel { release: "6.12.1".to_owned(), kind: Kind::Tracer };
+        let script = script(&kernel);
+        assert!(script.contains("--expect tracer >/dev/ttyS1"), "{script}");
+    }
 
     #[test]
     fn dynamically_linked_programs_are_recognised() {

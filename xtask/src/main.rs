@@ -13,6 +13,7 @@ mod headers;
 mod kernel;
 mod kfd_vm;
 mod kill_loop;
+mod package_files;
 mod packages;
 mod pages;
 mod process;
@@ -128,7 +129,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Walls => walls::main(),
         Command::Seeds { count, start } => test::simulate(count, start).map(|()| true),
         Command::Cost(args) => cost::main(args),
-        Command::Dist { check } => dist::main(check),
+        Command::Dist { check } => dist::make(check).map(|_| true),
         Command::Header => headers::write_agent_header(),
         Command::Slurm => report(deployment::check_slurm()),
         Command::KfdVm { json } => kfd_vm::main(json),

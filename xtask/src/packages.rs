@@ -2,13 +2,15 @@
 
 use std::process::{Command, Stdio};
 
+use anyhow::bail;
+
 use crate::process;
 
 /// A system package (its name in Debian and its children) that a test needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
-    /// The program that shows whether it is installed.
+    /// The program that shows whether it is installed; for a library, the path of its header.
     pub(crate) program: &'static str,
     pub(crate) needed_by: &'static str,
 }
@@ -38,12 +40,20 @@ impl Package {
 
 /// Installs what is missing, where that is possible, and otherwise says what will be skipped.
 pub(crate) fn install_missing() {
-    for line in install(ALL, &mut ThisHost) {
-        eprintln!("{line}");
+    for package in install(ALL, &mut ThisHost) {
+        eprintln!("SKIPPED: {}: {}", package.needed_by, package.is_missing());
     }
 }
 
-/// Installs one package where that is possible. The caller checks whether it is there.
+/// Installs those of `packages` that are missing. The error says what cannot be installed.
+pub(crate) fn provide(packages: &[Package]) -> anyhow::Result<()> {
+    match install(packages, &mut ThisHost).first() {
+        None => Ok(()),
+        Some(package) => bail!(package.is_missing()),
+    }
+}
+
+/// Installs a package whose presence its program does not show. The caller checks afterwards.
 pub(crate) fn install_one(package: Package) {
     let mut host = ThisHost;
     if host.is_root() && host.has("apt-get") {
@@ -59,16 +69,14 @@ trait Host {
     fn run(&mut self, command: &[&str]) -> bool;
 }
 
-/// Installs those of `packages` that `host` lacks. The answer has a line for each still missing.
-fn install(packages: &[Package], host: &mut impl Host) -> Vec<String> {
+/// Installs those of `packages` that `host` lacks. Returns those that are still missing.
+fn install(packages: &[Package], host: &mut impl Host) -> Vec<Package> {
     let wanted = missing(packages, host);
-    if !wanted.is_empty() && host.is_root() && host.has("apt-get") {
-        apt_get(&wanted, host);
+    if wanted.is_empty() || !host.is_root() || !host.has("apt-get") {
+        return wanted;
     }
+    apt_get(&wanted, host);
     missing(packages, host)
-        .iter()
-        .map(|package| format!("SKIPPED: {}: {}", package.needed_by, package.is_missing()))
-        .collect()
 }
 
 fn missing(packages: &[Package], host: &impl Host) -> Vec<Package> {
@@ -163,32 +171,34 @@ mod tests {
     #[test]
     fn nothing_is_done_when_nothing_is_missing() {
         let mut host = FakeHost::new(&["apt-get", "valgrind"]);
-        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), []);
         assert_eq!(host.log, Vec::<String>::new());
     }
 
     #[test]
     fn lists_are_fetched_only_when_they_are_needed() {
         let mut host = FakeHost::new(&["apt-get"]);
-        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), []);
         assert_eq!(host.log, [INSTALL, "apt-get update", INSTALL]);
 
         let mut host = FakeHost { lists_are_fresh: true, ..FakeHost::new(&["apt-get"]) };
-        assert_eq!(install(WANTED, &mut host), Vec::<String>::new());
+        assert_eq!(install(WANTED, &mut host), []);
         assert_eq!(host.log, [INSTALL]);
     }
 
     #[test]
     fn what_cannot_be_installed_is_named_with_the_remedy() {
-        let line = "SKIPPED: the instruction-count test: valgrind is missing; \
-                    to run this: apt-get install valgrind";
+        assert_eq!(
+            VALGRIND.is_missing(),
+            "valgrind is missing; to run this: apt-get install valgrind"
+        );
         let user = FakeHost { is_root: false, ..FakeHost::new(&["apt-get"]) };
         for mut host in [user, FakeHost::new(&[])] {
-            assert_eq!(install(WANTED, &mut host), [line]);
+            assert_eq!(install(WANTED, &mut host), WANTED);
             assert_eq!(host.log, Vec::<String>::new());
         }
         let mut offline = FakeHost { is_online: false, ..FakeHost::new(&["apt-get"]) };
-        assert_eq!(install(WANTED, &mut offline), [line]);
+        assert_eq!(install(WANTED, &mut offline), WANTED);
         assert_eq!(offline.log, [INSTALL, "apt-get update"]);
     }
 }

@@ -39,6 +39,26 @@ pub(crate) fn run_to_success(command: &mut Command) -> anyhow::Result<()> {
     if status.success() { Ok(()) } else { bail!("{} ended with {status}", name(command)) }
 }
 
+/// The output of `command`; anything but success is an error that quotes its messages.
+pub(crate) fn capture(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    announce(command);
+    let output = command.output().with_context(|| format!("cannot run {}", name(command)))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{} ended with {}: {}", name(command), output.status, said.trim());
+    }
+    Ok(output.stdout)
+}
+
+/// Removes a folder, if it exists.
+pub(crate) fn remove_folder(folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    Ok(())
+}
+
 /// Builds one program in release mode (`selection` names it to cargo) and says where it is.
 pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
     let mut command = cargo(["build", "--release", MESSAGES]);

@@ -100,11 +100,12 @@ impl Environment {
         run_to_success(mypy.args(["--config-file", "python/pyproject.toml"]).args(TYPED))
     }
 
-    /// Compares the example for Kubernetes with the schema of its API. The tool for it is a Python
+    /// Compares the examples for Kubernetes with the schema of its API. The tool for it is a Python
     /// package, so it is done here.
     fn check_manifest(&self) -> anyhow::Result<()> {
         let mut validate = Command::new(self.folder.join("bin").join(VALIDATOR));
-        run_to_success(validate.args(["--strict", "deploy/kubernetes/daemonset.yaml"]))
+        validate.args(["--strict", "deploy/kubernetes/daemonset.yaml"]);
+        run_to_success(validate.arg("deploy/kubernetes/networkpolicy.yaml"))
     }
 
     fn run_tests(&self, programs: &Path) -> anyhow::Result<()> {

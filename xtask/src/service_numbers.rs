@@ -22,8 +22,7 @@ use serde_json::{Value, json};
 
 use crate::process::{self, build_programs};
 use cost::Cost;
-use latency::Kfd;
-use latency::Latency;
+use latency::{Kfd, Latency};
 use promises::PromiseResult;
 use scale::{Scale, Size};
 

@@ -236,6 +236,7 @@ fn expected_words(message: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::{Int, Items, Name, Policy, Table};
+    use gpreempt_core::config::PolicyKind;
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
@@ -295,6 +296,7 @@ mod tests {
     fn values_of_another_type_or_range_are_named_with_what_is_allowed() {
         let range = "must be an integer from 1 to 10";
         let name = "must be 1 to 64 characters, none of them a control character";
+        let policies = PolicyKind::ALL.map(PolicyKind::name).join(", ");
         for (text, expected) in [
             ("\ncount = 11", format!("f:2: count: is 11; {range}")),
             ("count = -1", format!("f:1: count: is -1; {range}")),
@@ -313,11 +315,7 @@ mod tests {
             ),
             ("on = 1", "f:1: on: is an integer; must be true or false".to_owned()),
             ("kind = ''", format!("f:1: kind: is \"\"; {name}")),
-            (
-                "policy = 'best'",
-                "f:1: policy: is \"best\"; must be one of: strict, round-robin, edf, fair"
-                    .to_owned(),
-            ),
+            ("policy = 'best'", format!("f:1: policy: is \"best\"; must be one of: {policies}")),
             (
                 "list = 1",
                 "f:1: list: is an integer; must be an array of at most 1 entries".to_owned(),

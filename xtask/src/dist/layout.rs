@@ -40,6 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("deploy/grafana-dashboard.json", "usr/share/gpreempt/grafana-dashboard.json"),
     ("deploy/kubernetes/README.md", "usr/share/gpreempt/kubernetes/README.md"),
     ("deploy/kubernetes/daemonset.yaml", "usr/share/gpreempt/kubernetes/daemonset.yaml"),
+    ("deploy/kubernetes/networkpolicy.yaml", "usr/share/gpreempt/kubernetes/networkpolicy.yaml"),
     ("deploy/slurm/README.md", "usr/share/gpreempt/slurm/README.md"),
     (CONFIG_SOURCE, CONFIG),
 ];

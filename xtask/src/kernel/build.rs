@@ -12,6 +12,7 @@ use std::{fs, thread};
 use anyhow::{Context, bail, ensure};
 
 use super::{folder, source};
+use crate::package_files::{self, PackageLists};
 use crate::process::run_to_success;
 
 /// The driver, and its folders that are compiled or only read.
@@ -48,7 +49,8 @@ pub(super) fn module() -> anyhow::Result<PathBuf> {
 pub(super) fn as_debian(source: &Path, build: &Path) -> anyhow::Result<Debian> {
     let version = version(source)?;
     let headers = headers(&version)?;
-    let symbols = source::file_in(&headers, &format!("./usr/src/{headers}/Module.symvers"))?;
+    let file = format!("usr/src/{headers}/Module.symvers");
+    let symbols = package_files::file_in(&source::package(&headers)?, &file)?;
     fs::write(build.join("Module.symvers"), symbols).context("cannot write Module.symvers")?;
     let release = headers.trim_start_matches("linux-headers-").to_owned();
     let local = release.strip_prefix(&version).context("a package of another version")?;
@@ -71,10 +73,7 @@ fn version(source: &Path) -> anyhow::Result<String> {
 
 /// The package of headers for that version.
 fn headers(version: &str) -> anyhow::Result<String> {
-    let prefix = format!("linux-headers-{version}+");
-    let mut names = Command::new("apt-cache");
-    let output = names.args(["pkgnames", &prefix]).stderr(Stdio::null()).output();
-    let names = String::from_utf8(output.context("cannot run apt-cache")?.stdout)?;
+    let names = PackageLists::of_this_machine()?.names(&format!("linux-headers-{version}+"))?;
     headers_among(&names).with_context(|| format!("there is no package of headers for {version}"))
 }
 

@@ -8,39 +8,35 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
 use super::folder;
+use crate::package_files::{self, PackageLists};
 use crate::packages::{self, Package};
-use crate::process;
-use crate::process::{repository_root, run_to_success};
+use crate::process::{remove_folder, repository_root, run_to_success};
 
 /// The package with the source that the patches are made for.
 const SOURCE: &str = "linux-source-6.12";
 /// The package with Debian's configurations, and the one that is used.
 const CONFIG: &str = "linux-config-6.12";
-const CONFIG_FILE: &str = "./usr/src/linux-config-6.12/config.amd64_none_amd64.xz";
+const CONFIG_FILE: &str = "usr/src/linux-config-6.12/config.amd64_none_amd64.xz";
 
 /// The unpacked source, fetched if necessary.
 pub(super) fn fetch() -> anyhow::Result<PathBuf> {
-    provide_tools()?;
+    packages::provide(TOOLS)?;
     let source = folder().join(SOURCE);
     if source.join("Makefile").is_file() {
         return Ok(source);
     }
     let archive = package(SOURCE)?;
     let part = folder().join("unpacking");
-    let _ = fs::remove_dir_all(&part);
+    remove_folder(&part)?;
     fs::create_dir_all(&part).with_context(|| part.display().to_string())?;
-    eprintln!("unpacking {SOURCE}");
-    let inside = format!("./usr/src/{SOURCE}.tar.xz");
-    let script = "dpkg-deb --fsys-tarfile \"$0\" | tar -xf - --to-stdout \"$1\" | xz -dc -T0 | tar \
-                  -xf - -C \"$2\" --strip-components=1";
-    let mut unpack = Command::new("bash");
-    unpack.args(["-o", "pipefail", "-c", script]).arg(archive).arg(inside).arg(&part);
-    run_to_success(&mut unpack).context("cannot unpack the kernel's source")?;
+    let filter = "xz -dc -T0 | tar -xf - -C \"$2\" --strip-components=1";
+    let mut unpack = package_files::extract(&archive, &format!("usr/src/{SOURCE}.tar.xz"), filter);
+    run_to_success(unpack.arg(&part)).context("cannot unpack the kernel's source")?;
     // Renamed last, so that an interrupted unpack leaves no folder of this name.
     fs::rename(&part, &source).with_context(|| source.display().to_string())?;
     Ok(source)
@@ -48,56 +44,12 @@ pub(super) fn fetch() -> anyhow::Result<PathBuf> {
 
 /// Debian's configuration of the same version.
 pub(super) fn config() -> anyhow::Result<Vec<u8>> {
-    file_in(CONFIG, CONFIG_FILE)
-}
-
-/// A file of a package, decompressed.
-pub(super) fn file_in(name: &str, file: &str) -> anyhow::Result<Vec<u8>> {
-    let archive = package(name)?;
-    let undo = if file.ends_with(".xz") { "xz -dc" } else { "cat" };
-    let script = format!("dpkg-deb --fsys-tarfile \"$0\" | tar -xf - --to-stdout \"$1\" | {undo}");
-    let mut read = Command::new("bash");
-    read.args(["-o", "pipefail", "-c", &script]).arg(archive).arg(file);
-    let output = read.stderr(Stdio::inherit()).output().context("cannot run bash")?;
-    if !output.status.success() || output.stdout.is_empty() {
-        bail!("{name} has no {file}");
-    }
-    Ok(output.stdout)
+    package_files::file_in(&package(CONFIG)?, CONFIG_FILE)
 }
 
 /// A package, downloaded if necessary.
 pub(super) fn package(name: &str) -> anyhow::Result<PathBuf> {
-    let packages = folder().join("packages");
-    fs::create_dir_all(&packages).with_context(|| packages.display().to_string())?;
-    if let Some(archive) = find(&packages, name)? {
-        return Ok(archive);
-    }
-    if download(name, &packages).is_err() {
-        // The package lists may be missing or out of date.
-        run_to_success(Command::new("apt-get").arg("update"))?;
-        download(name, &packages)?;
-    }
-    find(&packages, name)?.with_context(|| format!("apt-get download {name} brought nothing"))
-}
-
-fn download(name: &str, packages: &Path) -> anyhow::Result<()> {
-    eprintln!("$ apt-get download {name}");
-    let mut download = Command::new("apt-get");
-    download.args(["download", name]).current_dir(packages).stdin(Stdio::null());
-    let status = download.status().context("cannot run apt-get; the source is Debian's")?;
-    if status.success() { Ok(()) } else { bail!("apt-get download {name} ended with {status}") }
-}
-
-fn find(packages: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
-    let start = format!("{name}_");
-    for entry in fs::read_dir(packages).with_context(|| packages.display().to_string())? {
-        let path = entry?.path();
-        let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        if file.is_some_and(|file| file.starts_with(&start) && file.ends_with(".deb")) {
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
+    PackageLists::of_this_machine()?.download(name, &folder().join("packages"))
 }
 
 /// Applies the patches, checks their style, and returns the source's folder.
@@ -250,56 +202,22 @@ pub(super) fn with_new_file(patch: &str, path: &str, contents: &str) -> Option<S
     Some(lines.collect())
 }
 
-struct Tool {
-    package: Package,
-    /// A file that shows that a package without a program is installed.
-    file: Option<&'static str>,
+const fn tool(name: &'static str, program: &'static str) -> Package {
+    Package { name, program, needed_by: "building the kernel" }
 }
 
-const NEEDED_BY: &str = "building the kernel";
-
-const fn program(name: &'static str, program: &'static str) -> Tool {
-    Tool { package: Package { name, program, needed_by: NEEDED_BY }, file: None }
-}
-
-const fn library(name: &'static str, file: &'static str) -> Tool {
-    Tool { package: Package { name, program: "", needed_by: NEEDED_BY }, file: Some(file) }
-}
-
-const TOOLS: &[Tool] = &[
-    program("gcc", "gcc"),
-    program("make", "make"),
-    program("flex", "flex"),
-    program("bison", "bison"),
-    program("bc", "bc"),
-    program("perl", "perl"),
-    program("patch", "patch"),
-    program("xz-utils", "xz"),
-    library("libelf-dev", "/usr/include/libelf.h"),
-    library("libssl-dev", "/usr/include/openssl/ssl.h"),
+pub(super) const TOOLS: &[Package] = &[
+    tool("gcc", "gcc"),
+    tool("make", "make"),
+    tool("flex", "flex"),
+    tool("bison", "bison"),
+    tool("bc", "bc"),
+    tool("perl", "perl"),
+    tool("patch", "patch"),
+    tool("xz-utils", "xz"),
+    tool("libelf-dev", "/usr/include/libelf.h"),
+    tool("libssl-dev", "/usr/include/openssl/ssl.h"),
 ];
-
-impl Tool {
-    fn is_there(&self) -> bool {
-        match self.file {
-            Some(file) => Path::new(file).exists(),
-            None => process::is_installed(self.package.program),
-        }
-    }
-}
-
-/// Installs missing build tools, if possible.
-pub(super) fn provide_tools() -> anyhow::Result<()> {
-    for tool in TOOLS.iter().filter(|tool| !tool.is_there()) {
-        packages::install_one(tool.package);
-    }
-    let missing = TOOLS.iter().filter(|tool| !tool.is_there()).map(|tool| tool.package.name);
-    let missing: Vec<&str> = missing.collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    bail!("{NEEDED_BY} needs more: apt-get install {}", missing.join(" "))
-}
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,6 @@ use super::{folder, source};
 use crate::process::{self, repository_root, run_to_success};
 use crate::step::Outcome;
 
-/// Cases of the generated table.
 const CASES: u64 = 600;
 /// Cases of the table in patch 3.
 const CASES_IN_PATCH: u64 = 32;
@@ -59,7 +58,6 @@ pub(super) fn check() -> anyhow::Result<()> {
     run_to_success(&mut Command::new(program))
 }
 
-/// The test step `vectors`.
 pub(crate) fn step() -> Outcome {
     if process::is_installed("cc") {
         Outcome::of(check())

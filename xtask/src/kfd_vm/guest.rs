@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use anyhow::{Context, bail};
 
-use super::kernel_package::{Kernel, Unpacked};
+use super::kernel_package::Unpacked;
 
 /// How long a machine may run. It takes half a minute on an idle host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
@@ -20,12 +20,6 @@ const TAIL_LINES: usize = 40;
 const KERNEL_LINE: &str = "console=ttyS0 panic=-1 loglevel=4 no_timer_check nokaslr";
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Programs<'a> {
-    pub(super) busybox: &'a Path,
-    pub(super) check: &'a Path,
-}
-
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Guest<'a> {
     pub(crate) unpacked: &'a Unpacked,
     /// The script of the first process after the modules are loaded. What it writes to `/dev/ttyS1`
@@ -33,7 +27,6 @@ pub(crate) struct Guest<'a> {
     pub(crate) script: &'a str,
     /// Programs and their names in `/bin`.
     pub(crate) programs: &'a [(&'a str, &'a Path)],
-    /// The folder for the console's log.
     pub(crate) folder: &'a Path,
     pub(crate) patience: Duration,
 }
@@ -50,29 +43,6 @@ for module in /modules/*; do /bin/busybox insmod $module; done
 ";
 
 const END: &str = "/bin/busybox dmesg\n/bin/busybox poweroff -f\n";
-
-/// Runs the checks and writes their output to the second serial port.
-fn script(kernel: &Kernel) -> String {
-    let expected = kernel.kind.name();
-    format!(
-        "/bin/gpreempt-kfd-check --may-change --expect {expected} >/dev/ttyS1 2>&1\n\
-         echo \"exit $?\" >/dev/ttyS1\n"
-    )
-}
-
-/// Starts a kernel, runs the checks and returns their output.
-pub(super) fn run(
-    kernel: &Kernel,
-    unpacked: &Unpacked,
-    programs: Programs<'_>,
-    root: &Path,
-) -> anyhow::Result<String> {
-    // The name by which error messages recognise it as a debugger.
-    let programs = [("busybox", programs.busybox), ("gpreempt-kfd-check", programs.check)];
-    let (script, folder) = (script(kernel), kernel.folder(root));
-    let patience = PATIENCE;
-    Guest { unpacked, script: &script, programs: &programs, folder: &folder, patience }.run()
-}
 
 impl Guest<'_> {
     /// Starts the machine, waits for its end and returns the output of the second serial port.
@@ -209,14 +179,6 @@ impl Cpio {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kfd_vm::kernel_package::Kind;
-
-    #[test]
-    fn the_script_expects_the_kernels_kind() {
-        let kernel = Kernel { release: "6.12.1".to_owned(), kind: Kind::Tracer };
-        let script = script(&kernel);
-        assert!(script.contains("--expect tracer >/dev/ttyS1"), "{script}");
-    }
 
     #[test]
     fn the_tail_is_the_end() {

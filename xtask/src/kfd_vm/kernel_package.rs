@@ -1,16 +1,15 @@
 //! The kernels to check: one of each kind, the newest in Debian's packages, which are unpacked and
 //! not installed.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
 use super::module;
-use crate::process;
-use crate::process::run_to_success;
+use crate::package_files::PackageLists;
+use crate::process::{remove_folder, run_to_success};
 
 /// Which caller the kernel accepts in a debug session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +70,6 @@ impl Kernel {
         known.max().map(|(_, release)| Self { release: release.to_owned(), kind })
     }
 
-    pub(super) fn package(&self) -> String {
-        format!("{PREFIX}{}", self.release)
-    }
-
     pub(super) fn folder(&self, root: &Path) -> PathBuf {
         root.join(&self.release)
     }
@@ -91,36 +86,21 @@ fn parse(release: &str) -> Option<(&str, u32)> {
     Some(("6.12", number.parse().ok()?)).filter(|_| is_plain)
 }
 
-/// The keys for the private package lists.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The suites that have these kernels.
-const SUITES: &[(&str, &str)] = &[
-    ("http://deb.debian.org/debian", "bookworm"),
-    ("http://deb.debian.org/debian-security", "bookworm-security"),
-    ("http://deb.debian.org/debian", "bookworm-backports"),
-];
-
-/// A source of packages: this machine's, or private lists.
+/// The lists of packages that have the kernels, and the names of all kernels in them.
 #[derive(Debug)]
 pub(super) struct Archive {
-    /// The configuration file of apt; None for this machine's.
-    settings: Option<PathBuf>,
+    lists: PackageLists,
     names: String,
 }
 
 impl Archive {
     /// This machine's lists if they have every kind of kernel, otherwise private ones.
     pub(super) fn open(root: &Path) -> anyhow::Result<Self> {
-        for program in ["apt-cache", "apt-get", "dpkg-deb"] {
-            if !process::is_installed(program) {
-                bail!("{program} is missing: kernels come from Debian's packages");
-            }
-        }
-        let own = Self::with(None)?;
-        if own.has_all() {
+        let own = Self::new(PackageLists::of_this_machine()?)?;
+        if Kind::ALL.into_iter().all(|kind| own.newest(kind).is_some()) {
             return Ok(own);
         }
-        match Self::private(root) {
+        match PackageLists::private(&root.join("apt")).and_then(Self::new) {
             Ok(private) => Ok(private),
             // Some kernels are better than none.
             Err(error) => {
@@ -130,76 +110,13 @@ impl Archive {
         }
     }
 
+    fn new(lists: PackageLists) -> anyhow::Result<Self> {
+        let names = lists.names(PREFIX)?;
+        Ok(Self { lists, names })
+    }
+
     pub(super) fn newest(&self, kind: Kind) -> Option<Kernel> {
         Kernel::newest(&self.names, kind)
-    }
-
-    /// Downloads the package of a kernel into an empty folder.
-    pub(super) fn download(&self, kernel: &Kernel, folder: &Path) -> anyhow::Result<PathBuf> {
-        let package = kernel.package();
-        eprintln!("$ apt-get download {package}");
-        let mut command = self.apt("apt-get");
-        command.args(["download", "--quiet", &package]).current_dir(folder);
-        let output = command.output().context("cannot run apt-get")?;
-        if !output.status.success() {
-            bail!("apt-get: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-        let mut archives = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        archives.find(|path| path.extension() == Some(OsStr::new("deb"))).context("no package came")
-    }
-
-    fn with(settings: Option<PathBuf>) -> anyhow::Result<Self> {
-        let mut archive = Self { settings, names: String::new() };
-        let mut names = archive.apt("apt-cache");
-        let output = names.args(["pkgnames", "linux-image-"]).output();
-        let output = output.context("cannot run apt-cache")?;
-        archive.names = String::from_utf8(output.stdout).context("apt-cache wrote nonsense")?;
-        Ok(archive)
-    }
-
-    /// Creates private lists of the suites above.
-    fn private(root: &Path) -> anyhow::Result<Self> {
-        if !Path::new(KEYRING).is_file() {
-            bail!("{KEYRING} is missing; to get it: apt-get install debian-archive-keyring");
-        }
-        let folder = root.join("apt");
-        for part in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
-        }
-        let line = |(address, suite): &(&str, &str)| {
-            format!("deb [arch=amd64 signed-by={KEYRING}] {address} {suite} main\n")
-        };
-        fs::write(folder.join("sources.list"), SUITES.iter().map(line).collect::<String>())?;
-        let place = folder.display();
-        let settings = format!(
-            "Dir::Etc::SourceList \"{place}/sources.list\";\nDir::Etc::SourceParts \"-\";\n\
-             Dir::State::Lists \"{place}/lists\";\nDir::Cache \"{place}/cache\";\n\
-             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"\";\n"
-        );
-        let file = folder.join("apt.conf");
-        fs::write(&file, settings)?;
-        let archive = Self { settings: Some(file.clone()), names: String::new() };
-        let mut update = archive.apt("apt-get");
-        eprintln!("$ apt-get update (private lists)");
-        let output = update.args(["update", "--quiet"]).output().context("cannot run apt-get")?;
-        if !output.status.success() {
-            bail!("apt-get update: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Self::with(Some(file))
-    }
-
-    fn has_all(&self) -> bool {
-        Kind::ALL.into_iter().all(|kind| self.newest(kind).is_some())
-    }
-
-    fn apt(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.stdin(Stdio::null());
-        if let Some(settings) = &self.settings {
-            command.env("APT_CONFIG", settings);
-        }
-        command
     }
 }
 
@@ -224,11 +141,9 @@ pub(super) fn unpack(archive: &Archive, kernel: &Kernel, root: &Path) -> anyhow:
         return Ok(unpacked);
     }
     let fresh = root.join(format!("{}.new", kernel.release));
-    if fresh.exists() {
-        fs::remove_dir_all(&fresh)?;
-    }
+    remove_folder(&fresh)?;
     fs::create_dir_all(fresh.join("package"))?;
-    let package = archive.download(kernel, &fresh)?;
+    let package = archive.lists.download(&format!("{PREFIX}{}", kernel.release), &fresh)?;
     let files = fresh.join("package");
     run_to_success(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&files))?;
     extract_image(&files.join(format!("boot/vmlinuz-{}", kernel.release)), &fresh)?;

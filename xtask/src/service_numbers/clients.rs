@@ -17,8 +17,7 @@ use gpreempt_wire::client::{Client, EventStream, HintWriter};
 use gpreempt_wire::emulator::client::{Client as EmuClient, Launch, Queue};
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::monotonic;
-use gpreempt_wire::process::Process;
-use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::process::{Process, SchedAttrChange};
 use gpreempt_wire::request::Request;
 
 use super::promises::Sample;

@@ -277,12 +277,14 @@ fn refusal(base: &str, old: &str, new: &str) -> String {
     }
 }
 
-/// The cases of `rejected.txt`: base, old text, new text, error.
+/// The cases of `rejected.txt`: base, old text, new text, error. `POLICIES` there stands for the
+/// names of all policies.
 fn cases() -> Vec<(&'static str, String, String, String)> {
     let unescaped = |text: &str| {
         let parts = text.split("\\\\").map(|part| part.replace("\\n", "\n"));
         parts.collect::<Vec<_>>().join("\\")
     };
+    let policies = PolicyKind::ALL.map(PolicyKind::name).join(", ");
     let mut cases = Vec::new();
     let mut base = "";
     let mut lines = include_str!("rejected.txt").lines();
@@ -293,7 +295,8 @@ fn cases() -> Vec<(&'static str, String, String, String)> {
                 let new = lines.next().and_then(|line| line.strip_prefix('+')).unwrap();
                 let error = lines.next().and_then(|line| line.strip_prefix("  ")).unwrap();
                 let [old, new] = [old, new].map(|text| unescaped(text.trim_start()));
-                cases.push((base, old, new, unescaped(error)));
+                let error = unescaped(error).replace("POLICIES", &policies);
+                cases.push((base, old, new, error));
             }
             _ => {}
         }
