@@ -58,6 +58,8 @@ gets_on() {
     (($(done_by_be) > $1))
 }
 
+pgrep_keeper() { grep -lsx gpreempt-keeper /proc/[0-9]*/comm; }
+
 socket=/run/emulated-gpu
 mkdir -p /etc/systemd/system/gpreemptd.service.d
 cat >/etc/systemd/system/gpreemptd.service.d/emulated.conf <<CONF
@@ -68,19 +70,41 @@ CONF
 systemctl daemon-reload
 systemd-run --quiet --unit=emulator gpreempt-emu --socket "$socket" --machine cwsr --compute-units 1
 soon test -S "$socket"
+# Loads of other users connect to it.
+chmod 666 "$socket"
 
 check "the unit has no mistakes" systemd-analyze verify --man=no gpreemptd.service
+# A folder of a user, as a login makes one.
+mkdir -p /run/user/61001
+touch /run/user/61001/file
+# 0 is no exposure, 100 is a service without any restriction.
+check "it is exposed less than the limit" \
+    systemd-analyze security --no-pager --threshold=35 gpreemptd.service
 check "it starts and says that it is ready" systemctl start gpreemptd
 check "it is active" is_active
 check "systemd shows what it schedules" grep -q emulated <<<"$(state StatusText)"
 
-systemd-run --quiet --unit=be -E GPREEMPT_PRIORITY=2 \
+# CAP_DAC_READ_SEARCH is bit 2, CAP_SYS_PTRACE bit 19; AMD adds CAP_CHECKPOINT_RESTORE, bit 40.
+capabilities() { sed -n 's/^CapEff:\t//p' "/proc/$1/status"; }
+keeper() { pgrep_keeper | head -1 | cut -d/ -f3; }
+check "the daemon has three capabilities" \
+    test "$(capabilities "$(state MainPID)")" = 0000010000080004
+check "and the keeper the same" test "$(capabilities "$(keeper)")" = 0000010000080004
+sees_no_folder() {
+    local seen
+    seen=$(nsenter --mount --target "$(state MainPID)" ls -A /run/user) && [[ -z $seen ]]
+}
+check "the daemon cannot see the folders of users" sees_no_folder
+check "and system calls are filtered" grep -q 'Seccomp:.2' "/proc/$(state MainPID)/status"
+
+# As an ordinary user: the daemon reads its environment and its descriptors.
+systemd-run --quiet --unit=be -E GPREEMPT_PRIORITY=2 --uid=nobody --gid=nogroup \
     gpreempt-load be --socket "$socket" --seconds 600 --kernel-us 20000 --groups 1 --json
 systemd-run --quiet --unit=lc -E GPREEMPT_PRIORITY=12 \
     gpreempt-load lc --socket "$socket" --seconds 600 --every-us 200000 --kernels 2 \
     --groups 1 --json
 check "it finds a process and its priority" soon listed 'gpreempt-load +.*\b12\b'
-check "and the other one" soon listed 'gpreempt-load +.*\b2\b'
+check "and the one of another user" soon listed 'gpreempt-load +[0-9]+ +65534 +[0-9]+ +2\b'
 preempted() { gpreempt ps --json | grep -E '"preempts": ?[1-9]'; }
 check "the one is preempted for the other" soon preempted
 
@@ -107,7 +131,6 @@ check "and the load runs then" soon gets_on "$(done_by_be)"
 
 check "it stops" systemctl stop gpreemptd
 no_session() { ! ls /run/gpreempt/session-* && ! pgrep_keeper; }
-pgrep_keeper() { grep -lsx gpreempt-keeper /proc/[0-9]*/comm; }
 check "nothing of it is left, and no keeper" soon no_session
 check "and the load runs afterwards" soon gets_on "$(done_by_be)"
 

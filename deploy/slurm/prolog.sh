@@ -16,10 +16,21 @@
 # gpreempt only, wherever it came from; see docs/configuration.md.
 #
 # Nothing here can make a job fail: without gpreemptd it just has one more variable.
-set -u
+#
+# -f: the comment is split into words, which must not be expanded as patterns. A user wrote it, root
+# reads it, and /*/*/*/*/*/* is the list of all files.
+set -uf
 
 notes=${GPREEMPT_SLURM_NOTES:-/run/gpreempt-slurm}
 partitions=${GPREEMPT_SLURM_PARTITIONS:-/etc/gpreempt/slurm-partitions}
+
+# More of a comment is not read.
+comment_max=4096
+
+# The number becomes part of a path.
+case ${SLURM_JOB_ID:-} in
+'' | *[!0-9]*) exit 0 ;;
+esac
 
 is_priority() {
     case $1 in
@@ -32,11 +43,14 @@ is_priority() {
 from_comment() {
     comment=${SLURM_JOB_COMMENT:-}
     # Before Slurm 23.02 a prolog is not told.
-    [ -n "$comment" ] || comment=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%k 2>/dev/null)
+    [ -n "$comment" ] ||
+        comment=$(timeout 10 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%k 2>/dev/null |
+            head -c $((comment_max + 1)))
+    [ ${#comment} -le $comment_max ] || return 0
     for word in $comment; do
         case $word in
         gpreempt=*)
-            echo "${word#gpreempt=}"
+            printf '%s\n' "${word#gpreempt=}"
             return
             ;;
         esac
@@ -48,7 +62,7 @@ from_partition() {
     [ -r "$partitions" ] || return 0
     while read -r name value _; do
         if [ "$name" = "${SLURM_JOB_PARTITION:-}" ]; then
-            echo "$value"
+            printf '%s\n' "$value"
             return
         fi
     done <"$partitions"

@@ -201,6 +201,9 @@ check_environment() {
     expect_priority 4 --comment=gpreempt=4 --partition=urgent
     expect_priority 11 --partition=urgent
     expect_priority 2 --comment=nothing
+    # Patterns: root must not expand them.
+    expect_priority 2 --comment='/*/*/*/*/*/*/*'
+    expect_priority 4 --comment='/*/*/*/*/*/*/* gpreempt=4'
 }
 
 # The emulated GPU, and gpreemptd that schedules it.

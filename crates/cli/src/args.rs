@@ -15,7 +15,7 @@ pub(crate) use bench::{
     BenchReportArgs,
 };
 pub(crate) use daemon::{
-    CompletionsArgs, EventsArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
+    CompletionsArgs, EventsArgs, PingArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
 };
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
@@ -53,6 +53,7 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
     Preempt(PreemptArgs),
+    Ping(PingArgs),
     Policy(PolicyArgs),
     Events(EventsArgs),
     Trace(TraceArgs),

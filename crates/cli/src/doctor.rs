@@ -80,9 +80,11 @@ fn nvidia() -> Vec<Finding> {
         None => finding(false, format!("driver {version}: unknown; update gpreempt")),
     }];
     findings.push(match driver.branch {
-        Some(branch) if branch.can_hold() => {
-            finding(true, "a GPU can be held for high processes between their kernels")
-        }
+        Some(branch) if branch.can_hold() => finding(
+            true,
+            "a GPU can be held for high processes between their kernels; idle fences show when \
+                 their work has finished, or the rings where `fenced` in `ps --json` is false",
+        ),
         Some(_) | None => finding(
             false,
             "a GPU cannot be held between kernels with this driver (only 580 was tested); high \

@@ -17,11 +17,13 @@ mod generate;
 mod observe;
 mod observe_pattern;
 mod output;
+mod ping;
 mod policy;
 mod preempt;
 mod ps;
 mod ps_hardware;
 mod resume;
+mod resume_users;
 mod run;
 mod service;
 mod set;
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
         Command::Preempt(args) => preempt::main(&args),
+        Command::Ping(args) => ping::main(&args),
         Command::Policy(args) => policy::main(&args),
         Command::Events(args) => events::main(&args),
         Command::Trace(args) => trace::main(&args),

@@ -1,39 +1,40 @@
 //! `gpreempt resume`: ends suspensions, and undoes what a killed session left.
 //!
-//! Where a service runs it does the work. Else the journals of all users are undone, and a process
-//! that no journal names is resumed if its GPU reports it as stopped.
+//! Where a service runs it does the work. Else the journal is undone, for root also those of other
+//! users ([`resume_users`]), and a process that no journal names is resumed if its GPU reports it
+//! as stopped.
 
 use gpreempt_daemon::service::Owner;
 use gpreempt_device::change;
 use gpreempt_device::hardware::{self, DevicePlaces, ResumeOutcome};
-use gpreempt_device::journal::Journal;
+use gpreempt_device::journal::{self, Journal};
 use gpreempt_device::keeper;
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use gpreempt_wire::client::{Client, ClientError, ClientOptions};
+use gpreempt_device::process::ProcessInfo;
+use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::request::Role;
 use gpreempt_wire::statistics::TaskState;
 use serde_json::json;
 
 use crate::args::ResumeArgs;
 use crate::failure::Failure;
-use crate::{output, service};
+use crate::{output, resume_users, service};
 
 pub(crate) fn main(args: &ResumeArgs) -> Result<(), Failure> {
-    let resumed = match service::find()? {
-        Some(client) => by_service(client, args)?,
+    let (resumed, problem) = match service::find()? {
+        Some(client) => (by_service(client, args)?, Ok(())),
         None => by_journal(args)?,
     };
     if args.json {
-        return output::print_json(&json!({ "resumed": resumed }));
+        output::print_json(&json!({ "resumed": resumed }))?;
+    } else if !resumed.is_empty() {
+        let text: String = resumed.iter().map(|pid| format!("{pid} was resumed\n")).collect();
+        output::print(&text)?;
+    } else if problem.is_ok() {
+        output::print("Nothing was resumed.\n")?;
     }
-    if resumed.is_empty() {
-        return output::print("Nothing was resumed.\n");
-    }
-    let text: String = resumed.iter().map(|pid| format!("{pid} was resumed\n")).collect();
-    output::print(&text)
+    problem
 }
 
 fn by_service(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
@@ -87,59 +88,56 @@ fn changed(client: &mut Client, is_private: bool) -> Result<Vec<u32>, Failure> {
     Ok(changed.map(|task| task.pid).collect())
 }
 
-/// Whether the service with that journal, of any user, detached the process.
-fn detached_by_session(journal: &Journal, pid: u32) -> bool {
-    let options = ClientOptions {
-        paths: vec![journal.root().join("gpreemptd.sock")],
-        ..ClientOptions::new(Role::Command, service::PROGRAM)
-    };
-    let Ok(process) = service::process(pid) else { return false };
-    Client::connect(&options)
-        .is_ok_and(|mut client| client.expect_ok(&Request::Detach { process }).is_ok())
+/// The resumed processes, and what could not be undone: that keeps no other process suspended.
+fn by_journal(args: &ResumeArgs) -> Result<(Vec<u32>, Result<(), Failure>), Failure> {
+    let mut resumed = Vec::new();
+    let mut problem = Ok(());
+    if let Some(journal) = Journal::open_existing().map_err(Failure::run)? {
+        problem = undo_own(&journal, args, &mut resumed);
+        let cleaned = journal.lock().and_then(|_lock| keeper::clean_up(&journal, change::undo));
+        problem = problem.and_then(|()| cleaned.map(drop).map_err(Failure::run));
+    }
+    if journal::is_of_system() {
+        let of_users = args.pid.map_or_else(resume_users::resume_all, resume_users::resume);
+        resumed.extend(of_users.resumed);
+        if !of_users.problems.is_empty() {
+            let problems = of_users.problems.join("\n");
+            problem = problem.and_then(|()| Err(Failure::run(problems)));
+        }
+    }
+    if let (Some(pid), true, Ok(())) = (args.pid, resumed.is_empty(), &problem) {
+        resumed.push(by_hardware(pid)?);
+    }
+    Ok((resumed, problem))
 }
 
-fn by_journal(args: &ResumeArgs) -> Result<Vec<u32>, Failure> {
-    let journal = Journal::open().map_err(Failure::run)?;
-    let mut resumed: Vec<ProcessKey> = Vec::new();
+/// Undoes what the sessions of this user changed in the named process, or in all.
+fn undo_own(journal: &Journal, args: &ResumeArgs, resumed: &mut Vec<u32>) -> Result<(), Failure> {
     let mut problem = Ok(());
-    for journal in journal.with_other_users() {
-        for session in journal.sessions().map_err(Failure::run)? {
-            for entry in session.entries().unwrap_or_default() {
-                let (process, pid) = (entry.process, entry.process.pid);
-                if args.pid.is_some_and(|wanted| wanted != pid) || resumed.contains(&process) {
-                    continue;
-                }
-                // A private session of another user has to detach it, or it would stop it again.
-                if !detached_by_session(&journal, pid) {
-                    let undone = change::undo(&entry).map_err(Failure::run);
-                    let forgotten =
-                        undone.and_then(|()| session.forget(process).map_err(Failure::run));
-                    if let Err(error) = forgotten {
-                        // One that cannot be resumed does not keep the others suspended.
-                        problem = problem.and(Err(error));
-                        continue;
-                    }
-                }
-                resumed.push(process);
+    for session in journal.sessions().map_err(Failure::run)? {
+        for entry in session.entries().unwrap_or_default() {
+            let (process, pid) = (entry.process, entry.process.pid);
+            if args.pid.is_some_and(|wanted| wanted != pid) || resumed.contains(&pid) {
+                continue;
+            }
+            let undone = change::undo(&entry).map_err(Failure::run);
+            match undone.and_then(|()| session.forget(process).map_err(Failure::run)) {
+                Ok(()) => resumed.push(pid),
+                // One that cannot be resumed does not keep the others suspended.
+                Err(error) => problem = problem.and(Err(error)),
             }
         }
     }
-    problem?;
-    let _lock = journal.lock().map_err(Failure::run)?;
-    keeper::clean_up(&journal, change::undo).map_err(Failure::run)?;
-    if let (true, Some(pid)) = (resumed.is_empty(), args.pid) {
-        resumed.push(by_hardware(pid)?);
-    }
-    Ok(resumed.into_iter().map(|process| process.pid).collect())
+    problem
 }
 
 /// Resumes a process that no journal names, if its GPU reports it as stopped.
-fn by_hardware(pid: u32) -> Result<ProcessKey, Failure> {
+fn by_hardware(pid: u32) -> Result<u32, Failure> {
     let unknown = format!("process {pid} is neither suspended nor attached by gpreempt");
     let Ok(info) = ProcessInfo::read(pid) else { return Err(Failure::input(unknown)) };
     let (places, key) = (DevicePlaces::from_environment(), info.key);
     match hardware::resume_strays(key, &[], || places.read(key)).map_err(Failure::run)? {
-        ResumeOutcome::Resumed => Ok(key),
+        ResumeOutcome::Resumed => Ok(pid),
         ResumeOutcome::Running => Err(Failure::input(unknown)),
         ResumeOutcome::Unknown => Err(Failure::input(format_args!(
             "{unknown}; its GPU does not report whether it is stopped, so it was resumed anyway"

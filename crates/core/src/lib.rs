@@ -26,6 +26,8 @@ pub mod backend;
 pub mod config;
 pub mod decision;
 pub mod event;
+pub mod hold;
+pub mod hold_policy;
 pub mod id;
 pub mod invariant;
 pub mod policy;

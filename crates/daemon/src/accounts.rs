@@ -91,6 +91,29 @@ impl Accounts {
     }
 }
 
+/// The groups of a user, as at a login: the first one is the primary group. None for a user that
+/// the files do not have.
+pub fn groups_of(uid: u32) -> io::Result<Option<Vec<u32>>> {
+    let passwd = read(Path::new("/etc/passwd"))?;
+    let group = read(Path::new("/etc/group"))?;
+    Ok(parse_groups_of(uid, &String::from_utf8_lossy(&passwd), &String::from_utf8_lossy(&group)))
+}
+
+fn parse_groups_of(uid: u32, passwd: &str, group: &str) -> Option<Vec<u32>> {
+    let (name, primary) = passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, number, gid, ..] = fields[..] else { return None };
+        (number.parse() == Ok(uid)).then_some((name, gid.parse().ok()?))
+    })?;
+    let others = group.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, gid, members] = fields[..] else { return None };
+        let gid = gid.parse().ok().filter(|gid| *gid != primary)?;
+        members.split(',').any(|member| member.trim() == name).then_some(gid)
+    });
+    Some([primary].into_iter().chain(others).collect())
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
@@ -122,6 +145,16 @@ mod tests {
         assert_eq!(accounts.name(1000), Some("alice"));
         assert_eq!(accounts.uid("broken"), None);
         assert_eq!(accounts.name(7), None);
+    }
+
+    #[test]
+    fn a_user_has_its_primary_group_and_those_that_list_it() {
+        let parse = |uid| {
+            parse_groups_of(uid, &String::from_utf8_lossy(PASSWD), &String::from_utf8_lossy(GROUP))
+        };
+        assert_eq!(parse(1001), Some(vec![1001, 100, 990]));
+        assert_eq!(parse(0), Some(vec![0]));
+        assert_eq!(parse(4242), None);
     }
 
     #[test]

@@ -24,6 +24,21 @@ pub enum SettingSource {
     /// The key `default_priority`.
     Default,
     BuiltIn,
+    /// A request of root, or of the user that runs the daemon.
+    Administrator(u32),
+}
+
+impl From<RuleLabel> for SettingSource {
+    fn from(label: RuleLabel) -> Self {
+        Self::Rule(label)
+    }
+}
+
+impl SettingSource {
+    /// The source, if it is a rule.
+    pub fn rule(&self) -> Option<Self> {
+        matches!(self, Self::Rule(_)).then(|| self.clone())
+    }
 }
 
 /// A setting with its source.
@@ -49,6 +64,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub outcome: Outcome,
+    /// The matching rule, if it has `trust_env = false`.
+    pub distrusting: Option<RuleLabel>,
     /// Remarks for the operator, one sentence each.
     pub notes: Vec<String>,
 }
@@ -63,7 +80,7 @@ pub fn assign(
     let rule = config.rules.iter().find(|rule| rule.matches(attributes, accounts));
     let ruled = match rule.map(|rule| (rule.action, &rule.label)) {
         Some((Action::Ignore, label)) => {
-            return Assignment { outcome: Outcome::Ignored(label.clone()), notes: Vec::new() };
+            return Assignment::new(Outcome::Ignored(label.clone()));
         }
         Some((Action::Give(settings), _)) => settings,
         None => AttrSettings::default(),
@@ -81,13 +98,14 @@ pub fn assign(
         }
     };
 
+    let distrusting = rule.filter(|rule| !rule.trust_env).map(|rule| rule.label.clone());
     let of_rule =
         rule.map_or(SettingSource::BuiltIn, |rule| SettingSource::Rule(rule.label.clone()));
     let of_default =
         default_priority.map(|value| Sourced { value, source: SettingSource::Default });
     let is_known = !ruled.is_empty() || !asked.is_empty();
     if !is_known && of_default.is_none() {
-        return Assignment { outcome: Outcome::Unknown, notes };
+        return Assignment { outcome: Outcome::Unknown, distrusting, notes };
     }
     let priority = first(ruled.priority, asked.priority, &of_rule);
     let weight = first(ruled.weight, asked.weight, &of_rule);
@@ -97,7 +115,7 @@ pub fn assign(
         weight: weight.unwrap_or_else(|| built_in(plain.weight)),
         deadline: first(ruled.deadline, asked.deadline, &of_rule),
     };
-    Assignment { outcome, notes }
+    Assignment { outcome, distrusting, notes }
 }
 
 /// The setting of the rule, or else that of the environment.
@@ -163,6 +181,21 @@ const LOW_MAX: Priority = match Priority::new(Priority::LEVELS / 2 - 1) {
 };
 
 impl Assignment {
+    /// An assignment without remarks, of no rule that distrusts the environment.
+    pub const fn new(outcome: Outcome) -> Self {
+        Self { outcome, distrusting: None, notes: Vec::new() }
+    }
+
+    /// What in the configuration has the process scheduled: a rule or `default_priority`. `None` if
+    /// only its environment does, or nothing.
+    pub fn scheduled_by(&self) -> Option<SettingSource> {
+        let Outcome::Scheduled { priority, weight, deadline } = &self.outcome else { return None };
+        let sources = [&priority.source, &weight.source];
+        let sources = sources.into_iter().chain(deadline.as_ref().map(|given| &given.source));
+        let rule = sources.clone().find_map(SettingSource::rule);
+        rule.or_else(|| sources.clone().find(|source| **source == SettingSource::Default).cloned())
+    }
+
     /// The scheduler's attributes. `None` if the process is not scheduled.
     pub fn attr(&self) -> Option<SchedAttr> {
         match &self.outcome {
@@ -184,6 +217,8 @@ impl fmt::Display for SettingSource {
             Self::Environment => f.write_str("its environment"),
             Self::Default => f.write_str("default_priority"),
             Self::BuiltIn => f.write_str("built in"),
+            Self::Administrator(0) => f.write_str("root"),
+            Self::Administrator(uid) => write!(f, "uid {uid}, which runs gpreemptd"),
         }
     }
 }

@@ -76,11 +76,13 @@ impl Default for SchedulerConfig {
 }
 
 /// `[metrics]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricsConfig {
     /// The address of the Prometheus metrics. Not on loopback only if `allow_remote` is set.
     pub listen: Option<SocketAddr>,
     pub allow_remote: bool,
+    /// Host names under which clients may ask for metrics.
+    pub hosts: Vec<String>,
 }
 
 /// `[daemon]`.

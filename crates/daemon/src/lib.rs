@@ -8,6 +8,8 @@
 
 pub mod accounts;
 pub mod assignment;
+pub mod bounds;
+pub mod capabilities;
 pub mod cgroup;
 pub mod check;
 pub mod config;

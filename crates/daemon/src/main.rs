@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use gpreempt_daemon::accounts::Accounts;
+use gpreempt_daemon::capabilities;
 use gpreempt_daemon::check::{self, Report};
 use gpreempt_daemon::config::DEFAULT_PATH;
 use gpreempt_daemon::service::{self, Failure, Options};
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
         Some(Command::Keeper { folder, holds }) => keep(folder, holds.as_deref()),
         Some(Command::Man { folder }) => man(folder),
         None if args.check => check(&args),
-        None => service::run(args.options()),
+        None => serve(args.options()),
     };
     let Err(failure) = result else { return ExitCode::SUCCESS };
     let line = match args.json {
@@ -113,6 +114,13 @@ fn main() -> ExitCode {
         Failure::Input(_) => ExitCode::from(2),
         Failure::Work(_) => ExitCode::FAILURE,
     }
+}
+
+fn serve(options: Options) -> Result<(), Failure> {
+    capabilities::drop_unneeded(&options.devices).map_err(|error| {
+        Failure::Work(format!("capabilities that are not needed cannot be given up: {error}"))
+    })?;
+    service::run(options)
 }
 
 /// Writes the manual page, which has the same text as `--help`.

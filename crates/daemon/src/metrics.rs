@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: a snapshot in the text format 0.0.4, and the HTTP server that serves it.
+//! Metrics for Prometheus: a snapshot in the text format 0.0.4, and the HTTP that serves it.
 //!
 //! [`text`] writes the statistics of [`gpreempt_wire::statistics`] that have a metric; it knows
 //! none of them by name. The number of lines is limited whatever the snapshot contains: at most
@@ -6,7 +6,8 @@
 //! `other`. The counters of that line fall when one of its processes ends, which Prometheus takes
 //! for a restart; more than [`PROCESSES_MAX`] processes on one machine are rare enough for that.
 
-pub mod http;
+pub(crate) mod exchange;
+pub(crate) mod http;
 mod line;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,6 @@ mod telemetry;
 mod undo;
 mod work_budget;
 
-use std::cell::Cell;
 use std::path::PathBuf;
 
 use gpreempt_core::time::{Duration, Instant};
@@ -111,8 +110,12 @@ impl Service {
             {
                 self.telemetry.loop_latency.note(late, interval);
             }
+            let begun_ns = monotonic_ns();
             self.dispatch_all(ready)?;
             self.iterate()?;
+            let ended_ns = monotonic_ns();
+            let took = Duration::from_nanos(ended_ns.saturating_sub(begun_ns));
+            self.clients.sessions.users.end_iteration(took, instant(ended_ns));
         }
         Ok(())
     }
@@ -120,13 +123,17 @@ impl Service {
     /// Serves ready sources within the work budget; the others are served in the next iteration.
     fn dispatch_all(&mut self, ready: Vec<PollSource>) -> Result<(), LoopError> {
         self.budget = WorkBudget::default();
+        let mut sessions = Vec::new();
         for source in ready {
-            if source.can_wait() && self.budget.is_spent() {
+            if let PollSource::Session(id) = source {
+                sessions.push(id);
+            } else if source.can_wait() && self.budget.is_spent() {
                 self.poller.postpone(source);
             } else {
                 self.dispatch(source)?;
             }
         }
+        self.serve_sessions(sessions);
         Ok(())
     }
 
@@ -134,39 +141,34 @@ impl Service {
         let now_ns = monotonic_ns();
         let now = instant(now_ns);
         match source {
-            PollSource::Clients => {
-                self.clients.sessions.accept(now, &self.poller, &mut self.telemetry.log);
+            PollSource::Clients | PollSource::RootClients => {
+                let log = &mut self.telemetry.log;
+                self.clients.sessions.accept(source, now, &self.poller, log);
             }
             PollSource::Signals => self.take_signals(now_ns)?,
             PollSource::Devices => self.devices.waker.clear(),
-            PollSource::Session(id) => self.serve_session(id, now_ns),
+            PollSource::Session(id) => self.serve_sessions(vec![id]),
             PollSource::Process(watch) => {
                 self.budget.take(Work::Answer);
                 let (processes, mut context) = self.processes_and_context();
                 processes.take_end(watch, &mut context);
             }
-            PollSource::MetricsClients => {
-                let server = self.telemetry.metrics_server.as_mut();
-                let accepted = server.map(|server| server.accept(now, &self.poller));
-                if let Some(Err(error)) = accepted {
-                    self.telemetry.problem(&error.to_string());
-                }
-            }
-            PollSource::Metrics(id) => {
-                if let Some(mut server) = self.telemetry.metrics_server.take() {
-                    let is_asked = Cell::new(false);
-                    let text = || {
-                        is_asked.set(true);
-                        crate::metrics::text(&self.snapshot(now_ns))
-                    };
-                    server.step(id, now, &self.poller, text);
-                    self.telemetry.metrics_server = Some(server);
-                    let work = if is_asked.get() { Work::Snapshot } else { Work::Answer };
-                    self.budget.take(work);
-                }
-            }
+            PollSource::MetricsPage => self.make_metrics_page(now_ns),
         }
         Ok(())
+    }
+
+    /// Makes a page for the metrics server, which decides how often.
+    fn make_metrics_page(&mut self, now_ns: u64) {
+        let Some(server) = &self.telemetry.metrics_server else { return };
+        let wish = server.take_wish();
+        let text = crate::metrics::text(&self.snapshot(now_ns));
+        let took_ns = monotonic_ns().saturating_sub(now_ns);
+        server.publish(&text, Duration::from_nanos(took_ns));
+        self.budget.take(Work::Snapshot);
+        if let Err(error) = wish {
+            self.telemetry.problem(&error.to_string());
+        }
     }
 
     /// One iteration: applies everything that arrived since the last one.
@@ -175,6 +177,8 @@ impl Service {
         self.check_keeper_deadline()?;
         self.recovery.heartbeat();
         let now_ns = monotonic_ns();
+        let log = &mut self.telemetry.log;
+        self.clients.sessions.end_pauses(instant(now_ns), &self.poller, log);
         let (processes, mut context) = self.processes_and_context();
         processes.end_leases(now_ns, &mut context);
         self.settle_queue_suspensions(now_ns);
@@ -225,6 +229,9 @@ impl Service {
         let mut at_ns = now_ns.saturating_add(wait_ns).min(self.maintenance_at_ns);
         at_ns = at_ns.min(self.processes.table.next_lease_ns().unwrap_or(u64::MAX));
         at_ns = at_ns.min(self.devices.queue_suspensions.next_ns(now_ns).unwrap_or(u64::MAX));
+        if let Some(at) = self.clients.sessions.next_pause_end(instant(now_ns)) {
+            at_ns = at_ns.min(at.as_nanos());
+        }
         if !self.clients.pending.is_empty() {
             at_ns = at_ns.min(now_ns.saturating_add(CHECK_NS));
         }

@@ -132,10 +132,10 @@ pub trait HoldReporting {
 
 /// There are several methods to stop queues.
 pub trait StopMethodReporting {
-    fn way(&self) -> StopMethodInUse;
+    fn stop_method(&self) -> StopMethodInUse;
 
     /// The method for a task, which may be a weaker one.
-    fn way_of(&self, task: TaskId) -> Option<StopMethodInUse>;
+    fn stop_method_of(&self, task: TaskId) -> Option<StopMethodInUse>;
 
     /// What cannot be controlled of a task's process, if anything.
     fn limit_of(&self, task: TaskId) -> Option<ControlLimit>;
@@ -213,6 +213,8 @@ pub struct HoldFigures {
     pub late_looks: u64,
     /// The longest time between two samples then.
     pub blind_us: u64,
+    /// Whether idle fences show when its work has finished.
+    pub is_fenced: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,14 @@
 //! lock is free has no keeper; the next gpreempt program reverts its changes. Files are replaced as
 //! a whole, so a reader sees the old record or the new one, never a part of one.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use gpreempt_wire::lock_file::{self, LockFile, open_regular};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +46,7 @@ pub struct OwnerJournal {
 #[derive(Debug)]
 pub struct LockedJournal {
     journal: OwnerJournal,
-    lock: File,
+    lock: LockFile,
 }
 
 /// Identifies one of the records that were written about a process, one after the other.
@@ -86,23 +88,23 @@ const PROBE_BYTES: usize = 1024;
 /// The extension of a record while a process checks whether it may remove it.
 const TAKEN: &str = "undone";
 
-const SYSTEM_ROOT: &str = "/run/gpreempt";
+/// The folder of root's journal.
+pub const SYSTEM_ROOT: &str = "/run/gpreempt";
+
+/// A clean-up waits 1 s for a process that does not answer, then up to 5 s for a keeper.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Journal {
     /// `/run/gpreempt` for root, `$XDG_RUNTIME_DIR/gpreempt` for others, unless `$GPREEMPT_STATE`
     /// names another place.
     pub fn open() -> io::Result<Self> {
-        let root = if let Some(place) = std::env::var_os("GPREEMPT_STATE") {
-            PathBuf::from(place)
-        } else if rustix::process::geteuid().is_root() {
-            PathBuf::from(SYSTEM_ROOT)
-        } else {
-            let place = std::env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| {
-                io::Error::other("XDG_RUNTIME_DIR is not set; log in with a session or become root")
-            })?;
-            PathBuf::from(place).join("gpreempt")
-        };
-        Self::at(root)
+        Self::at(usual_root()?)
+    }
+
+    /// The same, but none if no program has begun it.
+    pub fn open_existing() -> io::Result<Option<Self>> {
+        let root = usual_root()?;
+        if fs::exists(&root)? { Self::at(root).map(Some) } else { Ok(None) }
     }
 
     /// A journal in that folder, which no other user may write: its contents are trusted.
@@ -121,27 +123,16 @@ impl Journal {
     }
 
     /// The lock of a process that checks whether another one has changed a process, and then
-    /// changes it: two that do so at once would each find nothing.
-    pub fn lock(&self) -> io::Result<File> {
-        let path = self.root.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-        flock(&lock, FlockOperation::LockExclusive)?;
-        Ok(lock)
+    /// changes it: two that do so at once would each find nothing. Other users cannot take it.
+    ///
+    /// # Errors
+    /// If another process holds it for longer than any clean-up takes; the error names the process.
+    pub fn lock(&self) -> io::Result<LockFile> {
+        Ok(LockFile::lock_within(&self.root.join("lock"), LOCK_WAIT_MAX)?.named())
     }
 
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// This journal and, for root, those of other users, whose changes count too.
-    pub fn with_other_users(&self) -> Vec<Self> {
-        let mut journals = vec![self.clone()];
-        if self.root == Path::new(SYSTEM_ROOT) {
-            let users = fs::read_dir("/run/user").into_iter().flatten().filter_map(Result::ok);
-            let roots = users.map(|user| user.path().join("gpreempt")).filter(|root| root.is_dir());
-            journals.extend(roots.map(|root| Self { root }));
-        }
-        journals
     }
 
     /// Begins the journal of this process. Its keeper has to lock it before the first change.
@@ -153,7 +144,7 @@ impl Journal {
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => {
                     // Made now: a keeper must be able to lock it when the disk is full.
-                    lock_file(&folder).inspect_err(|_| {
+                    LockFile::try_lock(&folder.join("lock")).inspect_err(|_| {
                         let _ = fs::remove_dir(&folder);
                     })?;
                     return Ok(OwnerJournal { folder });
@@ -206,19 +197,15 @@ impl OwnerJournal {
 
     /// The keeper that wrote itself into the lock last.
     pub fn keeper(&self) -> Option<ProcessKey> {
-        let text = fs::read_to_string(self.folder.join("lock")).ok()?;
-        let (pid, start_ticks) = text.trim().split_once(' ')?;
+        let line = lock_file::read_line(&self.folder.join("lock"))?;
+        let (pid, start_ticks) = line.split_once(' ')?;
         Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
     }
 
     /// Takes the lock, unless another process holds it.
     pub fn hold(self) -> io::Result<Option<LockedJournal>> {
-        let lock = lock_file(&self.folder)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(LockedJournal { journal: self, lock })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let lock = LockFile::try_lock(&self.folder.join("lock"))?;
+        Ok(lock.map(|lock| LockedJournal { journal: self, lock }))
     }
 
     /// Replaces the record of a process. On an error the old record stays.
@@ -337,9 +324,7 @@ impl LockedJournal {
     /// Writes the pid and start time of this process into the lock, for [`OwnerJournal::keeper`].
     pub fn sign(&self) -> io::Result<()> {
         let key = ProcessInfo::read(std::process::id()).map_err(io::Error::other)?.key;
-        let mut lock = &self.lock;
-        lock.set_len(0)?;
-        lock.write_all(format!("{} {}\n", key.pid, key.start_ticks).as_bytes())
+        self.lock.write_line(&format!("{} {}", key.pid, key.start_ticks))
     }
 
     /// Removes a journal without records.
@@ -361,8 +346,23 @@ impl LockedJournal {
     }
 }
 
-fn lock_file(folder: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))
+fn usual_root() -> io::Result<PathBuf> {
+    if let Some(place) = std::env::var_os("GPREEMPT_STATE") {
+        return Ok(PathBuf::from(place));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from(SYSTEM_ROOT));
+    }
+    let place = std::env::var_os("XDG_RUNTIME_DIR").ok_or_else(|| {
+        io::Error::other("XDG_RUNTIME_DIR is not set; log in with a session or become root")
+    })?;
+    Ok(PathBuf::from(place).join("gpreempt"))
+}
+
+/// Whether this process is root's and its journal is that of the system.
+pub fn is_of_system() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    is_root && usual_root().is_ok_and(|root| root == Path::new(SYSTEM_ROOT))
 }
 
 /// Longer than any record.
@@ -370,7 +370,7 @@ const RECORD_MAX: u64 = 1 << 20;
 
 fn read_record(path: &Path) -> io::Result<(ProcessRecord, Revision)> {
     let mut text = Vec::new();
-    let file = File::open(path)?;
+    let file = open_regular(path, OpenOptions::new().read(true))?;
     let revision = Revision::of(&file.metadata()?);
     file.take(RECORD_MAX).read_to_end(&mut text)?;
     Ok((serde_json::from_slice(&text)?, revision))

@@ -7,6 +7,7 @@
 
 pub mod amd;
 pub mod change;
+pub mod client_process;
 pub mod controller;
 pub mod emulated;
 pub mod hardware;
@@ -16,7 +17,9 @@ pub mod journal;
 pub mod keeper;
 pub mod mapping;
 pub mod nvidia;
+mod peer_pidfd;
 pub mod process;
 pub mod registry;
 pub mod undo_log;
+pub mod user_child;
 mod worker_thread;

@@ -3,6 +3,7 @@
 pub mod abi;
 pub mod backend;
 pub mod change;
+mod client_index;
 pub mod driver;
 pub mod gpu;
 pub mod hold;

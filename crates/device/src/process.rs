@@ -142,6 +142,13 @@ impl ProcessHandle {
     }
 }
 
+/// A pidfd from elsewhere.
+impl From<OwnedFd> for ProcessHandle {
+    fn from(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
+    }
+}
+
 /// Readable when the process has ended.
 impl AsFd for ProcessHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -201,6 +208,14 @@ pub const NICENESS: i32 = -10;
 pub fn raise_thread_priority() {
     if getpriority_process(None).is_ok_and(|niceness| niceness > NICENESS) {
         let _ = setpriority_process(None, NICENESS);
+    }
+}
+
+/// The CPU priority of an ordinary program for the calling thread, which works on data of other
+/// users.
+pub fn set_ordinary_thread_priority() {
+    if getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
+        let _ = setpriority_process(None, 0);
     }
 }
 

@@ -7,6 +7,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::time::Duration;
 
 use crate::amd::probe::explain_location;
@@ -16,7 +17,6 @@ use crate::emulated::EmulatedBackend;
 use crate::keeper::monotonic_ns;
 use crate::nvidia::backend::{ContextOptions, NvidiaBackend};
 use crate::nvidia::driver::{GateError, UsableDriver, driver_for_changes, for_private_session};
-use crate::nvidia::hold::HoldLimits;
 use crate::undo_log::UndoLog;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

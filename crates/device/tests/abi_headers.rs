@@ -9,12 +9,11 @@
 //!     cargo test -p gpreempt-device --test abi_headers
 //! ```
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
-use gpreempt_device::nvidia::abi::{BLOCKS, Branch, COMMANDS, Layout, NUMBERS};
+use gpreempt_device::nvidia::abi::{BLOCKS, Branch, COMMANDS, Layout, NUMBERS, Number};
 
 const VARIABLE: &str = "GPREEMPT_NVIDIA_HEADERS";
 
@@ -113,22 +112,11 @@ fn branch_of(root: &Path) -> Result<Branch, String> {
 
 /// Everything the code says about the headers of a branch, as conditions in C.
 fn claims(branch: Branch) -> Vec<String> {
-    let mut claims = Vec::new();
-    let is_here = |layout: &&Layout| layout.branches.contains(&branch);
-    for layout in BLOCKS.iter().copied().flatten().filter(is_here) {
-        let c_type = layout.c_type;
-        claims.push(format!("sizeof({c_type}) == {}", layout.size));
-        for field in layout.fields {
-            let name = field.c_name;
-            claims.push(format!("offsetof({c_type}, {name}) == {}", field.offset));
-            claims.push(format!("sizeof((({c_type} *)0)->{name}) == {}", field.size));
-        }
-    }
-    for number in NUMBERS.iter().copied().flatten() {
-        if number.branches.contains(&branch) {
-            claims.push(format!("({}) == {}ULL", number.c_expression, number.value));
-        }
-    }
+    let is_here = |layout: &&Layout| layout.versions.contains(&branch);
+    let layouts = BLOCKS.iter().copied().flatten().filter(is_here).flat_map(Layout::claims);
+    let numbers = NUMBERS.iter().copied().flatten();
+    let numbers = numbers.filter(|number| number.versions.contains(&branch)).map(Number::claim);
+    let mut claims: Vec<String> = layouts.chain(numbers).collect();
     for command in COMMANDS.iter().filter(|command| is_here(&&command.layout)) {
         let (name, c_type) = (command.c_name, command.layout.c_type);
         claims.push(format!("{name} == {}U", command.command));

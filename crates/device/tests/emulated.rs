@@ -64,7 +64,6 @@ impl TestLoop {
         Self { driver, backend, reports: Vec::new(), waker, session: folder, tasks: 0 }
     }
 
-    /// Adopts a process with a priority.
     fn adopt(&mut self, pid: u32, priority: u8) -> TaskId {
         self.tasks += 1;
         let task = TaskId(self.tasks);
@@ -78,7 +77,6 @@ impl TestLoop {
         task
     }
 
-    /// Releases a process.
     fn release(&mut self, task: TaskId) {
         self.deliver(Event::TaskVanished { task });
         self.backend.release(task);

@@ -79,7 +79,6 @@ fn within_10_s(mut condition: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Whether a keeper exits with success.
 fn ends(child: &mut Child) -> bool {
     let mut status = None;
     within_10_s(|| {

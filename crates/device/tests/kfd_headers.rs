@@ -7,10 +7,9 @@
 //! interface, the test prints SKIPPED. No released header has the calls of the patches, so those
 //! are compared with the lines that the series adds to the header.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use gpreempt_device::amd::abi::patched;
 use gpreempt_device::amd::abi::table::{BLOCKS, Layout, NUMBERS, Number};
@@ -117,8 +116,8 @@ fn check(header: &Path) -> Result<(u32, usize), String> {
 }
 
 fn claims_of(minor: u32) -> Vec<String> {
-    let layouts = BLOCKS.iter().copied().flatten().filter(|it| it.minors.contain(minor));
-    claims(layouts, NUMBERS.iter().copied().flatten().filter(|it| it.minors.contain(minor)))
+    let layouts = BLOCKS.iter().copied().flatten().filter(|it| it.versions.contain(minor));
+    claims(layouts, NUMBERS.iter().copied().flatten().filter(|it| it.versions.contain(minor)))
 }
 
 /// Conditions in C, one per size, offset and number.
@@ -126,19 +125,8 @@ fn claims<'a>(
     layouts: impl IntoIterator<Item = &'a Layout>,
     numbers: impl IntoIterator<Item = &'a Number>,
 ) -> Vec<String> {
-    let mut claims = Vec::new();
-    for layout in layouts {
-        let c_type = layout.c_type;
-        claims.push(format!("sizeof({c_type}) == {}", layout.size));
-        for field in layout.fields {
-            let name = field.c_name;
-            claims.push(format!("offsetof({c_type}, {name}) == {}", field.offset));
-            claims.push(format!("sizeof((({c_type} *)0)->{name}) == {}", field.size));
-        }
-    }
-    let number = |number: &Number| format!("({}) == {}ULL", number.c_expression, number.value);
-    claims.extend(numbers.into_iter().map(number));
-    claims
+    let layouts = layouts.into_iter().flat_map(Layout::claims);
+    layouts.chain(numbers.into_iter().map(Number::claim)).collect()
 }
 
 fn compile_patched(name: &str, header: &str) -> Result<(), String> {

@@ -17,10 +17,9 @@ use gpreempt_device::amd::session::DebugSession;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
-use crate::Machine;
 use crate::child::ChildProcess;
 use crate::outcome::{CheckResult, failed, same, says, skipped, untouched};
-use crate::report;
+use crate::{Machine, report};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Check {

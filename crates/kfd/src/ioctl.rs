@@ -54,7 +54,6 @@ pub trait DebuggerIoctl: Ioctl {
     /// thread ends. `ESRCH`: no such process; `EPERM`: not permitted, or it has another tracer.
     fn seize(&self, pid: u32) -> Result<(), Errno>;
 
-    /// The thread that traces a process.
     fn tracer_of(&self, pid: u32) -> Option<u32>;
 
     /// Whether the emulated KFD has ended. A kernel's never does.

@@ -18,6 +18,7 @@ pub mod abi {
 }
 pub mod calls;
 pub mod ioctl;
+pub mod layout;
 
 pub use calls::{KfdClientCalls, KfdDebugCalls, KfdPatchedCalls, QueueSelector};
 pub use ioctl::{Call, DebuggerIoctl, Ioctl, Passed, Pointed};

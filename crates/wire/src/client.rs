@@ -30,7 +30,7 @@ use crate::queue::{QueueList, QueueRecord};
 use crate::reply::Reply;
 use crate::request::{Request, Role};
 use crate::server::Limits;
-use crate::socket_path::SocketEnv;
+use crate::socket_path::{SocketEnv, root_path};
 use crate::text::Text;
 use crate::token_bucket::TokenBucket;
 
@@ -250,8 +250,18 @@ const fn unexpected(request: &Request, reply: &Reply) -> ClientError {
 struct Socket(OwnedFd);
 
 impl Socket {
-    /// Connects. `AGAIN` if the daemon does not accept for that long.
+    /// Connects; root by its own socket, if there is one. `AGAIN` if the daemon does not accept for
+    /// that long.
     fn connect(path: &Path, timeout: Duration) -> Result<Self, Errno> {
+        if rustix::process::geteuid().is_root()
+            && let Ok(socket) = Self::connect_to(&root_path(path), timeout)
+        {
+            return Ok(socket);
+        }
+        Self::connect_to(path, timeout)
+    }
+
+    fn connect_to(path: &Path, timeout: Duration) -> Result<Self, Errno> {
         let socket = new_socket()?;
         // The kernel limits the wait for a full backlog by the send timeout; 0 is no limit.
         set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;

@@ -31,6 +31,7 @@ pub mod emulated_kfd;
 pub mod emulator;
 pub mod event;
 pub mod hint_page;
+pub mod lock_file;
 pub mod message;
 pub mod packet_socket;
 pub mod policy;

@@ -92,6 +92,24 @@ pub fn receive_bytes(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errn
     retry(|| rustix::net::recv(&socket, &mut *buffer, flags)).map(|(_, bytes)| bytes)
 }
 
+/// Receives a packet without files; `AGAIN` if there is none. Returns the length of the packet,
+/// which may exceed the buffer; 0 is the end of the connection. None if the packet has files: it
+/// stays in the socket, and its files are neither taken nor closed.
+pub fn receive_without_files(socket: impl AsFd, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    let mut no_files = RecvAncillaryBuffer::default();
+    let peeked = retry(|| {
+        let buffers = &mut [IoSliceMut::new(buffer)];
+        recvmsg(&socket, buffers, &mut no_files, flags | RecvFlags::PEEK)
+    })?;
+    if peeked.flags.contains(ReturnFlags::CTRUNC) {
+        return Ok(None);
+    }
+    // The packet is in the buffer; this removes it from the socket.
+    retry(|| rustix::net::recv(&socket, &mut [0; 0][..], flags))?;
+    Ok(Some(peeked.bytes))
+}
+
 /// Waits until the socket can be read or written. False if the deadline came first.
 pub(crate) fn wait(
     socket: impl AsFd,
@@ -151,6 +169,14 @@ mod tests {
         assert_eq!(receive_bytes(&other, &mut buffer), Err(Errno::AGAIN));
         assert_eq!(wait(&other, PollFlags::IN, Some(Instant::now())), Ok(false));
         assert!(!has_ended(&other));
+        send(&one, b"too long", &[]).unwrap();
+        send(&one, b"abc", &[]).unwrap();
+        send(&one, b"f", &[null.as_fd()]).unwrap();
+        let mut without_files = || receive_without_files(&other, &mut buffer);
+        assert_eq!(without_files(), Ok(Some(8)));
+        assert_eq!([0; 2].map(|_| without_files()), [Ok(Some(3)), Ok(None)]);
+        assert_eq!(without_files(), Ok(None), "a packet with files stays where it is");
+        assert_eq!(receive(&other, &mut buffer).unwrap().files.len(), 1);
         send(&one, b"too long", &[]).unwrap();
         drop(one);
         assert!(has_ended(&other));

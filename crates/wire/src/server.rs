@@ -7,16 +7,18 @@
 
 mod listener;
 mod send_queue;
+mod unwanted_files;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use gpreempt_core::time::Instant;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 
 pub use listener::{Accepted, BindError, Listener};
 use send_queue::SendQueue;
+pub use unwanted_files::Closer;
 
 use crate::chunk::SNAPSHOT_BYTES_MAX;
 use crate::event::Event;
@@ -70,6 +72,9 @@ pub enum CloseReason {
         /// The length of the packet.
         bytes: usize,
     },
+    /// A packet with file descriptors.
+    #[error("it sent file descriptors, which no request has")]
+    Files,
     /// The session did not begin with `Hello`.
     #[error("its first message was not Hello")]
     NoHello {
@@ -118,13 +123,17 @@ impl CloseReason {
             | Self::NoHello { request }
             | Self::SecondHello { request }
             | Self::Replayed { request, .. } => (request, RefusalCode::BadMessage),
-            Self::TooLong { .. } => (0, RefusalCode::BadMessage),
+            Self::TooLong { .. } | Self::Files => (0, RefusalCode::BadMessage),
             Self::Flood => (0, RefusalCode::Limit),
         };
         let sentence = format!("gpreemptd closes this session because {self}");
         Some((request, Refusal::new(code, &sentence)))
     }
 }
+
+/// Bytes that the kernel keeps for a client that does not read. The kernel doubles it and counts
+/// its own structures, so this is about seven packets of a snapshot, or 80 events.
+const SEND_BUFFER_BYTES: usize = 32 << 10;
 
 /// The process at the other end, as the kernel reports it. The daemon finds out which other groups
 /// the user is in, and whether the process still runs.
@@ -163,18 +172,19 @@ pub struct Connection {
     last_request: u64,
     queue: SendQueue,
     dropped: u64,
+    sent: u64,
 }
 
 impl Connection {
-    /// The session of a client that just connected; an error if the kernel does not report its
-    /// process, which may be invisible in this pid namespace.
-    pub fn new(socket: OwnedFd, limits: Limits, now: Instant) -> Result<Self, Errno> {
-        let credentials = socket_peercred(&socket)?;
-        let pid = u32::try_from(credentials.pid.as_raw_pid()).map_err(|_| Errno::SRCH)?;
-        if pid == 0 {
-            return Err(Errno::SRCH);
-        }
-        let peer = Peer { pid, uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() };
+    /// The session of a client that just connected; an error, with the socket, if the kernel does
+    /// not report its process, which may be invisible in this pid namespace.
+    fn new(socket: OwnedFd, limits: Limits, now: Instant) -> Result<Self, (Errno, OwnedFd)> {
+        let peer = match peer_of(&socket) {
+            Ok(peer) => peer,
+            Err(error) => return Err((error, socket)),
+        };
+        // Without the limit a client that never reads costs more memory, nothing else.
+        let _limited = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
         Ok(Self {
             socket,
             peer,
@@ -184,6 +194,7 @@ impl Connection {
             last_request: 0,
             queue: SendQueue::default(),
             dropped: 0,
+            sent: 0,
         })
     }
 
@@ -201,10 +212,11 @@ impl Connection {
     /// not been used before. After an error, call [`Connection::close`].
     pub fn recv(&mut self, now: Instant) -> Result<Option<Message<Request>>, CloseReason> {
         let mut buffer = [0; PACKET_BYTES_MAX];
-        let bytes = match packet_socket::receive_bytes(&self.socket, &mut buffer) {
+        let bytes = match packet_socket::receive_without_files(&self.socket, &mut buffer) {
             // An empty packet looks the same as the end of the connection.
-            Ok(0) | Err(Errno::CONNRESET) => return Err(CloseReason::Left),
-            Ok(bytes) => bytes,
+            Ok(Some(0)) | Err(Errno::CONNRESET) => return Err(CloseReason::Left),
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Err(CloseReason::Files),
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(CloseReason::Os(error)),
         };
@@ -266,10 +278,12 @@ impl Connection {
 
     /// Sends what the socket has room for: call it when the socket is writable.
     pub fn flush(&mut self) -> Result<(), CloseReason> {
-        let socket = &self.socket;
-        let flushed = self
-            .queue
-            .flush(|bytes, descriptor| packet_socket::send(socket, bytes, descriptor.as_slice()));
+        let (socket, sent) = (&self.socket, &mut self.sent);
+        let flushed = self.queue.flush(|bytes, descriptor| {
+            packet_socket::send(socket, bytes, descriptor.as_slice())?;
+            *sent += 1;
+            Ok(())
+        });
         flushed.map_err(|error| match error {
             Errno::PIPE | Errno::CONNRESET => CloseReason::Left,
             other => CloseReason::Os(other),
@@ -281,11 +295,30 @@ impl Connection {
         !self.queue.is_empty()
     }
 
-    /// Ends the session, and sends the client the reason if there is room.
-    pub fn close(self, reason: &CloseReason) {
-        if let Some((request, refusal)) = reason.refusal() {
-            listener::refuse(&self.socket, request, refusal);
+    /// How many packets the socket has taken: unchanged while the client does not read.
+    pub const fn sent_packets(&self) -> u64 {
+        self.sent
+    }
+
+    /// Bytes that wait because the client does not read; of a snapshot, the whole text.
+    pub fn unread_bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    /// Ends the session, and sends the client the reason if there is room. Returns the socket, in
+    /// which files of other processes may wait: a [`Closer`] closes it.
+    pub fn close(self, reason: &CloseReason) -> OwnedFd {
+        match reason.refusal() {
+            Some((request, refusal)) => self.refuse(request, refusal),
+            None => self.socket,
         }
+    }
+
+    /// Ends the session with a refusal, which is sent if there is room. Returns the socket as
+    /// [`Connection::close`] does.
+    pub fn refuse(self, request: u64, refusal: Refusal) -> OwnedFd {
+        listener::refuse(&self.socket, request, refusal);
+        self.socket
     }
 
     fn send_with(
@@ -314,6 +347,16 @@ impl Connection {
         let last = std::mem::replace(&mut self.last_request, request);
         if request > last { Ok(()) } else { Err(CloseReason::Replayed { request, last }) }
     }
+}
+
+/// The process at the other end of a socket.
+fn peer_of(socket: &OwnedFd) -> Result<Peer, Errno> {
+    let credentials = socket_peercred(socket)?;
+    let pid = u32::try_from(credentials.pid.as_raw_pid()).map_err(|_| Errno::SRCH)?;
+    if pid == 0 {
+        return Err(Errno::SRCH);
+    }
+    Ok(Peer { pid, uid: credentials.uid.as_raw(), gid: credentials.gid.as_raw() })
 }
 
 impl AsFd for Connection {

@@ -2,12 +2,20 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The environment variable that overrides the default paths.
 pub const SOCKET_VARIABLE: &str = "GPREEMPT_SOCKET";
 /// The socket of root's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/gpreempt/gpreemptd.sock";
+
+/// The socket beside `path` to which only root can connect, so that no other user can fill its
+/// backlog.
+pub fn root_path(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".root");
+    path.into()
+}
 
 /// The properties of a process that determine the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +67,12 @@ impl SocketEnv {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_socket_for_root_is_beside_the_one_for_all() {
+        let path = root_path(Path::new(SYSTEM_SOCKET));
+        assert_eq!(path, Path::new("/run/gpreempt/gpreemptd.sock.root"));
+    }
 
     #[test]
     fn root_and_users_have_their_paths_and_the_variable_overrides_them() {

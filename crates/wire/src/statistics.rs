@@ -140,6 +140,9 @@ statistics! {
             [.metric("gpreempt_process_share_ratio").ps(8, "share").top(7, "share", 5, 2)],
         /// Time that the process has run on devices.
         pub device_ms: u64 [.metric("gpreempt_process_gpu_seconds_total")],
+        /// Whether `share` and `device_ms` are estimates: for one of the queues of the process, the
+        /// device does not report when its work has finished.
+        pub estimated: bool,
         /// Times that a queue of the process was preempted.
         pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(9, "preempts")],
         /// Preempts of the process in the last second.
@@ -211,6 +214,9 @@ statistics! {
         pub late_looks: u64,
         /// The longest time between two readings while the queue had work.
         pub blind_us: u64,
+        /// Whether idle fences show when the work of the queue has finished. Otherwise its holds
+        /// are released when its rings have not moved for `quiet_us`.
+        pub fenced: bool,
         /// Why the queue cannot be held.
         pub problem: Option<String>,
     }

@@ -14,7 +14,7 @@ use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::request::Role;
-use gpreempt_wire::server::{Accepted, Limits, Listener};
+use gpreempt_wire::server::{Accepted, CloseReason, Limits, Listener};
 use gpreempt_wire::text::Text;
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,13 +38,13 @@ fn descriptors_run_out_and_are_not_taken() {
     let folder = std::env::temp_dir().join(format!("gpreempt-wire-fd-{}", std::process::id()));
     let path = folder.join("gpreemptd.sock");
     let mut listener = Listener::bind(&path).unwrap();
-    unwanted_descriptors_are_closed(&mut listener);
+    unwanted_descriptors_are_not_taken(&mut listener);
     clients_are_refused_when_there_are_none_left(&mut listener);
     drop(listener);
     fs::remove_dir_all(&folder).unwrap();
 }
 
-fn unwanted_descriptors_are_closed(listener: &mut Listener) {
+fn unwanted_descriptors_are_not_taken(listener: &mut Listener) {
     let client = client(listener.path());
     let accepted = listener.accept(Limits::default(), Instant::ZERO).unwrap();
     let Accepted::Client(mut connection) = accepted else { panic!("{accepted:?}") };
@@ -55,8 +55,13 @@ fn unwanted_descriptors_are_closed(listener: &mut Listener) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    sendmsg(&client, &[IoSlice::new(&packet)], &mut control, SendFlags::empty()).unwrap();
-    assert!(connection.recv(Instant::ZERO).unwrap().is_some(), "the message counts all the same");
+    let sent = sendmsg(&client, &[IoSlice::new(&packet)], &mut control, SendFlags::empty());
+    if listener.refuses_files() {
+        assert_eq!(sent, Err(Errno::PERM));
+        assert_eq!(connection.recv(Instant::ZERO), Ok(None));
+    } else {
+        assert_eq!(connection.recv(Instant::ZERO), Err(CloseReason::Files));
+    }
     assert_eq!(open_count(), before);
 }
 
@@ -71,7 +76,7 @@ fn clients_are_refused_when_there_are_none_left(listener: &mut Listener) {
     let first = listener.accept(Limits::default(), Instant::ZERO);
     let second = listener.accept(Limits::default(), Instant::ZERO);
     setrlimit(Resource::Nofile, limit).unwrap();
-    assert!(matches!(first, Ok(Accepted::TurnedAway(Errno::MFILE))), "{first:?}");
+    assert!(matches!(first, Ok(Accepted::TurnedAway(Errno::MFILE, Some(_)))), "{first:?}");
     assert!(!matches!(second, Ok(Accepted::Client(_))), "{second:?}");
     let mut packet = [0; 4096];
     let (_, bytes) = recv(&client, &mut packet, RecvFlags::DONTWAIT).unwrap();

@@ -27,7 +27,8 @@ period_ms = 500
 const REST: &[&str] = &["config.toml", "printed", "state", "gpreemptd.sock.lock"];
 /// The same in the state folder: locks that a process may wait for, and what users asked for
 /// processes that still live.
-const REST_OF_STATE: &[&str] = &["lock", "gpreemptd.lock", "orders.json"];
+const REST_OF_STATE: &[&str] =
+    &["lock", "gpreemptd.lock", "gpreemptd.owner", "gpreemptd.owner.new", "orders.json"];
 
 /// Which process schedules, and owns what is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -73,6 +73,25 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
 }
 
+/// Checks whether gpreemptd answers, for liveness probes.
+///
+/// Exit codes: 0 it answered, 1 it did not answer in time, 2 no daemon runs or it refused.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct PingArgs {
+    /// The limit of the whole command, from 1ms to 60s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_limit)]
+    pub(crate) timeout: Duration,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads a time of at most a minute.
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text).ok().filter(|time| *time <= Duration::from_secs(60));
+    time.ok_or_else(|| "write a time from 1ms to 60s, such as 500ms or 2s".into())
+}
+
 /// Shows or changes the scheduling policy (needs gpreemptd).
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PolicyArgs {

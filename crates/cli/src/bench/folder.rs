@@ -2,14 +2,12 @@
 //! whether an interrupted run continues.
 
 use std::io::{IsTerminal, Write};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use gpreempt_bench::engine::{Progress, RunObserver};
 use gpreempt_bench::results::{Environment, Results};
 use gpreempt_bench::suite::Suite;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::io::Errno;
+use gpreempt_wire::lock_file::LockFile;
 
 use super::run::note;
 use crate::args::{BenchArgs, BenchBackend};
@@ -24,24 +22,22 @@ const LOCK: &str = ".lock";
 /// kernel releases it when the process ends.
 #[derive(Debug)]
 pub(super) struct FolderLock {
-    _file: OwnedFd,
+    _lock: LockFile,
 }
 
 impl FolderLock {
     pub(super) fn take(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(LOCK);
-        let cannot =
-            |error: Errno| Failure::input(format_args!("cannot lock {}: {error}", path.display()));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644)).map_err(cannot)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(Errno::WOULDBLOCK) => Err(Failure::input(format_args!(
+        match LockFile::try_lock(&path) {
+            Ok(Some(lock)) => Ok(Self { _lock: lock }),
+            Ok(None) => Err(Failure::input(format_args!(
                 "another gpreempt bench writes into {}; wait for its end, or name another folder \
                  with --out",
                 folder.display()
             ))),
-            Err(error) => Err(cannot(error)),
+            Err(error) => {
+                Err(Failure::input(format_args!("cannot lock {}: {error}", path.display())))
+            }
         }
     }
 }

@@ -142,7 +142,7 @@ fn impossible_requests_are_refused_with_a_reason() {
 fn doctor_reports_the_stop_method_and_why_no_better_one_is_used() {
     let mut machine = KfdMachine::new("6.12.103+patched");
     let doctor = machine.text(&["doctor"]);
-    assert!(doctor.contains("ok  way: queues of all processes"), "{doctor}");
+    assert!(doctor.contains("ok  stop method: queues of all processes"), "{doctor}");
     let way = |machine: &KfdMachine| -> serde_json::Value {
         let json: serde_json::Value =
             serde_json::from_str(&machine.text(&["doctor", "--json"])).unwrap();

@@ -1,6 +1,7 @@
 //! What `gpreempt bench` must not do: lose results, mix them, or report success after a failure.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Child;
 use std::time::Duration;
 
@@ -82,7 +83,9 @@ fn a_second_run_in_the_same_folder_is_refused() {
     let folder = Stage::new("care-lock").unwrap();
     folder.file("small.toml", SMALL);
     std::fs::create_dir(folder.path("r")).unwrap();
-    let file = std::fs::File::create(folder.path("r/.lock")).unwrap();
+    let mut options = std::fs::File::options();
+    let file = options.write(true).create_new(true).mode(0o600).open(folder.path("r/.lock"));
+    let file = file.unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let (code, error) = folder.failure(&[&RUN[..], &["r"]].concat());
     assert_eq!(code, 2, "{error}");

@@ -1,11 +1,13 @@
-//! A private session of an ordinary user, and root's daemon: the daemon gets the GPUs.
+//! Private sessions of an ordinary user beside root: root's daemon gets the GPUs, and root undoes
+//! what a killed session left, with that user's rights.
 
 use std::process::Command;
 
 use gpreempt_stage::Stage;
 
-/// Runs with a `/run` of its own. `$1` is the folder of the programs, `$2` a folder for output.
-const SCRIPT: &str = r#"
+/// Runs with a `/run` of its own: an emulated GPU and a load of user 4242. `$1` is the folder of
+/// the programs, `$2` a folder for output.
+const SETUP: &str = r#"
 set -eu
 bin=$1 out=$2
 mount -t tmpfs tmpfs /run
@@ -33,6 +35,9 @@ as_user "$bin/gpreempt-load" be --socket $emulator --kernel-us 4000 --seconds 12
 load=$!
 started="$started $load"
 wait_for grep -q ready "$out/load"
+"#;
+
+const DAEMON_STARTS: &str = r#"
 as_user "$bin/gpreempt" attach $load -p 2 --json >"$out/attach" 2>"$out/attach.err" &
 attach=$!
 started="$started $attach"
@@ -63,18 +68,64 @@ kill $daemon
 wait $daemon
 "#;
 
+/// Session and keeper are killed together, so that the load stays stopped.
+const SESSION_DIES: &str = r#"
+as_user "$bin/gpreempt" suspend $load >"$out/suspend" 2>&1 &
+suspend=$!
+started="$started $suspend"
+session=/run/user/4242/gpreempt/session-$suspend-0
+wait_for grep -q suspended "$out/suspend"
+kill -9 $(cut -d' ' -f1 $session-*/lock) $suspend
+wait_for sh -c "! kill -0 $suspend"
+test -n "$(ls $session-*/$load-*.json)"
+
+# For one process, root asks its user; for another one, it has nothing to ask.
+code=0
+"$bin/gpreempt" resume $$ >"$out/root" 2>&1 || code=$?
+test $code -eq 2
+test -n "$(ls $session-*/$load-*.json)"
+"$bin/gpreempt" resume --all --json >"$out/root" 2>&1
+tr -d ' \n' <"$out/root" | grep -q "\"resumed\":\[$load\]"
+wait_for test -z "$(ls -d $session-* 2>/dev/null)"
+# Nothing is created for a user that never used gpreempt, and nothing of root's is left.
+mkdir /run/user/4243
+chown 4243:4243 /run/user/4243
+"$bin/gpreempt" resume --all >"$out/root" 2>&1
+grep -q "Nothing was resumed" "$out/root"
+test -z "$(ls -A /run/user/4243)"
+"#;
+
 #[test]
 fn a_users_session_ends_when_roots_daemon_starts() {
-    let tools = Command::new("unshare").args(["--mount", "setpriv", "--version"]).output();
-    if !tools.is_ok_and(|output| output.status.success()) {
-        println!("SKIPPED: this needs root, unshare(1) and setpriv(1)");
+    if !is_possible() {
+        println!("SKIPPED: {NEEDED}");
         return;
     }
+    run(DAEMON_STARTS);
+}
+
+#[test]
+fn root_undoes_what_a_killed_session_of_a_user_left() {
+    if !is_possible() {
+        println!("SKIPPED: {NEEDED}");
+        return;
+    }
+    run(SESSION_DIES);
+}
+
+const NEEDED: &str = "this needs root, unshare(1) and setpriv(1)";
+
+fn is_possible() -> bool {
+    let tools = Command::new("unshare").args(["--mount", "setpriv", "--version"]).output();
+    tools.is_ok_and(|output| output.status.success())
+}
+
+fn run(script: &str) {
     let stage = Stage::new("two-users").unwrap();
     // Programs in folders that an ordinary user cannot read are of no use here.
     let bin = stage.path("bin");
     std::fs::create_dir(&bin).unwrap();
-    for name in ["gpreempt", "gpreemptd", "gpreempt-emu", "gpreempt-load"] {
+    for name in ["gpreempt", "gpreemptd", "gpreempt-emu", "gpreempt-load", "gpreempt-keeper"] {
         std::fs::copy(stage.program(name).unwrap(), bin.join(name)).unwrap();
     }
     let out = stage.path("out");
@@ -84,14 +135,16 @@ fn a_users_session_ends_when_roots_daemon_starts() {
     let mut command = Command::new("unshare");
     stage.clean(&mut command);
     command.env_remove("GPREEMPT_STATE").env_remove("GPREEMPT_SOCKET");
-    command.args(["--mount", "sh", "-c", SCRIPT, "sh"]).args([&bin, &out]);
+    let script = format!("{SETUP}{script}");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).args([&bin, &out]);
     let ran = command.output().unwrap();
     let said = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
     assert!(
         ran.status.success(),
-        "{}\nattach: {}\nroot: {}\ndaemon: {}\nps: {}",
+        "{}\nattach: {}\nsuspend: {}\nroot: {}\ndaemon: {}\nps: {}",
         String::from_utf8_lossy(&ran.stderr),
         said("attach.err"),
+        said("suspend"),
         said("root"),
         said("daemon"),
         said("ps"),

@@ -315,6 +315,27 @@ fn policy_shows_and_changes() {
 }
 
 #[test]
+fn ping_tells_a_daemon_that_answers_from_one_that_does_not() {
+    let folder = Stage::new("ping").unwrap();
+    let (code, line) = folder.failure(&["ping"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("gpreemptd is not running"), "{line}");
+    let daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
+    let answer = folder.stdout(&["ping"]);
+    assert!(answer.starts_with("gpreemptd answered in ") && answer.ends_with(" ms\n"), "{answer}");
+    assert!(folder.json(&["ping", "--json"])["answered_us"].is_u64());
+    assert_eq!(changes(&daemon), [Request::Ping, Request::Ping]);
+    drop(daemon);
+    let _silent = FakeDaemon::start_without_hello(folder.root(), |_| Answer::Silence);
+    let (code, line) = folder.failure(&["ping", "--timeout", "200ms"]);
+    assert_eq!(code, 1);
+    assert!(line.contains("did not answer within 200 ms"), "{line}");
+    let (code, line) = folder.failure(&["ping", "--timeout", "61s"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("from 1ms to 60s"), "{line}");
+}
+
+#[test]
 fn with_json_errors_are_json_too() {
     let folder = Stage::new("json-errors").unwrap();
     let error = |arguments: &[&str]| {

@@ -13,16 +13,6 @@ use crate::rule::{Action, AttrSettings, Condition, Rule, User};
 /// One sentence for each setting.
 pub(super) fn settings(config: &Config, socket: &Path) -> Vec<String> {
     let core = &config.scheduler.core;
-    let policy = match core.policy {
-        PolicyKind::Strict => "the highest priority runs, equals share the device",
-        PolicyKind::RoundRobin => "the highest priority runs, equals take turns",
-        PolicyKind::Deadline => {
-            "the high class runs before the low one, within a class the earliest deadline first"
-        }
-        PolicyKind::Fair => {
-            "the high class runs before the low one, within a class in proportion to weights"
-        }
-    };
     let aging = match core.aging {
         None => "Aging is off: constant high-priority work can keep other processes off for ever."
             .into(),
@@ -55,7 +45,7 @@ pub(super) fn settings(config: &Config, socket: &Path) -> Vec<String> {
     };
     let service = &config.service;
     vec![
-        format!("Policy {}: {policy}.", core.policy),
+        format!("Policy {}: {}.", core.policy, core.policy.description()),
         format!(
             "Rings are read every {}; new processes are found within {}.",
             core.interval, service.rescan
@@ -161,9 +151,9 @@ fn open_to_every_user(rule: &Rule, settings: AttrSettings) -> Option<String> {
 }
 
 fn without_effect(rule: &Rule, settings: AttrSettings, policy: PolicyKind) -> Option<String> {
-    let key = if settings.weight.is_some() && policy != PolicyKind::Fair {
+    let key = if settings.weight.is_some() && !policy.policy().uses_weights() {
         "weight"
-    } else if settings.deadline.is_some() && policy != PolicyKind::Deadline {
+    } else if settings.deadline.is_some() && !policy.policy().uses_deadlines() {
         "deadline_us"
     } else {
         return None;

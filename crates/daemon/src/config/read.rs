@@ -151,14 +151,22 @@ impl RawAging {
 struct RawMetrics {
     listen: Option<String>,
     allow_remote: Option<bool>,
+    #[serde(default)]
+    hosts: Items<Text<253>, 64>,
 }
 
 impl RawMetrics {
     fn convert(self) -> Result<MetricsConfig, FieldError> {
+        const HOST: &str = "a host name without a port, such as \"node7.example.org\"";
         const LISTEN: &str = "an address and a port such as \"127.0.0.1:9464\"";
         let allow_remote = self.allow_remote.unwrap_or(false);
+        let is_allowed = |char: char| char.is_ascii_alphanumeric() || "-._".contains(char);
+        if let Some(wrong) = self.hosts.0.iter().find(|name| !name.0.chars().all(is_allowed)) {
+            return Err(must_be("hosts", &wrong.0, HOST));
+        }
+        let hosts = self.hosts.0.into_iter().map(|name| name.0).collect();
         let Some(written) = self.listen else {
-            return Ok(MetricsConfig { listen: None, allow_remote });
+            return Ok(MetricsConfig { listen: None, allow_remote, hosts });
         };
         let address = written.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
         let Some(address) = address else {
@@ -171,7 +179,7 @@ impl RawMetrics {
             );
             return Err(FieldError::at("listen", message));
         }
-        Ok(MetricsConfig { listen: Some(address), allow_remote })
+        Ok(MetricsConfig { listen: Some(address), allow_remote, hosts })
     }
 }
 

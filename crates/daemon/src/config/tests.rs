@@ -185,6 +185,19 @@ fn metrics_leave_the_machine_only_on_request() {
 }
 
 #[test]
+fn metrics_are_served_under_further_host_names() {
+    let config = parse("[metrics]\nhosts = [\"node7\", \"node7.example.org\"]");
+    assert_eq!(config.metrics.hosts, ["node7", "node7.example.org"]);
+    for wrong in ["node7:9464", "http://node7", "no de", "*"] {
+        let error = refused(&format!("[metrics]\nhosts = [\"node7\", \"{wrong}\"]"));
+        assert!(
+            error.contains("metrics.hosts: is ") && error.contains("without a port"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn there_is_a_limit_to_rules() {
     let rules = |count| "[[rule]]\nuser = 1\npriority = 1\n".repeat(count);
     assert_eq!(parse(&rules(1_000)).rules.len(), 1_000);

@@ -1,240 +1,74 @@
-//! The HTTP of the metrics server: `GET /metrics`, one request per connection.
+//! The HTTP of the metrics server: reads the head of a request and writes the answer. Only
+//! `GET /metrics` is answered with the page.
 //!
-//! Nothing here blocks, so the daemon's loop can drive it. The loop polls [`HttpListener`] for
-//! reading. It polls every [`Exchange`] for writing while [`Exchange::wants_write`] is true and
-//! else for reading, and drops it when [`Exchange::is_over`]. Clients are not trusted: the size of
-//! a request, the time of an exchange and the number of exchanges are limited.
+//! The `Host` of a request must be an IP address, `localhost` or a name of this machine. A web page
+//! whose own name resolves to this machine (DNS rebinding) could otherwise read the metrics with
+//! the browser of a user who can reach them.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-
-use gpreempt_core::time::{Duration, Instant};
 
 use super::CONTENT_TYPE;
 
-/// How many exchanges run at a time. Further connections get an error and are closed.
-pub const EXCHANGES_MAX: usize = 16;
 /// How long the line and the headers of a request may be together.
-pub const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// How long an exchange may take, from the connection to its end.
-pub const EXCHANGE_TIME_MAX: Duration = Duration::from_millis(10_000);
-
-/// A socket that listens.
-#[derive(Debug)]
-pub struct HttpListener {
-    socket: TcpListener,
-    /// Every exchange has a reference, so that their number is known.
-    places: Arc<()>,
-}
-
-impl HttpListener {
-    /// Listens at `address`.
-    ///
-    /// # Errors
-    /// If the address cannot be used, for example because another program does.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = TcpListener::bind(address)?;
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, places: Arc::new(()) })
-    }
-
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    /// How many exchanges there are.
-    pub fn exchanges(&self) -> usize {
-        Arc::strong_count(&self.places).saturating_sub(1)
-    }
-
-    /// Accepts the next connection, if one waits. Beyond the limit it gets an error and is closed:
-    /// left waiting, it would wake the loop without end.
-    pub fn accept(&self, now: Instant) -> io::Result<Option<Exchange>> {
-        loop {
-            let mut stream = match self.socket.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if is_passing(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            if self.exchanges() >= EXCHANGES_MAX {
-                refuse(&mut stream);
-                continue;
-            }
-            stream.set_nonblocking(true)?;
-            return Ok(Some(Exchange::new(stream, now).with_place(Arc::clone(&self.places))));
-        }
-    }
-}
-
-/// Whether the error concerns that one connection only.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
-}
-
-/// Sends the error, if the kernel has room for it.
-fn refuse(stream: &mut TcpStream) {
-    if stream.set_nonblocking(true).is_ok() {
-        let _ = stream.write(&Status::Busy.refusal());
-    }
-}
-
-impl AsFd for HttpListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-/// Bytes of one read, so that one client does not delay the others.
-const READ_BYTES: usize = 16 * 1024;
-/// Bytes that are read and discarded after the answer.
-const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
-
-/// One connection: a request is received, an answer is sent.
-#[derive(Debug)]
-pub struct Exchange {
-    stream: TcpStream,
-    began: Instant,
-    stage: Stage,
-    /// Counted by the listener.
-    _place: Option<Arc<()>>,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// The request is being received.
-    Request(Request),
-    /// The answer is being sent.
-    Answer {
-        bytes: Vec<u8>,
-        sent: usize,
-    },
-    /// The client has its answer and should close. If the daemon closed first, with unread bytes,
-    /// the kernel of the client could discard the answer.
-    Leftover {
-        bytes: usize,
-    },
-    Over,
-}
-
-impl Exchange {
-    /// An exchange on `stream`, which must not block.
-    pub fn new(stream: TcpStream, now: Instant) -> Self {
-        Self { stream, began: now, stage: Stage::Request(Request::default()), _place: None }
-    }
-
-    /// The same, counted by the listener.
-    fn with_place(self, place: Arc<()>) -> Self {
-        Self { _place: Some(place), ..self }
-    }
-
-    /// The stream is readable. When that completes a request for metrics, `text` makes them.
-    pub fn readable(&mut self, text: impl FnOnce() -> String) {
-        // A client that shuts down its side after the request still wants the answer.
-        if self.wants_write() {
-            return;
-        }
-        let mut buffer = [0; READ_BYTES];
-        let bytes = match self.stream.read(&mut buffer) {
-            Ok(0) => return self.stage = Stage::Over,
-            // PANIC: what was read is at the beginning of the buffer.
-            Ok(count) => &buffer[..count],
-            Err(error) => return self.end_unless_retry(&error),
-        };
-        match &mut self.stage {
-            Stage::Request(request) => {
-                let answer = match request.handle_bytes(bytes) {
-                    None => return,
-                    Some(Status::Metrics) => Status::metrics(&text()),
-                    Some(refused) => refused.refusal(),
-                };
-                self.stage = Stage::Answer { bytes: answer, sent: 0 };
-                // There is nearly always room, which saves an iteration of the loop.
-                self.writable();
-            }
-            Stage::Leftover { bytes: so_far } => {
-                *so_far += bytes.len();
-                if *so_far > LEFTOVER_BYTES_MAX {
-                    self.stage = Stage::Over;
-                }
-            }
-            Stage::Answer { .. } | Stage::Over => {}
-        }
-    }
-
-    /// The stream is writable.
-    pub fn writable(&mut self) {
-        let Stage::Answer { bytes, sent } = &mut self.stage else { return };
-        // PANIC: no more was sent than there is.
-        match self.stream.write(&bytes[*sent..]) {
-            Ok(count) => *sent += count,
-            Err(error) => return self.end_unless_retry(&error),
-        }
-        if *sent == bytes.len() {
-            self.stage = match self.stream.shutdown(Shutdown::Write) {
-                Ok(()) => Stage::Leftover { bytes: 0 },
-                Err(_) => Stage::Over,
-            };
-        }
-    }
-
-    /// Whether to wait until the stream is writable, rather than readable.
-    pub const fn wants_write(&self) -> bool {
-        matches!(self.stage, Stage::Answer { .. })
-    }
-
-    /// Whether it can be dropped: the answer is sent, the client has left, or it took too long.
-    pub fn is_over(&self, now: Instant) -> bool {
-        matches!(self.stage, Stage::Over) || now.since(self.began) >= EXCHANGE_TIME_MAX
-    }
-
-    /// When its time is over.
-    pub fn deadline(&self) -> Instant {
-        self.began + EXCHANGE_TIME_MAX
-    }
-
-    fn end_unless_retry(&mut self, error: &io::Error) {
-        if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
-            self.stage = Stage::Over;
-        }
-    }
-}
-
-impl AsFd for Exchange {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-}
+pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
 
 /// The path of the metrics.
 const PATH: &str = "/metrics";
 
-/// The bytes of a request so far.
-#[derive(Debug, Default)]
-struct Request {
-    head: Vec<u8>,
+/// Host names under which this machine serves metrics, beside `localhost` and IP addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostNames(Vec<String>);
+
+impl HostNames {
+    /// These names, and the name that this machine has itself.
+    pub(crate) fn new(configured: &[String]) -> Self {
+        Self(configured.iter().cloned().chain(node_name()).collect())
+    }
+
+    /// Whether requests for this `Host` are answered. The port is not compared: it changes when
+    /// connections are forwarded.
+    fn contain(&self, host: &str) -> bool {
+        if let Some(rest) = host.strip_prefix('[') {
+            let Some((address, port)) = rest.split_once(']') else { return false };
+            return address.parse::<Ipv6Addr>().is_ok() && is_port(port);
+        }
+        let (name, port) = host.find(':').map_or((host, ""), |at| host.split_at(at));
+        let is_known = |known: &str| known.eq_ignore_ascii_case(name);
+        let is_name = is_known("localhost") || self.0.iter().any(|known| is_known(known));
+        is_port(port) && (is_name || name.parse::<Ipv4Addr>().is_ok())
+    }
 }
 
-impl Request {
+/// The name of this machine, if it has one.
+fn node_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty() && name != "(none)")
+}
+
+/// Whether this is nothing, or a colon and a port.
+fn is_port(text: &str) -> bool {
+    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+/// The bytes of a request so far.
+#[derive(Debug, Default)]
+pub(crate) struct Head(Vec<u8>);
+
+impl Head {
     /// Adds received bytes. Returns the answer as soon as it is determined.
-    fn handle_bytes(&mut self, bytes: &[u8]) -> Option<Status> {
+    pub(crate) fn add(&mut self, bytes: &[u8], hosts: &HostNames) -> Option<Status> {
         for &byte in bytes {
             // A client of another protocol, such as TLS, never sends the end of a request.
             if byte.is_ascii_control() && !matches!(byte, b'\r' | b'\n' | b'\t') {
                 return Some(Status::BadRequest);
             }
-            if self.head.len() == HEAD_BYTES_MAX {
+            if self.0.len() == HEAD_BYTES_MAX {
                 return Some(Status::HeadersTooLarge);
             }
-            self.head.push(byte);
-            if self.head.ends_with(b"\n\r\n") || self.head.ends_with(b"\n\n") {
-                return Some(answer_to(&self.head));
+            self.0.push(byte);
+            if self.0.ends_with(b"\n\r\n") || self.0.ends_with(b"\n\n") {
+                return Some(answer_to(&self.0, hosts));
             }
         }
         None
@@ -242,14 +76,24 @@ impl Request {
 }
 
 /// The answer to a complete head.
-fn answer_to(head: &[u8]) -> Status {
-    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let Ok(line) = std::str::from_utf8(line) else { return Status::BadRequest };
-    let line = line.strip_suffix('\r').unwrap_or(line);
-    let words: Vec<&str> = line.split(' ').collect();
+fn answer_to(head: &[u8], hosts: &HostNames) -> Status {
+    let Ok(head) = std::str::from_utf8(head) else { return Status::BadRequest };
+    let mut lines = head.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
     let [method, target, version] = words[..] else { return Status::BadRequest };
     let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
     if !is_method || !target.starts_with('/') || !matches!(version, "HTTP/1.0" | "HTTP/1.1") {
+        return Status::BadRequest;
+    }
+    let fields = lines.filter_map(|line| line.split_once(':'));
+    let mut named = fields.filter(|(name, _)| name.eq_ignore_ascii_case("host"));
+    // Every browser sends `Host`, so a request without one is not from a web page.
+    if let Some((_, host)) = named.next()
+        && !hosts.contain(host.trim())
+    {
+        return Status::OtherHost;
+    }
+    if named.next().is_some() {
         return Status::BadRequest;
     }
     let path = target.split('?').next().unwrap_or(target);
@@ -262,14 +106,14 @@ fn answer_to(head: &[u8]) -> Status {
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+pub(crate) enum Status {
     Metrics,
     BadRequest,
     NotFound,
     MethodNotAllowed,
+    /// The request is for a host name that this machine does not serve.
+    OtherHost,
     HeadersTooLarge,
-    /// Too many exchanges run.
-    Busy,
 }
 
 impl Status {
@@ -279,30 +123,31 @@ impl Status {
             Self::BadRequest => "400 Bad Request",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
+            Self::OtherHost => "421 Misdirected Request",
             Self::HeadersTooLarge => "431 Request Header Fields Too Large",
-            Self::Busy => "503 Service Unavailable",
         }
     }
 
     /// The complete answer of an error.
-    fn refusal(self) -> Vec<u8> {
+    pub(crate) fn refusal(self) -> Arc<[u8]> {
         let body = match self {
             Self::NotFound => "Metrics are at /metrics.\n".to_owned(),
-            Self::Metrics
-            | Self::BadRequest
-            | Self::MethodNotAllowed
-            | Self::HeadersTooLarge
-            | Self::Busy => format!("{}\n", self.line()),
+            Self::OtherHost => "gpreemptd does not serve metrics under this host name; use an IP \
+                                address, or add the name to `hosts` in [metrics].\n"
+                .to_owned(),
+            Self::Metrics | Self::BadRequest | Self::MethodNotAllowed | Self::HeadersTooLarge => {
+                format!("{}\n", self.line())
+            }
         };
         self.answer("text/plain; charset=utf-8", &body)
     }
 
     /// The complete answer with these metrics.
-    fn metrics(text: &str) -> Vec<u8> {
+    pub(crate) fn metrics(text: &str) -> Arc<[u8]> {
         Self::Metrics.answer(CONTENT_TYPE, text)
     }
 
-    fn answer(self, content_type: &str, body: &str) -> Vec<u8> {
+    fn answer(self, content_type: &str, body: &str) -> Arc<[u8]> {
         let allow = if self == Self::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
         let head = format!(
             "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}\
@@ -310,7 +155,7 @@ impl Status {
             self.line(),
             body.len()
         );
-        [head.as_bytes(), body.as_bytes()].concat()
+        [head.as_bytes(), body.as_bytes()].concat().into()
     }
 }
 
@@ -318,16 +163,15 @@ impl Status {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::net::Ipv4Addr;
 
     fn answer(text: &str) -> Option<Status> {
-        Request::default().handle_bytes(text.as_bytes())
+        Head::default().add(text.as_bytes(), &HostNames(vec!["Node7".to_owned()]))
     }
 
     #[test]
     fn each_request_has_its_answer() {
         for (text, status) in [
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Status::Metrics),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", Status::Metrics),
             ("GET /metrics?x=1 HTTP/1.0\n\n", Status::Metrics),
             ("GET /metrics HTTP/1.1\r\n\r\nand a body", Status::Metrics),
             ("POST /metrics HTTP/1.1\r\n\r\n", Status::MethodNotAllowed),
@@ -366,166 +210,65 @@ mod tests {
             cuts in proptest::collection::vec(0_usize..600, 0..8),
         ) {
             let bytes = [start.as_bytes(), &bytes, b"\r\n\r\n"].concat();
-            let whole = Request::default().handle_bytes(&bytes);
+            let hosts = HostNames::default();
+            let whole = Head::default().add(&bytes, &hosts);
             prop_assert!(whole.is_some());
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let mut request = Request::default();
+            let mut head = Head::default();
             let pieces = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
-            let answer = pieces.into_iter().find_map(|piece| request.handle_bytes(piece));
+            let answer = pieces.into_iter().find_map(|piece| head.add(piece, &hosts));
             prop_assert_eq!(answer, whole);
         }
     }
 
-    const NOW: Instant = Instant::from_nanos(1_000);
-
-    fn listener() -> HttpListener {
-        HttpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap()
-    }
-
-    fn connect(listener: &HttpListener) -> (TcpStream, Exchange) {
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (client, accept(listener))
-    }
-
-    /// Loopback delivers at once, but not in the same instant.
-    fn accept(listener: &HttpListener) -> Exchange {
-        loop {
-            if let Some(exchange) = listener.accept(NOW).unwrap() {
-                return exchange;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Drives an exchange as the loop does, until it is over.
-    fn drive(exchange: &mut Exchange, text: &str) {
-        while !exchange.is_over(NOW) {
-            if exchange.wants_write() {
-                exchange.writable();
-            } else {
-                exchange.readable(|| text.to_owned());
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// A client that sends, shuts down its side, and reads to the end.
-    fn ask(request: &[u8], text: &'static str) -> String {
-        let listener = listener();
-        let (mut client, mut exchange) = connect(&listener);
-        let server = std::thread::spawn(move || drive(&mut exchange, text));
-        client.write_all(request).unwrap();
-        client.shutdown(Shutdown::Write).unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        drop(client);
-        server.join().unwrap();
-        answer
-    }
-
     #[test]
-    fn metrics_are_served() {
-        let answer =
-            ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "gpreempt_sessions 3\n");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert_eq!(body, "gpreempt_sessions 3\n");
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4"), "{head}");
-        assert!(head.contains("\r\nContent-Length: 20\r\n"), "{head}");
-        assert!(head.contains("\r\nConnection: close"), "{head}");
-    }
-
-    #[test]
-    fn other_requests_are_refused_with_their_status() {
-        let endless = [b"GET /metrics HTTP/1.1\r\nA: ", &[b'x'; 60_000][..], b"\r\n\r\n"].concat();
-        for (request, status) in [
-            (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
-            (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405"),
-            (b"\x16\x03\x01\x02\x00", "400"),
-            (&endless, "431"),
+    fn only_addresses_and_names_of_this_machine_are_answered() {
+        for host in [
+            "localhost",
+            "LOCALHOST:9464",
+            "127.0.0.1",
+            "10.1.2.3:80",
+            "[::1]",
+            "[fe80::1]:9464",
+            "node7",
+            "NODE7:1",
         ] {
-            let answer = ask(request, "secret");
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
-            assert!(!answer.contains("secret"), "{answer}");
-            assert_eq!(answer.contains("\r\nAllow: GET\r\n"), status == "405", "{answer}");
+            let text = format!("GET /metrics HTTP/1.1\r\nhOsT: {host}\r\n\r\n");
+            assert_eq!(answer(&text), Some(Status::Metrics), "{host}");
         }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:9464",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "node7.evil.example",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[localhost]",
+            "localhost:x",
+            "2130706433",
+            "localhost:99999",
+            "localhost,evil.example",
+            "local host",
+        ] {
+            let text = format!("GET /metrics HTTP/1.1\r\nAccept: *\r\nHost: {host}\r\n\r\n");
+            assert_eq!(answer(&text), Some(Status::OtherHost), "{host}");
+        }
+        let twice = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
+        assert_eq!(answer(twice), Some(Status::BadRequest));
+        let refusal = String::from_utf8(Status::OtherHost.refusal().to_vec()).unwrap();
+        assert!(refusal.starts_with("HTTP/1.1 421 "), "{refusal}");
+        assert!(refusal.ends_with("add the name to `hosts` in [metrics].\n"), "{refusal}");
     }
 
     #[test]
-    fn a_large_answer_is_sent_in_pieces() {
-        let listener = listener();
-        let (mut client, mut exchange) = connect(&listener);
-        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-        let text = "m 1\n".repeat(4_000_000);
-        while !exchange.wants_write() {
-            exchange.readable(|| text.clone());
-        }
-        assert!(!exchange.is_over(NOW), "16 MB do not fit into a socket");
-        let reader = std::thread::spawn(move || {
-            let mut answer = String::new();
-            client.read_to_string(&mut answer).unwrap();
-            answer
-        });
-        drive(&mut exchange, "");
-        assert!(reader.join().unwrap().ends_with(&text));
-    }
-
-    #[test]
-    fn an_exchange_ends_after_ten_seconds() {
-        let listener = listener();
-        let (mut client, mut exchange) = connect(&listener);
-        client.write_all(b"GET /met").unwrap();
-        exchange.readable(String::new);
-        let just_before = exchange.deadline().as_nanos() - 1;
-        assert!(!exchange.is_over(Instant::from_nanos(just_before)));
-        assert!(exchange.is_over(exchange.deadline()));
-        assert_eq!(exchange.deadline(), NOW + Duration::from_millis(10_000));
-    }
-
-    #[test]
-    fn a_client_that_disconnects_ends_the_exchange() {
-        let listener = listener();
-        let (client, mut exchange) = connect(&listener);
-        drop(client);
-        drive(&mut exchange, "");
-        assert!(exchange.is_over(NOW));
-    }
-
-    #[test]
-    fn the_seventeenth_client_is_refused_until_another_has_ended() {
-        let listener = listener();
-        let mut open: Vec<_> = (0..EXCHANGES_MAX).map(|_| connect(&listener)).collect();
-        assert_eq!(listener.exchanges(), EXCHANGES_MAX);
-        let mut refused = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        refused.set_nonblocking(true).unwrap();
-        let mut answer = [0; 12];
-        while refused.read_exact(&mut answer).is_err() {
-            assert!(listener.accept(NOW).unwrap().is_none());
-        }
-        assert_eq!(&answer, b"HTTP/1.1 503");
-        open.pop();
-        assert_eq!(listener.exchanges(), EXCHANGES_MAX - 1);
-        open.push(connect(&listener));
-        assert_eq!(listener.exchanges(), EXCHANGES_MAX);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        /// Any bytes get one of the known answers or none, and the exchange ends.
-        #[test]
-        fn any_bytes_are_answered(
-            mut bytes in proptest::collection::vec(any::<u8>(), 0..20_000),
-            start in prop_oneof![Just(""), Just("GET /metrics HTTP/1.1\r\n"), Just("POST ")],
-        ) {
-            bytes.splice(0..0, start.bytes());
-            let answer = ask(&bytes, "m 1\n");
-            let is_known = ["200", "400", "404", "405", "431"]
-                .iter()
-                .any(|status| answer.starts_with(&format!("HTTP/1.1 {status} ")));
-            prop_assert!(answer.is_empty() || is_known, "{}", answer);
-        }
+    fn the_name_of_this_machine_is_known() {
+        let hosts = HostNames::new(&["metrics.example".to_owned()]);
+        assert!(hosts.contain("metrics.example:9464"));
+        assert!(node_name().is_none_or(|name| hosts.contain(&name)));
     }
 }

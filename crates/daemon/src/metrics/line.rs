@@ -26,6 +26,11 @@ impl Labels {
                 '\\' => self.0.push_str("\\\\"),
                 '"' => self.0.push_str("\\\""),
                 '\n' => self.0.push_str("\\n"),
+                // The format has no escape for them, and a terminal that shows the page would obey
+                // them: they are shown as Rust writes them, with the backslash escaped.
+                char if char.is_control() => {
+                    let _ = write!(self.0, "\\{}", char.escape_default());
+                }
                 char => self.0.push(char),
             }
         }
@@ -70,6 +75,8 @@ mod tests {
         let labels = Labels::default().with("name", "a\"b\\c\nd").with("pod", "x");
         assert_eq!(labels.as_str(), r#"name="a\"b\\c\nd",pod="x""#);
         assert_eq!(Labels::default().with("pod", ""), Labels::default());
+        let hostile = Labels::default().with("name", "\u{1b}[2Jx\r\u{7f}\u{9b}\ty");
+        assert_eq!(hostile.as_str(), r#"name="\\u{1b}[2Jx\\r\\u{7f}\\u{9b}\\ty""#);
         let long = Labels::default().with("name", &"ä".repeat(10_000));
         assert_eq!(long.as_str(), format!("name=\"{}\"", "ä".repeat(VALUE_CHARS_MAX)));
     }

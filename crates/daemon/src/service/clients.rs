@@ -9,11 +9,13 @@ pub(crate) mod pending_answers;
 pub(crate) mod permission;
 pub(crate) mod request_error;
 pub(crate) mod sessions;
+pub(crate) mod users;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpreempt_core::priority::Priority;
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
@@ -31,10 +33,10 @@ use super::work_budget::Work;
 use super::{Service, instant};
 use crate::accounts::Accounts;
 use hint_pages::HintPage;
-use pending_answers::{PendingSuspension, RequestRef};
-use permission::Caller;
+use pending_answers::{PENDING_MAX, PendingSuspension, RequestRef};
+use permission::{Caller, Operation, Target};
 use request_error::RequestError;
-use sessions::{AT_ONCE_MAX, Follower, ListenError, Sessions};
+use sessions::{Follower, ListenError, Sessions};
 
 #[derive(Debug)]
 pub(crate) struct Clients {
@@ -71,8 +73,8 @@ pub(crate) struct Requester {
 impl Clients {
     /// Listens. Refuses if another daemon does.
     pub(crate) fn listen(socket: PathBuf, poller: &Poller) -> Result<Self, ListenError> {
-        let sessions = Sessions::listen(&socket, poller)?;
         let own_uid = rustix::process::geteuid().as_raw();
+        let sessions = Sessions::listen(&socket, own_uid, poller)?;
         Ok(Self { sessions, pending: Vec::new(), socket, own_uid })
     }
 
@@ -88,21 +90,42 @@ impl Clients {
     fn requester(&mut self, session: u64, accounts: &Accounts) -> Option<Requester> {
         let known = self.sessions.get_mut(session)?;
         let caller = Caller::new(known.peer(), self.own_uid, accounts);
-        Some(Requester { session, caller, process: known.process })
+        Some(Requester { session, caller, process: known.process() })
+    }
+
+    /// Whether a user waits for as many suspensions as it may.
+    fn has_all_pending(&self, uid: u32) -> bool {
+        let is_own = |session| self.sessions.uid_of(session) == Some(uid);
+        let own = self.pending.iter().filter(|pending| is_own(pending.asked.session));
+        own.count() >= PENDING_MAX && !self.sessions.users.is_trusted(uid)
     }
 
     fn follow(&mut self, session: u64, follower: Follower) -> Result<(), RequestError> {
-        let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
-        if session.follower.is_some() {
+        let Some(known) = self.sessions.get_mut(session) else { return Ok(()) };
+        if known.follower.is_some() {
             return Err(RequestError::FollowsAlready);
         }
-        session.follower = Some(follower);
+        let uid = known.peer().uid;
+        if self.sessions.has_all_followers(uid) {
+            return Err(RequestError::TooManyFollowers(uid));
+        }
+        if let Some(known) = self.sessions.get_mut(session) {
+            known.follower = Some(follower);
+        }
         Ok(())
     }
 
     /// Makes a hint page for a session. `None` if the session has been closed.
-    fn open_page(&mut self, session: u64, now: Instant) -> Result<Option<OwnedFd>, RequestError> {
-        let Some(session) = self.sessions.get_mut(session) else { return Ok(None) };
+    fn open_page(
+        &mut self,
+        requester: Requester,
+        now: Instant,
+    ) -> Result<Option<OwnedFd>, RequestError> {
+        let Some(session) = self.sessions.get_mut(requester.session) else { return Ok(None) };
+        let client = session.client.as_ref().filter(|client| client.lives());
+        let client = client.ok_or(RequestError::SenderEnded)?;
+        let target = Target::undecided(client.key, client.uid, Priority::MAX);
+        requester.caller.check(Operation::Hint, &target)?;
         if session.page.is_some() {
             return Err(RequestError::HasHintPage);
         }
@@ -122,21 +145,32 @@ impl Clients {
 }
 
 impl Service {
-    /// A session can be read from or written to.
-    pub(crate) fn serve_session(&mut self, id: u64, now_ns: u64) {
-        let log = &mut self.telemetry.log;
-        self.clients.sessions.flush(id, &self.poller, log);
-        for _ in 0..AT_ONCE_MAX {
-            // Unread messages keep the session ready for the next iteration.
-            if self.budget.is_spent() {
-                return;
+    /// Serves ready sessions, each user in turn, until the work budget of the iteration is spent.
+    /// Unread messages keep the other sessions ready for the next iteration.
+    pub(crate) fn serve_sessions(&mut self, ready: Vec<u64>) {
+        let mut order = self.clients.sessions.order(ready, &self.poller);
+        while !self.budget.is_spent()
+            && let Some((uid, id)) = order.next()
+        {
+            let begun_ns = monotonic_ns();
+            self.clients.sessions.users.note_served(uid, id);
+            if self.serve_session(id, begun_ns) {
+                order.again(uid, id);
             }
-            let log = &mut self.telemetry.log;
-            let message = self.clients.sessions.receive(id, instant(now_ns), log);
-            let Some(message) = message else { return };
-            self.budget.take(work_of(&message.body));
-            self.serve_message(id, message, now_ns);
+            let took = Duration::from_nanos(monotonic_ns().saturating_sub(begun_ns));
+            self.clients.sessions.users.charge(uid, took);
         }
+    }
+
+    /// Sends what a session waits for, and serves one message. False if there was none.
+    fn serve_session(&mut self, id: u64, now_ns: u64) -> bool {
+        let (log, poller) = (&mut self.telemetry.log, &self.poller);
+        self.clients.sessions.flush(id, poller, log);
+        let message = self.clients.sessions.receive(id, instant(now_ns), poller, log);
+        let Some(message) = message else { return false };
+        self.budget.take(work_of(&message.body));
+        self.serve_message(id, message, now_ns);
+        true
     }
 
     fn serve_message(&mut self, id: u64, message: Message<Request>, now_ns: u64) {
@@ -182,6 +216,10 @@ impl Service {
         now_ns: u64,
     ) -> Result<Answer, RequestError> {
         let request_ref = RequestRef { session: requester.session, request };
+        let uid = requester.caller.uid();
+        if matches!(body, Request::Suspend { .. }) && self.clients.has_all_pending(uid) {
+            return Err(RequestError::TooManyPending(uid));
+        }
         let (processes, mut context) = self.processes_and_context();
         match body {
             Request::ListQueues { .. }
@@ -190,7 +228,6 @@ impl Service {
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. } => return self.answer_about_queues(requester, body, now_ns),
             Request::Hello { role, program } => {
-                let uid = requester.caller.uid();
                 let log = &mut self.telemetry.log;
                 log.debug(format_args!("{program} of uid {uid} connected ({role:?})"));
             }
@@ -202,16 +239,14 @@ impl Service {
                 processes.set(requester, process, change, &mut context)?;
             }
             Request::Suspend { process, lease_ms } => {
-                let key = processes.resolve(requester, process, &mut context)?.key;
-                let lease = (lease_ms.get(), now_ns);
-                if let Some(pending) = processes.suspend(key, request_ref, lease, &mut context)? {
+                let (by, lease) = ((requester, request_ref), (lease_ms.get(), now_ns));
+                if let Some(pending) = processes.suspend(by, process, lease, &mut context)? {
                     self.clients.pending.push(pending);
                     return Ok(Answer::Nothing);
                 }
             }
             Request::Resume { process } => {
-                let key = processes.resolve(requester, process, &mut context)?.key;
-                let was_suspended = processes.resume(key, &mut context);
+                let (key, was_suspended) = processes.resume(requester, process, &mut context)?;
                 self.settle_queue_suspensions(now_ns);
                 if !was_suspended {
                     // A device may have stopped it nevertheless; the answer is sent later.
@@ -238,7 +273,7 @@ impl Service {
                 self.follow(request_ref, Some(time))?;
             }
             Request::OpenPage => {
-                let page = self.clients.open_page(requester.session, instant(now_ns))?;
+                let page = self.clients.open_page(requester, instant(now_ns))?;
                 return Ok(page.map_or(Answer::Nothing, Answer::Page));
             }
             Request::Wake => {

@@ -8,6 +8,7 @@ pub(crate) mod backends;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod policy_settings;
+pub(crate) mod queue_priorities;
 pub(crate) mod queue_suspensions;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use super::instant;
 use super::telemetry::log::Log;
 use backends::Backends;
 use policy_settings::PolicyError;
+use queue_priorities::QueuePriorities;
 use queue_suspensions::{QueueActivity, QueueSuspensions};
 
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub(crate) struct Devices {
     pub(crate) driver: SchedulerLoop,
     pub(crate) backends: Backends,
     pub(crate) queue_suspensions: QueueSuspensions,
+    pub(crate) queue_priorities: QueuePriorities,
     /// Threads of controllers wake the loop through it.
     pub(crate) waker: Waker,
     /// The scheduler has received an event since its last step.
@@ -43,7 +46,8 @@ pub(crate) struct Devices {
 impl Devices {
     pub(crate) fn new(driver: SchedulerLoop, backends: Backends, waker: Waker) -> Self {
         let queue_suspensions = QueueSuspensions::default();
-        Self { driver, backends, queue_suspensions, waker, is_changed: false }
+        let queue_priorities = QueuePriorities::default();
+        Self { driver, backends, queue_suspensions, queue_priorities, waker, is_changed: false }
     }
 
     pub(crate) const fn scheduler(&self) -> &Scheduler {

@@ -13,6 +13,7 @@ use super::telemetry::snapshot::totals;
 use super::{Service, instant};
 use crate::accounts::Accounts;
 use crate::config::LoadError;
+use crate::metrics::http::HostNames;
 
 /// The shortest interval of maintenance, however short the interval of the watchdog.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -69,9 +70,6 @@ impl Service {
         let (devices, telemetry) = (&self.devices, &mut self.telemetry);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
         self.clients.sessions.sweep(now, &self.poller, &mut telemetry.log);
-        if let Some(scrape) = &mut telemetry.metrics_server {
-            scrape.sweep(now);
-        }
         match self.clients.keep_listening(&self.poller) {
             Ok(false) => {}
             Ok(true) => telemetry.log.warn("the socket file was removed; listening again"),
@@ -89,8 +87,8 @@ impl Service {
     /// connection open.
     fn end_suspensions_of_ended_processes(&mut self) {
         for session in self.devices.queue_suspensions.sessions() {
-            let process = self.clients.sessions.get_mut(session).and_then(|known| known.process);
-            if process.is_some_and(|process| process.check().is_err()) {
+            let known_session = self.clients.sessions.get_mut(session);
+            if known_session.is_some_and(|known| !known.is_of_living_process()) {
                 self.devices.queue_suspensions.end_session(session);
             }
         }
@@ -125,15 +123,13 @@ impl Service {
         let config = self.options.load_config()?;
         let accounts = Accounts::load()?;
         let address = config.metrics.listen;
+        let hosts = HostNames::new(&config.metrics.hosts);
         let telemetry = &mut self.telemetry;
-        if telemetry.metrics_server.as_ref().map(MetricsServer::address) != address {
-            let before = telemetry.metrics_server.take();
-            match address.map(|address| MetricsServer::listen(address, &self.poller)).transpose() {
-                Ok(scrape) => telemetry.metrics_server = scrape,
-                Err(error) => {
-                    telemetry.metrics_server = before;
-                    return Err(error.into());
-                }
+        match &telemetry.metrics_server {
+            Some(server) if Some(server.address()) == address => server.set_hosts(hosts),
+            _ => {
+                let listen = |address| MetricsServer::listen(address, hosts, &self.poller);
+                telemetry.metrics_server = address.map(listen).transpose()?;
             }
         }
         let now = self.devices.driver.now();

@@ -16,14 +16,14 @@ use rustix::io::Errno;
 pub(crate) enum PollSource {
     /// The socket for clients.
     Clients,
+    /// The socket for root's clients.
+    RootClients,
     Signals,
     /// A thread of a controller woke the loop.
     Devices,
-    /// The socket for metrics.
-    MetricsClients,
+    /// The metrics server wants a page.
+    MetricsPage,
     Session(u64),
-    /// A connection to the socket for metrics.
-    Metrics(u64),
     /// The end of a process.
     Process(u64),
 }
@@ -35,30 +35,31 @@ impl PollSource {
     const fn number(self) -> u64 {
         let (kind, name) = match self {
             Self::Clients => (0, 0),
+            Self::RootClients => (1, 0),
             Self::Signals => (2, 0),
             Self::Devices => (3, 0),
-            Self::MetricsClients => (4, 0),
+            Self::MetricsPage => (4, 0),
             Self::Session(name) => (5, name),
-            Self::Metrics(name) => (6, name),
             Self::Process(name) => (7, name),
         };
         (kind << Self::NAME_BITS) | name
     }
 
-    /// Whether it can be served in a later iteration: it stays ready until it is served.
+    /// Whether it can be served in a later iteration: it stays ready until it is served. Sessions
+    /// have an order of their own.
     pub(crate) const fn can_wait(self) -> bool {
-        matches!(self, Self::Session(_) | Self::Metrics(_) | Self::Process(_))
+        matches!(self, Self::MetricsPage | Self::Process(_))
     }
 
     fn from_number(number: u64) -> Option<Self> {
         let name = number & ((1 << Self::NAME_BITS) - 1);
         Some(match number >> Self::NAME_BITS {
             0 => Self::Clients,
+            1 => Self::RootClients,
             2 => Self::Signals,
             3 => Self::Devices,
-            4 => Self::MetricsClients,
+            4 => Self::MetricsPage,
             5 => Self::Session(name),
-            6 => Self::Metrics(name),
             7 => Self::Process(name),
             _ => return None,
         })
@@ -79,8 +80,9 @@ impl fmt::Debug for Poller {
     }
 }
 
-/// Sources taken in one iteration. The others are taken in the next.
-const READY_MAX: usize = 256;
+/// Sources taken in one iteration: all sessions at once, so that users are served in turn. Others
+/// that have no room are taken in the next iteration.
+const READY_MAX: usize = 1_024;
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
@@ -89,7 +91,7 @@ impl Poller {
         Ok(Self { epoll, ready, postponed: RefCell::default() })
     }
 
-    /// Watches a source for input until its descriptor is closed.
+    /// Watches a source for input until its descriptor is closed, or until it is forgotten.
     pub(crate) fn watch(&self, fd: impl AsFd, source: PollSource) -> io::Result<()> {
         let data = EventData::new_u64(source.number());
         Ok(epoll::add(&self.epoll, fd, data, EventFlags::IN)?)
@@ -101,6 +103,13 @@ impl Poller {
         let data = EventData::new_u64(source.number());
         // It fails only for a source that is not in the set.
         let _ = epoll::modify(&self.epoll, fd, data, EventFlags::IN | writing);
+    }
+
+    /// Watches a source no longer. Without interest in any event the kernel would still report the
+    /// end of its connection, again and again.
+    pub(crate) fn forget(&self, fd: impl AsFd) {
+        // It fails only for a source that is not in the set.
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Serves a ready source in the next iteration instead, before all others, so that every source
@@ -165,7 +174,7 @@ impl Wakeup {
     }
 }
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     let time = std::time::Duration::from_nanos(time.as_nanos());
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -182,11 +191,11 @@ mod tests {
     fn sources_are_told_apart() {
         let all = [
             PollSource::Clients,
+            PollSource::RootClients,
             PollSource::Signals,
             PollSource::Devices,
-            PollSource::MetricsClients,
+            PollSource::MetricsPage,
             PollSource::Session(7),
-            PollSource::Metrics(7),
             PollSource::Process(7),
         ];
         for source in all {
@@ -208,6 +217,8 @@ mod tests {
         quiet.wake();
         drop(loud);
         assert_eq!(poller.wait(long).unwrap(), [PollSource::Session(1)], "closed, so not watched");
+        poller.forget(&quiet);
+        assert_eq!(poller.wait(Duration::from_micros(1)).unwrap(), []);
     }
 
     #[test]

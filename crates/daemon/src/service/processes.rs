@@ -5,6 +5,7 @@
 //! only.
 
 pub(crate) mod changes;
+pub(crate) mod client_settings;
 pub(crate) mod inspection_queue;
 pub(crate) mod process_table;
 pub(crate) mod registrations;

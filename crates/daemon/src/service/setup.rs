@@ -32,6 +32,7 @@ use super::undo::{CleanupResult, Recovery};
 use super::{Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, LogLevel, SchedulerConfig, ServiceConfig};
+use crate::metrics::http::HostNames;
 
 /// Why there is no path for the socket.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +118,9 @@ impl Service {
         let waker = Waker::new()?;
         poller.watch(&signals, PollSource::Signals)?;
         poller.watch(&waker, PollSource::Devices)?;
-        let scrape = config.metrics.listen.map(|address| MetricsServer::listen(address, &poller));
+        let hosts = HostNames::new(&config.metrics.hosts);
+        let listen = |address| MetricsServer::listen(address, hosts, &poller);
+        let scrape = config.metrics.listen.map(listen);
         let backends = controllers(&options, &config, &undo_log, &waker, &mut log)?;
         let places = device_places(&options.devices, &backends.kinds());
         let journal = recovery.journal().clone();

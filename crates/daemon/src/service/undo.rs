@@ -6,6 +6,7 @@
 
 pub(crate) mod hardware_check;
 pub(crate) mod lock;
+mod user_sessions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::clients::request_error::RequestError;
 use super::errors::{LoopError, RenewalError};
 use super::setup::controllers;
 use hardware_check::{HardwareCheck, device_places};
-use lock::{JournalLock, LockError, Owner, lock, owner_elsewhere, wait_for_others};
+use lock::{JournalLock, LockError, Owner, lock, owners_elsewhere, wait_for_others};
 
 /// How long the daemon waits for keepers of dead owners to finish.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -99,7 +100,7 @@ impl Recovery {
         let other = match command {
             // A user cannot keep the system's daemon from starting.
             None => wait_for_others(&journal),
-            Some(_) => match owner_elsewhere(&journal) {
+            Some(_) => match owners_elsewhere(&journal).into_iter().next() {
                 Some(other) => return Err(LockError::Private(other)),
                 None => None,
             },
@@ -288,6 +289,7 @@ impl Service {
         let (journal, waker) = (self.recovery.journal().clone(), self.devices.waker.clone());
         self.hardware = HardwareCheck::start(places, journal, undo_log, waker)?;
         self.devices.queue_suspensions = Default::default();
+        self.devices.queue_priorities = Default::default();
         self.telemetry.events = Default::default();
         self.telemetry.history = Default::default();
         self.processes.inspections.clear();

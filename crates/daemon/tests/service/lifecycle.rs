@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use std::time::Duration;
 use gpreempt_device::journal::Journal;
 use gpreempt_device::process;
 use gpreempt_stage::{LIMIT, Stage, until};
-use gpreempt_wire::client::ClientError;
+use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::request::Request;
+use gpreempt_wire::socket_path::root_path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::contention::start;
@@ -44,13 +46,32 @@ fn a_signal_stops_the_daemon_and_restores_all_settings() {
         daemon.signal(signal);
         assert!(daemon.wait().unwrap().success(), "{:?}", daemon.log());
         assert!(!daemon.socket().exists());
-        for lock in ["gpreemptd.sock.lock", "state/gpreemptd.lock"] {
-            assert!(!stage.path(lock).exists(), "{lock} is left");
+        let state = ["state/gpreemptd.lock", "state/gpreemptd.owner"];
+        for file in ["gpreemptd.sock.lock", "gpreemptd.sock.root"].into_iter().chain(state) {
+            assert!(!stage.path(file).exists(), "{file} is left");
         }
         assert!(follow.next().is_none_or(|event| event.is_err()), "followers are disconnected");
         until("the keeper ends as well", || sessions(&stage) == 0);
         daemon.until_logged("all GPU settings restored");
     }
+}
+
+#[test]
+fn root_has_a_socket_that_no_other_user_can_connect_to() {
+    let (daemon, _stage) = start();
+    let path = root_path(&daemon.socket());
+    if !rustix::process::geteuid().is_root() {
+        assert!(!path.exists());
+        return;
+    }
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let options = ClientOptions { paths: vec![path.clone()], ..daemon.options() };
+    Client::connect(&options).unwrap().expect_ok(&Request::Ping).unwrap();
+    // A socket that was removed is made again.
+    fs::remove_file(&path).unwrap();
+    until("root has a socket again", || {
+        Client::connect(&options).is_ok_and(|mut client| client.expect_ok(&Request::Ping).is_ok())
+    });
 }
 
 /// The capability to raise the CPU priority.
@@ -220,13 +241,25 @@ fn metrics_are_served_where_they_are_switched_on() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let text = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
     fs::write(stage.path("config.toml"), text).unwrap();
-    let _daemon = stage.daemon().start().unwrap();
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let daemon = stage.daemon().start().unwrap();
+    let ask = |host: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask("localhost");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(answer.contains("gpreempt"), "{answer}");
+    assert!(answer.contains("gpreempt_sessions 0\n"), "{answer}");
+    assert!(ask("node7.example").starts_with("HTTP/1.1 421"), "{answer}");
+    // A reload changes the names without another socket, and the loop makes every page anew.
+    let _session = daemon.connect();
+    let text = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\nhosts = [\"node7.example\"]\n");
+    fs::write(stage.path("config.toml"), text).unwrap();
+    daemon.signal(Signal::HUP);
+    until("the name is known", || ask("node7.example").starts_with("HTTP/1.1 200"));
+    assert!(ask("localhost").contains("gpreempt_sessions 1\n"));
 }
 
 const UNIT: &str = include_str!("../../../../deploy/gpreemptd.service");

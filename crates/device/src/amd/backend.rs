@@ -6,8 +6,8 @@
 //! itself, because the kernel resumes every suspended queue when this program dies. A process for
 //! which no session is possible is paused as a whole, which is recorded in the journal first.
 
-mod command_thread;
 mod debug_session_loop;
+mod job;
 mod kfd_batch;
 mod method_switch;
 mod mqd_cache;
@@ -22,15 +22,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::mpsc::Receiver;
 
-use command_thread::Job;
-use gpreempt_core::backend::Backend;
-use gpreempt_core::backend::Command;
-use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
+use gpreempt_core::backend::{Backend, Capabilities, Command, Mechanism, PreemptLevel};
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
+use job::Job;
 use kfd_batch::{BatchCommand, KfdBatch};
 use mqd_cache::MqdCache;
 use process_watcher::ProcessWatcher;
@@ -43,7 +41,7 @@ use super::kfd_instance::KfdInstance;
 use super::stop_method::{PatchedCalls, StopMethodChoice};
 use super::topology::{Gfx, Topology};
 use crate::controller::{
-    ControlLimit, ControllerReport, Numbering, PendingCompletion, Reporter, Waker,
+    ControlLimit, Controller, ControllerReport, Numbering, PendingCompletion, Reporter, Waker,
 };
 use crate::process::ProcessKey;
 use crate::undo_log::UndoLog;
@@ -81,7 +79,6 @@ pub struct AmdBackend {
 struct Device {
     gpu_id: u32,
     uuid: String,
-    /// The cost of one call.
     cost: Duration,
     /// How many calls it takes to stop all processes except one.
     calls: u64,
@@ -301,9 +298,7 @@ impl AmdBackend {
         }
         let (process, worker) = (adopted.process, adopted.worker.take());
         self.leaving.extend(worker.map(|worker| (process, worker)));
-        let own = self.queues.iter().filter(|(_, target)| target.task == task);
-        let gone: Vec<QueueId> = own.map(|(queue, _)| *queue).collect();
-        self.forget(&gone);
+        self.forget(&self.queues_of(task));
         self.aim_reader(task);
         self.judge_costs();
         self.leaving.retain(|(_, worker)| !worker.has_ended());

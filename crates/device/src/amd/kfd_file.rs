@@ -154,7 +154,6 @@ impl DebuggerIoctl for EmulatedKfd {
 
 pub const PATH: &str = "/dev/kfd";
 
-/// The device number of `/dev/kfd`.
 pub(crate) fn number() -> Option<u64> {
     device_number(Path::new(PATH))
 }

@@ -100,8 +100,7 @@ pub(crate) mod fakes {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use crate::amd::FakeKfd;
-    use crate::amd::KfdDebugCalls;
+    use crate::amd::{FakeKfd, KfdDebugCalls};
 
     /// Each connection is a debugger of its own, as if another program had opened it.
     static NEXT_DEBUGGER: AtomicU32 = AtomicU32::new(1 << 24);

@@ -74,7 +74,6 @@ pub struct Hardware {
     pub pipe_priority: u32,
     /// Whether the queue is mapped to the device.
     pub is_active: bool,
-    /// Whether the save area contains waves.
     pub has_saved_waves: bool,
     pub dies: usize,
 }

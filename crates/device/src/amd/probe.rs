@@ -21,7 +21,6 @@ pub struct Finding {
 pub struct KfdPaths {
     pub sysfs: PathBuf,
     pub debugfs: PathBuf,
-    /// The parameters of the amdgpu module.
     pub parameters: PathBuf,
 }
 
@@ -45,12 +44,11 @@ impl Default for KfdPaths {
     }
 }
 
-/// Examines a KFD.
 pub fn look(name: &KfdLocation) -> Vec<Finding> {
     match name.open() {
         Ok(instance) => {
             let mut findings = report(&*instance.kfd, instance.privileges, &instance.paths);
-            findings.extend(way(&instance));
+            findings.extend(stop_method(&instance));
             findings
         }
         Err(error) => vec![no(explain_location(name, &error))],
@@ -69,7 +67,6 @@ pub fn explain_location(name: &KfdLocation, error: &io::Error) -> String {
     }
 }
 
-/// The findings about an open KFD.
 pub fn report(kfd: &dyn KfdDebugCalls, privileges: Privileges, paths: &KfdPaths) -> Vec<Finding> {
     let mut findings = Vec::new();
     let abilities = match kfd.version() {
@@ -107,17 +104,17 @@ fn explain_open(error: &io::Error) -> String {
 }
 
 /// The stop method and why there is no better one.
-fn way(instance: &KfdInstance) -> Vec<Finding> {
+fn stop_method(instance: &KfdInstance) -> Vec<Finding> {
     let in_use = instance.stop_method();
     let mut findings = vec![Finding {
         ok: in_use.method != StopMethod::Nothing,
-        what: format!("way: {} ({})", in_use.method, in_use.method.name()),
+        what: format!("stop method: {} ({})", in_use.method, in_use.method.name()),
     }];
     // A stock kernel is not a problem.
     let ok =
         instance.patched_calls == PatchedCalls::Absent && in_use.method == StopMethod::DebugTrap;
     let why = in_use.why_not_better;
-    findings.extend(why.map(|why| Finding { ok, what: format!("no better way: {why}") }));
+    findings.extend(why.map(|why| Finding { ok, what: format!("no better method: {why}") }));
     let is_listed = instance.paths.debugfs.join("queues").exists();
     if in_use.method == StopMethod::PatchedCalls && !is_listed {
         findings.push(no(format!(

@@ -24,7 +24,6 @@ pub use super::mqd::{Dump, Hardware, MqdProcess, MqdQueue};
 pub enum Kind {
     Compute,
     Copy,
-    /// Another kind, by its number.
     Other(u32),
 }
 
@@ -79,10 +78,11 @@ pub struct Line {
 /// All queues, from KFD's folder in debugfs.
 pub fn listing(debugfs: &Path) -> io::Result<Vec<Line>> {
     let text = fs::read(debugfs.join("queues"))?;
-    Ok(parse(&String::from_utf8_lossy(&text)))
+    Ok(parse_queues(&String::from_utf8_lossy(&text)))
 }
 
-fn parse(text: &str) -> Vec<Line> {
+/// The queues in the text of `kfd/queues`.
+pub fn parse_queues(text: &str) -> Vec<Line> {
     text.lines().filter_map(parse_line).collect()
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_line_is_parsed_as_a_queue() {
-        let lines = parse(TEXT);
+        let lines = parse_queues(TEXT);
         let Line { pid, serial, kind, entry, is_preempted } = lines[0];
         assert_eq!((pid, kind, is_preempted), (42, Kind::Compute, true));
         assert_eq!(serial, 5_000_000_000);
@@ -190,19 +190,19 @@ mod tests {
 
     #[test]
     fn truncated_lines_and_other_kinds_are_recognised() {
-        assert_eq!(parse(&TEXT[..40]), []);
+        assert_eq!(parse_queues(&TEXT[..40]), []);
         let copy = TEXT.replace("type 0 format 1", "type 1 format 0");
-        assert_eq!(parse(&copy)[0].kind, Kind::Copy);
+        assert_eq!(parse_queues(&copy)[0].kind, Kind::Copy);
         let pm4 = TEXT.replace("format 1", "format 0 color blue");
-        assert_eq!(parse(&pm4)[0].entry.queue_type, 0);
-        assert_eq!(parse(&TEXT.replace("7f00aa00", "ring")), []);
+        assert_eq!(parse_queues(&pm4)[0].entry.queue_type, 0);
+        assert_eq!(parse_queues(&TEXT.replace("7f00aa00", "ring")), []);
         assert!(listing(Path::new("/nonexistent")).is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_listing(text in "(pid|queue|ring|preempted|[0-9a-f]{1,20}|[ \\n]){0,60}") {
-            prop_assert!(parse(&text).len() <= text.lines().count());
+            prop_assert!(parse_queues(&text).len() <= text.lines().count());
         }
     }
 

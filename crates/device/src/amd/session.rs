@@ -436,7 +436,6 @@ fn list(
     })
 }
 
-/// The result for one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
@@ -463,7 +462,6 @@ impl Outcome {
 /// What happened since the last call of `handle_events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionEvents {
-    /// Queues were created or destroyed.
     pub queues: bool,
     /// The process registered or unregistered its runtime and got its reply. Unregistering resumes
     /// every queue.

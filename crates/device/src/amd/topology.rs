@@ -24,7 +24,6 @@ pub struct Node {
     pub unique_id: u64,
     /// Bus, device and function in PCI encoding.
     pub location: u32,
-    /// The PCI domain.
     pub domain: u32,
     /// The size of a queue's save area, if the kernel reports it.
     pub save_area_bytes: Option<u64>,

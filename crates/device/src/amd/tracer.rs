@@ -165,8 +165,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::amd::DebuggerIoctl;
-    use crate::amd::FakeKfd;
+    use crate::amd::{DebuggerIoctl, FakeKfd};
 
     #[test]
     fn an_errand_runs_as_the_tracer_and_ends_the_tracing() {

@@ -11,8 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 
-use gpreempt_core::backend::Backend;
-use gpreempt_core::backend::Command;
+use gpreempt_core::backend::{Backend, Command};
 use gpreempt_core::event::Event;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
@@ -45,7 +44,6 @@ pub struct EmulatedBackend {
     unsettled: usize,
     /// Connections of processes, by the emulator's numbers.
     clients: BTreeMap<u64, ProcessKey>,
-    /// Queues, by the emulator's numbers.
     queues: BTreeMap<u64, QueueState>,
     /// The emulator's numbers of adopted queues.
     numbers: BTreeMap<QueueId, u64>,

@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use gpreempt_core::backend::Backend;
-use gpreempt_core::backend::Command;
-use gpreempt_core::backend::PreemptLevel;
+use gpreempt_core::backend::{Backend, Command, PreemptLevel};
 use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;

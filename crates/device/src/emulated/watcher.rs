@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, TryRecvError};
 
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::time::{Duration, Instant};
@@ -18,9 +17,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::change::is_absent;
 use super::worker::Report;
-use crate::controller::{Disconnected, Reporter, Waker};
+use crate::controller::{Disconnected, Reporter};
 use crate::process::{ProcessHandle, ProcessInfo, ProcessKey};
-use crate::worker_thread::{WorkerThread, timespec};
+use crate::worker_thread::{Orders, WorkerThread, timespec};
 
 #[derive(Debug)]
 pub(super) struct EmulatorWatcher {
@@ -36,10 +35,9 @@ enum Order {
 
 impl EmulatorWatcher {
     pub(super) fn start(socket: PathBuf, reports: Reporter<Report>) -> io::Result<Self> {
-        let thread = WorkerThread::start_polling("emulated watch", move |incoming, wake| {
+        let thread = WorkerThread::start_polling("emulated watch", move |orders| {
             let (link, processes) = (Link::soon(), Vec::new());
-            let mut watch =
-                WatchLoop { socket, incoming, wake, link, processes, problem: None, reports };
+            let mut watch = WatchLoop { socket, orders, link, processes, problem: None, reports };
             while watch.iterate().is_ok() {}
         })?;
         Ok(Self { thread })
@@ -70,11 +68,9 @@ impl Drop for EmulatorWatcher {
     }
 }
 
-/// The state of the thread.
 struct WatchLoop {
     socket: PathBuf,
-    incoming: Receiver<Order>,
-    wake: Waker,
+    orders: Orders<Order>,
     link: Link,
     processes: Vec<(ProcessKey, ProcessHandle)>,
     /// The last reported reason why there is no connection.
@@ -82,7 +78,6 @@ struct WatchLoop {
     reports: Reporter<Report>,
 }
 
-/// The connection to the emulator.
 enum Link {
     /// Lost, and not to be connected yet.
     Lost,
@@ -142,29 +137,26 @@ impl WatchLoop {
         };
         let handles = self.processes.iter().map(|(_, handle)| PollFd::new(handle, PollFlags::IN));
         let mut fds: Vec<PollFd<'_>> = handles.collect();
-        fds.push(PollFd::new(&self.wake, PollFlags::IN));
+        fds.push(PollFd::new(&self.orders, PollFlags::IN));
         if let Link::Open(view) = &self.link {
             fds.push(PollFd::new(&**view, PollFlags::IN));
         }
         // If it was interrupted, the next one shows it.
         let _ = poll(&mut fds, timeout.as_ref());
-        self.wake.clear();
         let ended = self.processes.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
         ended.map(|((process, _), _)| *process).collect()
     }
 
     fn take_orders(&mut self) -> Result<(), Disconnected> {
-        loop {
-            match self.incoming.try_recv() {
-                Ok(Order::Watch(process, handle)) => self.processes.push((process, handle)),
-                Ok(Order::Forget(process)) => {
-                    self.processes.retain(|(watched, _)| *watched != process)
-                }
-                Ok(Order::Connect) => self.link = Link::soon(),
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Disconnected),
+        let (orders, is_over) = self.orders.take();
+        for order in orders {
+            match order {
+                Order::Watch(process, handle) => self.processes.push((process, handle)),
+                Order::Forget(process) => self.processes.retain(|(watched, _)| *watched != process),
+                Order::Connect => self.link = Link::soon(),
             }
         }
+        if is_over { Err(Disconnected) } else { Ok(()) }
     }
 
     fn try_connect(&mut self) -> Result<(), Disconnected> {
@@ -201,7 +193,7 @@ impl WatchLoop {
             }
         }
         // Events from meanwhile were received already: nothing else wakes the thread for them.
-        self.wake.wake();
+        self.orders.wake();
         Ok(())
     }
 }
@@ -236,7 +228,6 @@ impl EmulatorView {
         Ok(Ok(()))
     }
 
-    /// Takes in all events.
     fn take_events(&mut self, reports: &Reporter<Report>) -> ReportResult {
         loop {
             let event = match self.control.poll_event() {

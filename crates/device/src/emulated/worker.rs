@@ -94,7 +94,6 @@ pub(super) fn start(
     WorkerThread::start("emulated device", move |job| control.take(job))
 }
 
-/// What the worker works with.
 struct DeviceControl {
     socket: PathBuf,
     undo_log: UndoLog,

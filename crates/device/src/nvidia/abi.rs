@@ -13,8 +13,9 @@
 //! | [`class`]: Blackwell | none | same | same | same |
 //! | everything in [`hold`] | not used | not used | used | not used |
 //!
-//! A block is declared once, with `blocks`: the macro asserts size and offsets when this crate is
-//! compiled, and `tests/abi_headers.rs` compares them, and every number, with a driver's headers.
+//! A block is declared once, with [`gpreempt_kfd::blocks!`]: the macro asserts size and offsets
+//! when this crate is compiled, and `tests/abi_headers.rs` compares them, and every number, with a
+//! driver's headers.
 
 pub mod class;
 pub mod control;
@@ -25,6 +26,8 @@ pub mod status;
 use core::fmt;
 
 pub use control::RmControl;
+use gpreempt_kfd::layout;
+pub use gpreempt_kfd::layout::Block;
 pub use status::Status;
 
 /// A branch of the driver. Within one, no block and no number that gpreempt uses differs.
@@ -79,39 +82,9 @@ impl fmt::Display for Branch {
     }
 }
 
-/// A block of memory that the driver reads and writes, as the headers name it.
-pub trait Block {
-    const LAYOUT: Layout;
-}
-
-/// What the headers must say about a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    pub c_type: &'static str,
-    pub size: usize,
-    /// Every field but the padding.
-    pub fields: &'static [Field],
-    /// The branches whose type this is.
-    pub branches: &'static [Branch],
-}
-
-/// What the headers must say about a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// The name in C; with dots for a field of a field.
-    pub c_name: &'static str,
-    pub offset: usize,
-    pub size: usize,
-}
-
-/// What the headers must say about a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
-    /// A macro, or an expression of several.
-    pub c_expression: &'static str,
-    pub value: u64,
-    pub branches: &'static [Branch],
-}
+/// What the headers must say about a block and about a number.
+pub type Layout = layout::Layout<[Branch]>;
+pub type Number = layout::Number<[Branch]>;
 
 /// What the headers must say about a control command: its number, and which block goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,54 +104,6 @@ pub const NUMBERS: &[&[Number]] =
 /// Every control command.
 pub const COMMANDS: &[Command] = control::COMMANDS;
 
-/// How many bytes the field has that `_field` finds.
-pub(crate) const fn field_size<T, F>(_field: fn(&T) -> &F) -> usize {
-    size_of::<F>()
-}
-
-/// Declares the blocks of a file, asserts their layout and collects them in `LAYOUTS`:
-/// `name: type = "name in C" at offset`, or `name: type` for padding.
-macro_rules! blocks {
-    ($(
-        $(#[$about:meta])*
-        $shown:vis struct $block:ident = $c_type:literal in $branches:expr, $size:literal bytes {
-            $(
-                $(#[$note:meta])*
-                $seen:vis $field:ident: $type:ty $(= $c_name:literal at $offset:literal)?
-            ),+ $(,)?
-        }
-    )+) => {
-        pub(crate) const LAYOUTS: &[$crate::nvidia::abi::Layout] =
-            &[$(<$block as $crate::nvidia::abi::Block>::LAYOUT),+];
-        $(
-            $(#[$about])*
-            #[derive(Clone, Copy, Debug)]
-            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes)]
-            #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-            #[repr(C)]
-            $shown struct $block {
-                $($(#[$note])* $seen $field: $type,)+
-            }
-
-            const _: () = assert!(size_of::<$block>() == $size);
-            $($(const _: () = assert!(core::mem::offset_of!($block, $field) == $offset);)?)+
-
-            impl $crate::nvidia::abi::Block for $block {
-                const LAYOUT: $crate::nvidia::abi::Layout = $crate::nvidia::abi::Layout {
-                    c_type: $c_type,
-                    size: $size,
-                    fields: &[$($($crate::nvidia::abi::Field {
-                        c_name: $c_name,
-                        offset: $offset,
-                        size: $crate::nvidia::abi::field_size(|block: &$block| &block.$field),
-                    },)?)+],
-                    branches: &$branches,
-                };
-            }
-        )+
-    };
-}
-
 /// Collects numbers in `NUMBERS`: `branches => { "expression in C" = value }`.
 macro_rules! numbers {
     ($($branches:expr => { $($c_expression:literal = $value:expr),+ $(,)? })+) => {
@@ -187,12 +112,12 @@ macro_rules! numbers {
                 c_expression: $c_expression,
                 // CAST: what is collected here is unsigned and has at most 64 bits.
                 value: $value as u64,
-                branches: &$branches,
+                versions: &$branches,
             }),+),+];
     };
 }
 
-pub(crate) use {blocks, numbers};
+pub(crate) use numbers;
 
 #[cfg(test)]
 mod tests {
@@ -228,7 +153,7 @@ mod tests {
         for branch in Branch::ALL {
             for layout in BLOCKS.iter().copied().flatten() {
                 let is_here =
-                    |l: &&Layout| l.c_type == layout.c_type && l.branches.contains(&branch);
+                    |l: &&Layout| l.c_type == layout.c_type && l.versions.contains(&branch);
                 let count = BLOCKS.iter().copied().flatten().filter(is_here).count();
                 // Blocks of holds are known in the branch that holds alone.
                 let is_used = branch.can_hold() || !hold::LAYOUTS.contains(layout);

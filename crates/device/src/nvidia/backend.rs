@@ -358,17 +358,20 @@ impl UnadoptedProcesses for NvidiaBackend {
 impl Backend for NvidiaBackend {
     fn submit(&mut self, command: Command) {
         let queue = command.queue();
+        let fence = self.fence_channel(queue);
         // Commands for unmanaged processes, and for queues that vanished, need no call: they are
         // completed at once.
         let context = self.queues.get_mut(&queue).and_then(QueueState::context_mut);
         let device = context.as_ref().map(|context| context.device);
         let (job, at_once) = match command {
-            Command::Preempt { .. } => {
-                (context.map(|context| context.stop(queue)), Some(Event::Preempted { queue }))
-            }
-            Command::Resume { .. } => {
-                (context.map(|context| context.resume(queue)), Some(Event::Resumed { queue }))
-            }
+            Command::Preempt { .. } => (
+                context.map(|context| context.stop(queue, fence)),
+                Some(Event::Preempted { queue }),
+            ),
+            Command::Resume { .. } => (
+                context.map(|context| context.resume(queue, fence)),
+                Some(Event::Resumed { queue }),
+            ),
             Command::SetSlice { slice, .. } => {
                 let slice_us = slice.map(|slice| slice.as_micros().max(1));
                 (context.map(|context| context.set_slice(slice_us)), None)
@@ -390,7 +393,8 @@ impl Backend for NvidiaBackend {
         {
             self.devices[context.device].worker.order(job);
         }
-        state.observe()
+        let ring = state.observe()?;
+        Some(self.with_execution(queue, ring))
     }
 
     fn poll_event(&mut self) -> Option<Event> {

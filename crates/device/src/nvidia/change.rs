@@ -80,9 +80,7 @@ impl DeviceChange for NvidiaChange {
             // call did nothing.
             Self::Stop { subdevice, channels, .. } => channels
                 .chunks(DisableChannels::CHANNELS_MAX)
-                .try_for_each(|chunk| {
-                    rm.control(client, *subdevice, &mut switch_block(client, chunk, true))
-                })
+                .try_for_each(|chunk| disable(&rm, client, *subdevice, chunk))
                 .inspect_err(|_| {
                     let _ = enable(&rm, client, *subdevice, channels);
                 }),
@@ -126,6 +124,15 @@ impl DeviceChange for NvidiaChange {
 }
 
 impl NvidiaChange {
+    /// This stop, of one channel more.
+    pub(super) fn with_channel(&self, channel: Option<Handle>) -> Self {
+        let mut stop = self.clone();
+        if let Self::Stop { channels, .. } = &mut stop {
+            channels.extend(channel);
+        }
+        stop
+    }
+
     /// This change, and where both are lists, what only the other one names.
     pub(crate) fn joined(&self, other: &Self) -> Self {
         let mut joined = self.clone();
@@ -167,6 +174,24 @@ pub fn stops(process: &GpuProcess) -> Vec<GpuChange> {
 pub fn stop(client: Handle, subdevice: Handle, context: &Context<'_>) -> NvidiaChange {
     let (group, channels) = (context.compute.handle, context.channels());
     NvidiaChange::Stop { client, subdevice, group, channels }
+}
+
+/// Disables at most 64 channels. Those that no longer exist need no stop, but one has to exist.
+fn disable(rm: &Rm, client: Handle, subdevice: Handle, channels: &[Handle]) -> Result<(), RmError> {
+    let off = |channels| rm.control(client, subdevice, &mut switch_block(client, channels, true));
+    let missing = match off(channels) {
+        Err(error) if is_missing(error) => error,
+        result => return result,
+    };
+    let mut result = Err(missing);
+    for channel in channels.chunks(1) {
+        match off(channel) {
+            Ok(()) => result = Ok(()),
+            Err(error) if is_missing(error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    result
 }
 
 /// Enables all channels that still exist, even if the driver refuses some.

@@ -6,12 +6,19 @@
 //! word ends the hold. The program is not involved: nothing is injected, none of its calls is
 //! hooked, and its own synchronisation does not wait for the added channel.
 //!
-//! The journal records the channel before it is added ([`crate::journal`]); any process can remove
-//! it with [`detach`]. The word is in memory that the keeper shares ([`crate::hold_pages`]).
+//! A second channel asks the device to report when the context's kernels have finished: an idle
+//! fence (`idle_fence`). Where it cannot be added, holds are released after a time without
+//! movement in the rings.
+//!
+//! The journal records the channels before they are added ([`crate::journal`]); any process can
+//! remove them with [`detach`]. The words are in memory that the keeper shares
+//! ([`crate::hold_pages`]).
 
 mod attach;
 mod channel;
-mod policy;
+mod command_ring;
+mod idle_fence;
+mod observed_context;
 pub mod watcher;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,11 +31,13 @@ use super::uvm::AddressRange;
 use crate::controller::HoldFigures;
 use crate::hold_pages::{SLOT_SIZE, SLOTS};
 pub use attach::{attach, detach, is_attached};
-pub use channel::{DoorbellMap, HoldChannel};
-pub use policy::{HoldAction, HoldLimits, HoldPolicy, ReleaseReason, RingSample};
+pub use channel::HoldChannel;
+pub use command_ring::DoorbellMap;
 
 /// The first handle of gpreempt's objects in a client: four for each slot.
 const HANDLES_FROM: Handle = 0x5d00_1000;
+/// The first handle of the objects of idle fences: two for each slot.
+const FENCE_HANDLES_FROM: Handle = 0x5d00_1800;
 /// The address of the slots' memory in the address space of the group. Ring entries have 40 bits
 /// for an address; no observed program uses these.
 const MEMORY_AT: u64 = 0xe0_0000_0000;
@@ -86,6 +95,16 @@ impl HoldSite {
         self.handle(2)
     }
 
+    /// The channel of idle fences.
+    pub(crate) fn fence_channel(&self) -> Handle {
+        FENCE_HANDLES_FROM + self.slot_number() * 2
+    }
+
+    /// Its engine object.
+    fn fence_compute(&self) -> Handle {
+        self.fence_channel() + 1
+    }
+
     fn handle(&self, part: u32) -> Handle {
         HANDLES_FROM + self.slot_number() * 4 + part
     }
@@ -105,10 +124,16 @@ impl HoldSite {
         AddressRange { base, length: SLOT_SIZE as u64 }
     }
 
-    /// The addresses for what the channel needs.
+    /// The addresses for what the hold channel needs.
     fn needs(&self) -> AddressRange {
         let base = NEEDS_AT + (self.slot % SLOTS) as u64 * NEEDS_LENGTH;
         AddressRange { base, length: NEEDS_LENGTH }
+    }
+
+    /// The addresses for what the channel of idle fences needs.
+    fn fence_needs(&self) -> AddressRange {
+        let range = self.needs();
+        AddressRange { base: range.base + SLOTS as u64 * NEEDS_LENGTH, ..range }
     }
 
     fn generation(&self) -> Option<Generation> {
@@ -119,6 +144,8 @@ impl HoldSite {
 /// Counts of the holds of one context: the watcher writes them, other threads read them.
 #[derive(Debug, Default)]
 pub struct HoldCounters {
+    /// Whether there is a channel of idle fences.
+    has_fence: bool,
     placed: AtomicU64,
     expired: AtomicU64,
     longest_us: AtomicU64,
@@ -126,9 +153,19 @@ pub struct HoldCounters {
     quiet_us: AtomicU64,
     late_looks: AtomicU64,
     blind_us: AtomicU64,
+    is_fenced: AtomicBool,
+    is_running: AtomicBool,
 }
 
 impl HoldCounters {
+    pub fn new(has_fence: bool) -> Self {
+        Self { has_fence, ..Self::default() }
+    }
+
+    pub const fn has_fence(&self) -> bool {
+        self.has_fence
+    }
+
     pub fn figures(&self) -> HoldFigures {
         HoldFigures {
             placed: self.placed.load(Ordering::Relaxed),
@@ -138,7 +175,13 @@ impl HoldCounters {
             quiet_us: self.quiet_us.load(Ordering::Relaxed),
             late_looks: self.late_looks.load(Ordering::Relaxed),
             blind_us: self.blind_us.load(Ordering::Relaxed),
+            is_fenced: self.is_fenced.load(Ordering::Relaxed),
         }
+    }
+
+    /// Whether an idle fence shows that work is running.
+    pub fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Relaxed)
     }
 }
 
@@ -148,14 +191,19 @@ mod tests {
 
     #[test]
     fn two_slots_share_no_handle_and_no_address() {
-        let handles = |site: HoldSite| [site.memory(), site.channel(), site.compute()];
+        let handles = |site: HoldSite| {
+            let fence = [site.fence_channel(), site.fence_compute()];
+            [site.memory(), site.channel(), site.compute(), fence[0], fence[1]]
+        };
         let (one, two) = (HoldSite::example(0), HoldSite::example(1));
         assert!(handles(one).iter().all(|handle| !handles(two).contains(handle)));
         assert!(one.range().base + one.range().length <= two.range().base);
         assert!(one.needs().base + one.needs().length <= two.needs().base);
         let last = HoldSite::example(SLOTS - 1);
         assert!(last.range().base + last.range().length <= one.needs().base);
-        assert!(last.needs().base + last.needs().length < 1 << 40);
+        assert!(last.needs().base + last.needs().length <= one.fence_needs().base);
+        assert!(last.fence_needs().base + last.fence_needs().length < 1 << 40);
+        assert!(channel_handles().all(|handle| handle < FENCE_HANDLES_FROM));
         let handles: Vec<Handle> = channel_handles().collect();
         assert_eq!((handles[1], handles.last()), (two.channel(), Some(&last.channel())));
     }

@@ -3,9 +3,10 @@
 use std::fs;
 use std::io;
 
+use super::client_index;
 use super::node::{self, HeldNode, Node};
-use super::rm::Rm;
-use super::rm_objects::{self, Client};
+use super::rm::{ClientState, Handle, Rm};
+use super::rm_objects::{Client, explore};
 use crate::process::{ProcessError, ProcessHandle, ProcessInfo, all_pids};
 
 /// A process with an open `/dev/nvidiactl`.
@@ -47,6 +48,11 @@ pub enum InspectError {
          {owner} instead"
     )]
     Shared { pid: u32, owner: u32 },
+    #[error(
+        "the GPU objects of process {0} cannot be found: gpreempt cannot use /dev/nvidiactl itself \
+         ({1}); give it access to this node"
+    )]
+    NoIndex(u32, io::Error),
     #[error("process {0} cannot be inspected: {1}")]
     Failed(u32, io::Error),
 }
@@ -93,13 +99,45 @@ pub fn inspect_process(pid: u32) -> Result<GpuProcess, InspectError> {
 fn clients_of(info: &ProcessInfo, nodes: &[HeldNode]) -> Result<Vec<Client>, InspectError> {
     let pid = info.key.pid;
     let process = ProcessHandle::open(pid).map_err(|error| denied_or_failed(pid, error))?;
-    let mut clients = Vec::new();
-    for held in nodes.iter().filter(|held| held.node == Node::Control) {
+    let borrow = |held: &HeldNode| -> Result<Rm, InspectError> {
         let file = process.borrow_fd(held.fd).map_err(|error| denied_or_failed(pid, error))?;
-        // The file is closed at the end of this iteration.
-        clients.extend(rm_objects::clients(&Rm::new(file)));
+        Ok(Rm::new(file))
+    };
+    let no_index = |error| InspectError::NoIndex(pid, error);
+    let control: Vec<&HeldNode> = nodes.iter().filter(|held| held.node == Node::Control).collect();
+    loop {
+        let known = client_index::known_clients().map_err(no_index)?;
+        let mut usable = Vec::new();
+        for held in &control {
+            // A borrowed file is closed at once: its process may end meanwhile.
+            usable.push((held, usable_clients(&borrow(held)?, &known)));
+        }
+        // libcuda and NVML make one client for each file, as soon as they have opened it. So the
+        // client of a file that seems to have none was not searched for yet.
+        let is_complete = usable.iter().all(|(_, clients)| !clients.is_empty());
+        if !is_complete && client_index::search_further().map_err(no_index)? {
+            continue;
+        }
+        let mut found = Vec::new();
+        for (held, clients) in usable {
+            let rm = borrow(held)?;
+            found.extend(clients.into_iter().filter_map(|client| explore(&rm, client)));
+        }
+        return Ok(found);
     }
-    Ok(clients)
+}
+
+/// Those of the clients that can be used through this file.
+fn usable_clients(rm: &Rm, known: &[Handle]) -> Vec<Handle> {
+    let mut usable = Vec::new();
+    for &client in known {
+        match rm.client_state(client) {
+            Ok(ClientState::Usable) => usable.push(client),
+            Ok(ClientState::Absent) => client_index::forget_client(client),
+            Ok(ClientState::OfAnotherFile) | Err(_) => {}
+        }
+    }
+    usable
 }
 
 /// Refuses what the keeper could not undo. Where the kernel permits access to ancestors alone, this

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,9 +16,8 @@ use rustix::fs::inotify;
 use super::node::{self, HeldNode, Node};
 use super::process_discovery::{GpuProcess, inspect_process};
 use super::rm_objects::Client;
-use crate::controller::Waker;
 use crate::process::{ProcessInfo, ProcessKey, all_pids};
-use crate::worker_thread::{WorkerThread, timespec};
+use crate::worker_thread::{Orders, WorkerThread, timespec};
 
 #[derive(Debug)]
 pub enum DiscoveryEvent {
@@ -46,10 +44,9 @@ impl ProcessWatcher {
     pub fn start(report: impl FnMut(DiscoveryEvent) -> bool + Send + 'static) -> io::Result<Self> {
         // Before this returns: a process that begins to use a GPU after that is reported.
         let (nodes, known) = (watch_nodes(), known_processes());
-        let thread = WorkerThread::start_polling("process-watch", move |incoming, wake| {
+        let thread = WorkerThread::start_polling("process-watch", move |orders| {
             let mut watch = WatchLoop {
-                incoming,
-                wake,
+                orders,
                 nodes,
                 watched: BTreeMap::new(),
                 known,
@@ -85,8 +82,7 @@ impl Drop for ProcessWatcher {
 
 /// The state of the thread.
 struct WatchLoop<R> {
-    incoming: Receiver<Order>,
-    wake: Waker,
+    orders: Orders<Order>,
     /// Readable when a process opens or closes a device node.
     nodes: Option<OwnedFd>,
     watched: BTreeMap<ProcessKey, WatchedProcess>,
@@ -101,16 +97,18 @@ impl<R: FnMut(DiscoveryEvent) -> bool> WatchLoop<R> {
     /// Waits until an inspection is due, and makes it. None when the thread has to end.
     fn iterate(&mut self) -> Option<()> {
         let opened = self.wait();
-        loop {
-            match self.incoming.try_recv() {
-                Ok(Order::Watch(process, clients)) => {
+        let (orders, is_over) = self.orders.take();
+        if is_over {
+            return None;
+        }
+        for order in orders {
+            match order {
+                Order::Watch(process, clients) => {
                     let watched = WatchedProcess::new(clients, Instant::now());
                     self.watched.insert(process, watched);
                 }
-                Ok(Order::Forget(process)) => drop(self.watched.remove(&process)),
-                Ok(Order::Rescan(every)) => self.rescan = every,
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return None,
+                Order::Forget(process) => drop(self.watched.remove(&process)),
+                Order::Rescan(every) => self.rescan = every,
             }
         }
         let now = Instant::now();
@@ -129,11 +127,10 @@ impl<R: FnMut(DiscoveryEvent) -> bool> WatchLoop<R> {
         let due = self.watched.values().map(WatchedProcess::due).chain([self.all.at]);
         let sleep = due.map(|at| at.saturating_duration_since(now)).min();
         let timeout = sleep.map(timespec);
-        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.orders, PollFlags::IN)];
         fds.extend(self.nodes.iter().map(|nodes| PollFd::new(nodes, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let opened = fds.get(1).is_some_and(|nodes| !nodes.revents().is_empty());
-        self.wake.clear();
         if let Some(nodes) = &self.nodes {
             while matches!(rustix::io::read(nodes, &mut [0; 4096]), Ok(1..)) {}
         }

@@ -36,6 +36,13 @@ pub struct Rm {
     file: OwnedFd,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientState {
+    Absent,
+    OfAnotherFile,
+    Usable,
+}
+
 /// Handles that no client of any program has: an allocation under them is always refused.
 const NO_PARENT: Handle = 0x5d00_0ffe;
 const NO_OBJECT: Handle = 0x5d00_0fff;
@@ -69,13 +76,22 @@ impl Rm {
         check(block.status)
     }
 
-    /// Whether a client of that name can be used through this file. Asks by allocating an object
-    /// under a parent that cannot exist: a control call on a client that does not exist would leave
-    /// a line in the kernel's log each time.
-    pub fn has_client(&self, client: Handle) -> Result<bool, RmError> {
+    /// Whether a client of that name exists, and whether it can be used through this file. Asks by
+    /// allocating an object under a parent that cannot exist: a control call on a client that does
+    /// not exist would leave a line in the kernel's log each time.
+    pub fn client_state(&self, client: Handle) -> Result<ClientState, RmError> {
         // SAFETY: no parameters.
         let block = unsafe { self.allocate((client, NO_PARENT, NO_OBJECT), class::SUBDEVICE, 0) }?;
-        Ok(block.status == Status::OBJECT_NOT_FOUND)
+        Ok(match block.status {
+            Status::INVALID_OBJECT_HANDLE => ClientState::Absent,
+            Status::OBJECT_NOT_FOUND => ClientState::Usable,
+            _ => ClientState::OfAnotherFile,
+        })
+    }
+
+    /// Whether a client of that name can be used through this file.
+    pub fn has_client(&self, client: Handle) -> Result<bool, RmError> {
+        Ok(self.client_state(client)? == ClientState::Usable)
     }
 
     /// Allocates a client of gpreempt's own: it lives as long as this file.

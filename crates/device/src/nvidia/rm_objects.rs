@@ -1,8 +1,9 @@
 //! The RM objects of a process on its GPUs: clients, devices, groups, channels.
 //!
-//! The driver does not list the handles of a program's objects, but libcuda counts them up from
-//! fixed numbers, so they can be found by asking for each. That takes a few milliseconds, so it is
-//! done once and again only when something may have changed.
+//! The driver does not list the handles of a program's objects, but libcuda counts them up from a
+//! fixed number, so they can be found by asking for each. That takes a few milliseconds, so it is
+//! done once and again only when something may have changed. Clients are found by
+//! `client_index`.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,6 @@ use super::abi::class::{self, Generation};
 use super::abi::control::{DeviceUuid, ReadSlice};
 use super::hold;
 use super::rm::{Handle, Rm};
-
-/// The first handle of clients.
-const CLIENTS_FROM: Handle = 0xc1d0_0000;
-/// How many handles are tried. Handles are reused, so they stay small.
-const CLIENTS_MAX: u32 = 0x800;
 
 /// The first handle of objects in libcuda's clients.
 const OBJECTS_FROM: Handle = 0x5c00_0000;
@@ -108,15 +104,8 @@ pub enum Engine {
     Copy,
 }
 
-/// The clients of one open `/dev/nvidiactl`.
-pub fn clients(rm: &Rm) -> Vec<Client> {
-    (CLIENTS_FROM..CLIENTS_FROM + CLIENTS_MAX)
-        .filter(|&client| rm.has_client(client).unwrap_or(false))
-        .filter_map(|client| explore(rm, client))
-        .collect()
-}
-
-fn explore(rm: &Rm, client: Handle) -> Option<Client> {
+/// The objects of a client that can be used through this file. None if it has no device.
+pub fn explore(rm: &Rm, client: Handle) -> Option<Client> {
     let describe = |object| {
         let found = rm.describe(client, object).map_err(|_| ClientGone)?;
         Ok(found.map(|(class, parent)| Object { class, parent }))
@@ -283,7 +272,7 @@ fn arrange(client: Handle, objects: &BTreeMap<Handle, Object>) -> Option<Client>
 mod tests {
     use super::*;
 
-    const CLIENT: Handle = CLIENTS_FROM + 3;
+    const CLIENT: Handle = 0xc1d0_0003;
 
     /// The objects of a CUDA process on an H200: a compute group with 8 channels and a context
     /// share, and copy groups with 4 channels each.

@@ -43,7 +43,6 @@ pub trait Devices {
         None
     }
 
-    /// The device's entry in a snapshot.
     fn describe(&self, gpu_id: u32) -> DeviceEntry {
         DeviceEntry { gpu_id, xccs: 1, ..DeviceEntry::default() }
     }

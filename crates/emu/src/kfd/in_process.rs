@@ -28,7 +28,6 @@ pub struct FakeKfd {
     shared: Arc<Shared>,
 }
 
-/// Devices of one test program.
 pub trait LocalDevices: Devices + Send {
     /// Advances the time until a call completes, and returns the completed calls. Empty if no call
     /// can complete.
@@ -191,7 +190,6 @@ impl FakeKfd {
         None
     }
 
-    /// Interrupts a waiting call.
     pub fn interrupt(&self, ticket: Ticket) {
         self.state().driver.forget(ticket);
     }

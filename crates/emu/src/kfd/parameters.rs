@@ -69,7 +69,6 @@ impl Parameters {
         self
     }
 
-    /// The same settings for `core`.
     pub(super) fn config(&self) -> Config {
         let ms = |value: u32| Duration::from_millis(value.into());
         let aging = Aging { after: ms(self.aging_ms), grant: ms(self.grant_ms) };

@@ -120,7 +120,6 @@ impl VirtualDevices {
         self.inner().gpu.preemptions()
     }
 
-    /// How many queues faulted.
     pub fn faults(&self) -> u64 {
         self.inner().faults
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_sim::external_gpu::ExternalGpuEvent;
-use gpreempt_sim::ring::PACKET_BYTES;
-use gpreempt_sim::ring::RingPage;
+use gpreempt_sim::ring::{PACKET_BYTES, RingPage};
 use gpreempt_wire::emulator::ring_page::{QueuePage, QueueState};
 use gpreempt_wire::emulator::{QueueInfo, Refusal, Reply};
 use rustix::fs::{Mode, OFlags};
@@ -63,7 +62,6 @@ impl RingPage for DevicePage {
 }
 
 impl ServedQueue {
-    /// A read-only descriptor of the page.
     pub(super) fn read_only_file(&self) -> Result<OwnedFd, Errno> {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file));
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -122,7 +120,6 @@ impl Server {
         self.forget_queue(queue, QueueState::Closed);
     }
 
-    /// Removes a queue from the device.
     pub(super) fn forget_queue(&mut self, queue: QueueId, state: QueueState) {
         let Some(served) = self.queues.remove(&queue) else { return };
         served.page.set_state(state);
@@ -138,7 +135,6 @@ impl Server {
         self.announce(&Reply::QueueGone { queue, is_faulted });
     }
 
-    /// The queue's entry in a listing.
     pub(super) fn queue_info(&self, queue: QueueId) -> Option<QueueInfo> {
         let served = self.queues.get(&queue)?;
         let usage = self.gpu.usage(queue)?;

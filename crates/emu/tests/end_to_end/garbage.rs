@@ -8,10 +8,9 @@ use std::path::Path;
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
 use gpreempt_stage::{Emulator, until_some};
-use gpreempt_wire::emulator::EmuError;
 use gpreempt_wire::emulator::client::{Client, Launch};
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
-use gpreempt_wire::emulator::{Refusal, Request, Role};
+use gpreempt_wire::emulator::{EmuError, Refusal, Request, Role};
 use gpreempt_wire::message::Body;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 

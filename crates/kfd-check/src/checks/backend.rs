@@ -100,7 +100,6 @@ fn adopted(
     Ok((backend, process, folder))
 }
 
-/// The next note of a kind.
 fn note(
     backend: &mut AmdBackend,
     is_wanted: impl Fn(&ControllerReport) -> bool,

@@ -98,7 +98,6 @@ fn users_sentence(machine: &Machine, scope: u32, words: &[&str]) -> CheckResult 
     says(&refusal_of(ChildUser::User, &target)?, words)
 }
 
-/// The message of a refused session.
 fn refusal_of(user: ChildUser, target: &ChildProcess) -> CheckResult<String> {
     let mut debugger = ChildProcess::start(&["debugger"], user)?;
     let answer = debugger.ask(&format!("attach {}", target.pid()))?;

@@ -57,7 +57,6 @@ impl fmt::Debug for Exceptions {
 
 super::table::numbers! {
     constants {
-        /// The code of [`Exceptions::RUNTIME`].
         RUNTIME_CODE: u32 = 48, "EC_PROCESS_RUNTIME" in SINCE_13;
     }
 

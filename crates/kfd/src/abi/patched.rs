@@ -2,61 +2,62 @@
 //! one call, and set priorities of the in-kernel scheduler.
 //!
 //! No released header has them, so `tests/kfd_headers.rs` compares them with the patches.
-#![expect(missing_debug_implementations, reason = "zerocopy derives helper types")]
 
 use rustix::ioctl::Opcode;
 
-use super::table::{self, ALWAYS, exchanges};
+use super::table::{self, ALWAYS, Minors, exchanges};
 
-table::blocks! {
+crate::blocks! {
+    for Minors, derive(Clone, Copy, Debug, Default, PartialEq, Eq);
     /// One queue to preempt or to resume.
-    PreemptEntry = "struct kfd_preempt_queue_entry" in ALWAYS, 24 bytes {
+    pub struct PreemptEntry = "struct kfd_preempt_queue_entry" in ALWAYS, 24 bytes {
         /// 0 is the caller.
-        pid: u32 = "pid" at 0,
-        queue_id: u32 = "queue_id" at 4,
+        pub pid: u32 = "pid" at 0,
+        pub queue_id: u32 = "queue_id" at 4,
         /// Never reused, unlike `queue_id`. 0 matches any queue with that id.
-        serial: u64 = "serial" at 8,
+        pub serial: u64 = "serial" at 8,
         /// Output: 0 or a negative error number.
-        result: i32 = "result" at 16,
-        reserved: u32 = "reserved" at 20,
+        pub result: i32 = "result" at 16,
+        pub reserved: u32 = "reserved" at 20,
     }
-    PreemptQueue = "struct kfd_ioctl_preempt_queue_args" in ALWAYS, 32 bytes {
+    pub struct PreemptQueue = "struct kfd_ioctl_preempt_queue_args" in ALWAYS, 32 bytes {
         /// The address of an array of [`PreemptEntry`].
-        entries: u64 = "entries_ptr" at 0,
+        pub entries: u64 = "entries_ptr" at 0,
         /// At most [`QUEUES_MAX`].
-        count: u32 = "num_entries" at 8,
-        entry_size: u32 = "entry_size" at 12,
+        pub count: u32 = "num_entries" at 8,
+        pub entry_size: u32 = "entry_size" at 12,
         /// [`FLAG_GRACE`] or 0.
-        flags: u32 = "flags" at 16,
+        pub flags: u32 = "flags" at 16,
         /// How long waves may continue first, in 1024 clocks, with [`FLAG_GRACE`].
-        grace: u32 = "grace_period" at 20,
+        pub grace: u32 = "grace_period" at 20,
         /// KFD resumes the queues after this time; 0: when the caller ends.
-        timeout_ms: u32 = "timeout_ms" at 24,
+        pub timeout_ms: u32 = "timeout_ms" at 24,
         /// Output: how many results are 0.
-        done: u32 = "num_done" at 28,
+        pub done: u32 = "num_done" at 28,
     }
-    ResumeQueue = "struct kfd_ioctl_resume_queue_args" in ALWAYS, 24 bytes {
-        entries: u64 = "entries_ptr" at 0,
-        count: u32 = "num_entries" at 8,
-        entry_size: u32 = "entry_size" at 12,
+    pub struct ResumeQueue = "struct kfd_ioctl_resume_queue_args" in ALWAYS, 24 bytes {
+        pub entries: u64 = "entries_ptr" at 0,
+        pub count: u32 = "num_entries" at 8,
+        pub entry_size: u32 = "entry_size" at 12,
         /// [`FLAG_ANY_OWNER`] or 0.
-        flags: u32 = "flags" at 16,
+        pub flags: u32 = "flags" at 16,
         /// Output: how many results are 0.
-        done: u32 = "num_done" at 20,
+        pub done: u32 = "num_done" at 20,
     }
     /// Sets the priority of queues for the in-kernel scheduler.
-    SetPreemptPriority = "struct kfd_ioctl_set_preempt_priority_args" in ALWAYS, 32 bytes {
+    pub struct SetPreemptPriority = "struct kfd_ioctl_set_preempt_priority_args"
+        in ALWAYS, 32 bytes {
         /// 0 is the caller.
-        pid: u32 = "pid" at 0,
+        pub pid: u32 = "pid" at 0,
         /// A queue, or [`ALL_QUEUES`].
-        queue_id: u32 = "queue_id" at 4,
-        serial: u64 = "serial" at 8,
+        pub queue_id: u32 = "queue_id" at 4,
+        pub serial: u64 = "serial" at 8,
         /// 0 to 15, or [`PRIORITY_DEFAULT`].
-        priority: u32 = "priority" at 16,
-        flags: u32 = "flags" at 20,
+        pub priority: u32 = "priority" at 16,
+        pub flags: u32 = "flags" at 20,
         /// Output: how many queues have another priority now.
-        done: u32 = "num_done" at 24,
-        reserved: u32 = "reserved" at 28,
+        pub done: u32 = "num_done" at 24,
+        pub reserved: u32 = "reserved" at 28,
     }
 }
 

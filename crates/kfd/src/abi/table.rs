@@ -1,13 +1,12 @@
-//! Macros that define argument blocks and numbers once, together with what the header must say
-//! about them.
+//! The versions of KFD's interface, and every block and number of the kernel's header.
 //!
-//! `blocks!` defines a struct, asserts its layout at compile time and lists it in `LAYOUTS`;
-//! `numbers!` defines constants and enumerations and lists them in `NUMBERS`. The test
-//! `kfd_headers.rs` asserts the same claims against kernel headers.
+//! `numbers!` defines constants and enumerations and lists them in `NUMBERS`, as
+//! [`blocks!`](crate::blocks) does with argument blocks.
 
 use rustix::ioctl::{Opcode, opcode};
 
 use super::{block, exception, trap};
+use crate::layout;
 
 /// The ioctl group of KFD.
 const MAGIC: u8 = b'K';
@@ -50,92 +49,15 @@ pub const UNTIL_16: Minors = Minors { from: 0, to: 16 };
 /// Since `CREATE_QUEUE` can name a copy engine.
 pub const SINCE_17: Minors = Minors { from: 17, to: u32::MAX };
 
-/// An argument block that KFD reads and writes.
-pub trait Block {
-    const LAYOUT: Layout;
-}
-
-/// What the header must say about a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    pub c_type: &'static str,
-    pub size: usize,
-    /// Every field except padding.
-    pub fields: &'static [Field],
-    pub minors: Minors,
-}
-
-/// What the header must say about a field of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    pub c_name: &'static str,
-    pub offset: usize,
-    pub size: usize,
-}
-
-/// What the header must say about a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
-    /// A macro, an enumerator, or an expression of several.
-    pub c_expression: &'static str,
-    pub value: u64,
-    pub minors: Minors,
-}
+/// What the header must say about a block and about a number.
+pub type Layout = layout::Layout<Minors>;
+pub type Number = layout::Number<Minors>;
 
 /// Every block of the kernel's own header.
 pub const BLOCKS: &[&[Layout]] = &[block::LAYOUTS, block::GROWN, trap::LAYOUTS];
 
 /// Every number of the kernel's own header.
 pub const NUMBERS: &[&[Number]] = &[block::NUMBERS, exception::NUMBERS, trap::NUMBERS];
-
-/// The size of the field that `_field` returns.
-pub(crate) const fn field_size<T, F>(_field: fn(&T) -> &F) -> usize {
-    size_of::<F>()
-}
-
-/// Defines argument blocks. A field with a C name must be in the header at that offset; one without
-/// is padding.
-macro_rules! blocks {
-    ($(
-        $(#[$attribute:meta])*
-        $block:ident = $c_type:literal in $minors:expr, $size:literal bytes {
-            $(
-                $(#[$field_attribute:meta])*
-                $field:ident: $type:ty $(= $c_name:literal at $offset:literal)?,
-            )+
-        }
-    )+) => {
-        $(
-            $(#[$attribute])*
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes)]
-            #[derive(zerocopy::Immutable, zerocopy::KnownLayout)]
-            #[repr(C)]
-            pub struct $block {
-                $($(#[$field_attribute])* pub $field: $type,)+
-            }
-
-            const _: () = assert!(size_of::<$block>() == $size);
-            $($(const _: () = assert!(core::mem::offset_of!($block, $field) == $offset);)?)+
-
-            impl $crate::abi::table::Block for $block {
-                const LAYOUT: $crate::abi::table::Layout = $crate::abi::table::Layout {
-                    c_type: $c_type,
-                    size: $size,
-                    fields: &[$($($crate::abi::table::Field {
-                        c_name: $c_name,
-                        offset: $offset,
-                        size: $crate::abi::table::field_size(|block: &$block| &block.$field),
-                    },)?)+],
-                    minors: $minors,
-                };
-            }
-        )+
-
-        pub const LAYOUTS: &[$crate::abi::table::Layout] =
-            &[$(<$block as $crate::abi::table::Block>::LAYOUT),+];
-    };
-}
 
 /// Defines constants and enumerations by their C names, and lists further expressions of the header
 /// with the values that the code relies on.
@@ -189,12 +111,12 @@ macro_rules! numbers {
             c_expression: $c_expression,
             // CAST: every value in these tables is unsigned and has at most 64 bits.
             value: $value as u64,
-            minors: $minors,
+            versions: &$minors,
         }
     };
 }
 
-pub(crate) use {blocks, numbers};
+pub(crate) use numbers;
 
 #[cfg(test)]
 mod tests {
@@ -205,7 +127,7 @@ mod tests {
         for minor in [0, 7, 11, 13, 14, 16, 17, 18] {
             let layouts = BLOCKS.iter().copied().flatten();
             let mut names: Vec<&str> = layouts
-                .filter(|layout| layout.minors.contain(minor))
+                .filter(|layout| layout.versions.contain(minor))
                 .map(|layout| layout.c_type)
                 .collect();
             let all = names.len();

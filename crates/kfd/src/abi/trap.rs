@@ -1,11 +1,10 @@
 //! The debugger's interface: one ioctl with many operations, and the blocks they carry.
-#![expect(missing_debug_implementations, reason = "zerocopy derives helper types")]
 
 use rustix::ioctl::Opcode;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::exception::Exceptions;
-use super::table::{self, SINCE_13, exchanges};
+use super::table::{self, Minors, SINCE_13, exchanges};
 
 impl Trap {
     pub fn new<B: IntoBytes + Immutable>(pid: u32, operation: Operation, block: &B) -> Self {
@@ -18,7 +17,6 @@ impl Trap {
         trap
     }
 
-    /// The operation's block.
     pub fn block<B: FromBytes>(&self) -> B {
         // PANIC: as above.
         B::read_from_prefix(self.rest.as_bytes()).expect("a block fits").0
@@ -53,108 +51,109 @@ pub const QUEUE_ERROR: u32 = 1 << 30;
 /// Set by KFD in a queue's id: the queue does not exist, is new, or is being destroyed.
 pub const QUEUE_INVALID: u32 = 1 << 31;
 
-table::blocks! {
+crate::blocks! {
+    for Minors, derive(Clone, Copy, Debug, Default, PartialEq, Eq);
     /// The header of every operation, followed by the operation's own block.
-    Trap = "struct kfd_ioctl_dbg_trap_args" in SINCE_13, 32 bytes {
-        /// The debugged process.
-        pid: u32 = "pid" at 0,
+    pub struct Trap = "struct kfd_ioctl_dbg_trap_args" in SINCE_13, 32 bytes {
+        pub pid: u32 = "pid" at 0,
         /// An [`Operation`].
-        operation: u32 = "op" at 4,
-        rest: [u64; 3],
+        pub operation: u32 = "op" at 4,
+        pub rest: [u64; 3],
     }
-    Enable = "struct kfd_ioctl_dbg_trap_enable_args" in SINCE_13, 24 bytes {
+    pub struct Enable = "struct kfd_ioctl_dbg_trap_enable_args" in SINCE_13, 24 bytes {
         /// What the debugger subscribes to.
-        exceptions: Exceptions = "exception_mask" at 0,
+        pub exceptions: Exceptions = "exception_mask" at 0,
         /// The address of a [`RuntimeInfo`].
-        info: u64 = "rinfo_ptr" at 8,
+        pub info: u64 = "rinfo_ptr" at 8,
         /// Its size; output: the kernel's size.
-        info_size: u32 = "rinfo_size" at 16,
+        pub info_size: u32 = "rinfo_size" at 16,
         /// The descriptor to which KFD writes a byte per event.
-        events: u32 = "dbg_fd" at 20,
+        pub events: u32 = "dbg_fd" at 20,
     }
-    SuspendQueues = "struct kfd_ioctl_dbg_trap_suspend_queues_args" in SINCE_13, 24 bytes {
+    pub struct SuspendQueues = "struct kfd_ioctl_dbg_trap_suspend_queues_args"
+        in SINCE_13, 24 bytes {
         /// Cleared by this call.
-        exceptions: Exceptions = "exception_mask" at 0,
+        pub exceptions: Exceptions = "exception_mask" at 0,
         /// The address of an array of queue ids. Output: with [`QUEUE_ERROR`] or [`QUEUE_INVALID`].
-        queues: u64 = "queue_array_ptr" at 8,
-        count: u32 = "num_queues" at 16,
+        pub queues: u64 = "queue_array_ptr" at 8,
+        pub count: u32 = "num_queues" at 16,
         /// How long waves may continue first, in 1024 clocks.
-        grace: u32 = "grace_period" at 20,
+        pub grace: u32 = "grace_period" at 20,
     }
-    ResumeQueues = "struct kfd_ioctl_dbg_trap_resume_queues_args" in SINCE_13, 16 bytes {
-        queues: u64 = "queue_array_ptr" at 0,
-        count: u32 = "num_queues" at 8,
-        padding: u32,
+    pub struct ResumeQueues = "struct kfd_ioctl_dbg_trap_resume_queues_args" in SINCE_13, 16 bytes {
+        pub queues: u64 = "queue_array_ptr" at 0,
+        pub count: u32 = "num_queues" at 8,
+        pub padding: u32,
     }
     /// The block of [`Operation::SendRuntimeEvent`] and [`Operation::QueryDebugEvent`].
-    DebugEvent = "struct kfd_ioctl_dbg_trap_query_debug_event_args" in SINCE_13, 16 bytes {
+    pub struct DebugEvent = "struct kfd_ioctl_dbg_trap_query_debug_event_args"
+        in SINCE_13, 16 bytes {
         /// Input: the exceptions to clear. Output: those that were raised.
-        exceptions: Exceptions = "exception_mask" at 0,
-        gpu_id: u32 = "gpu_id" at 8,
-        queue_id: u32 = "queue_id" at 12,
+        pub exceptions: Exceptions = "exception_mask" at 0,
+        pub gpu_id: u32 = "gpu_id" at 8,
+        pub queue_id: u32 = "queue_id" at 12,
     }
-    ExceptionInfo = "struct kfd_ioctl_dbg_trap_query_exception_info_args" in SINCE_13, 24 bytes {
-        info: u64 = "info_ptr" at 0,
-        info_size: u32 = "info_size" at 8,
+    pub struct ExceptionInfo = "struct kfd_ioctl_dbg_trap_query_exception_info_args"
+        in SINCE_13, 24 bytes {
+        pub info: u64 = "info_ptr" at 0,
+        pub info_size: u32 = "info_size" at 8,
         /// The device or queue; 0 for the process.
-        source: u32 = "source_id" at 12,
-        code: u32 = "exception_code" at 16,
+        pub source: u32 = "source_id" at 12,
+        pub code: u32 = "exception_code" at 16,
         /// 1 clears the exception.
-        clear: u32 = "clear_exception" at 20,
+        pub clear: u32 = "clear_exception" at 20,
     }
     /// The block of [`Operation::QueueSnapshot`] and [`Operation::DeviceSnapshot`].
-    Snapshot = "struct kfd_ioctl_dbg_trap_queue_snapshot_args" in SINCE_13, 24 bytes {
+    pub struct Snapshot = "struct kfd_ioctl_dbg_trap_queue_snapshot_args" in SINCE_13, 24 bytes {
         /// Cleared by this call.
-        exceptions: Exceptions = "exception_mask" at 0,
-        entries: u64 = "snapshot_buf_ptr" at 8,
+        pub exceptions: Exceptions = "exception_mask" at 0,
+        pub entries: u64 = "snapshot_buf_ptr" at 8,
         /// Input: how many fit. Output: how many there are.
-        count: u32 = "num_queues" at 16,
+        pub count: u32 = "num_queues" at 16,
         /// Output: how many bytes of each the kernel wrote.
-        entry_size: u32 = "entry_size" at 20,
+        pub entry_size: u32 = "entry_size" at 20,
     }
-    RuntimeInfo = "struct kfd_runtime_info" in SINCE_13, 16 bytes {
-        r_debug: u64 = "r_debug" at 0,
+    pub struct RuntimeInfo = "struct kfd_runtime_info" in SINCE_13, 16 bytes {
+        pub r_debug: u64 = "r_debug" at 0,
         /// See [`RuntimeState`].
-        state: u32 = "runtime_state" at 8,
-        ttmp_setup: u32 = "ttmp_setup" at 12,
+        pub state: u32 = "runtime_state" at 8,
+        pub ttmp_setup: u32 = "ttmp_setup" at 12,
     }
-    /// One queue in a snapshot.
-    QueueEntry = "struct kfd_queue_snapshot_entry" in SINCE_13, 64 bytes {
+    pub struct QueueEntry = "struct kfd_queue_snapshot_entry" in SINCE_13, 64 bytes {
         /// Raised and not cleared.
-        exceptions: Exceptions = "exception_status" at 0,
-        ring_base: u64 = "ring_base_address" at 8,
+        pub exceptions: Exceptions = "exception_status" at 0,
+        pub ring_base: u64 = "ring_base_address" at 8,
         /// The address of the index that the process moves.
-        write_pointer: u64 = "write_pointer_address" at 16,
+        pub write_pointer: u64 = "write_pointer_address" at 16,
         /// The address of the index that the device moves.
-        read_pointer: u64 = "read_pointer_address" at 24,
-        save_area: u64 = "ctx_save_restore_address" at 32,
-        queue_id: u32 = "queue_id" at 40,
-        gpu_id: u32 = "gpu_id" at 44,
-        ring_size: u32 = "ring_size" at 48,
+        pub read_pointer: u64 = "read_pointer_address" at 24,
+        pub save_area: u64 = "ctx_save_restore_address" at 32,
+        pub queue_id: u32 = "queue_id" at 40,
+        pub gpu_id: u32 = "gpu_id" at 44,
+        pub ring_size: u32 = "ring_size" at 48,
         /// A [`QueueType`](super::block::QueueType).
-        queue_type: u32 = "queue_type" at 52,
-        save_area_size: u32 = "ctx_save_restore_area_size" at 56,
-        reserved: u32,
+        pub queue_type: u32 = "queue_type" at 52,
+        pub save_area_size: u32 = "ctx_save_restore_area_size" at 56,
+        pub reserved: u32,
     }
-    /// One device in a snapshot.
-    DeviceEntry = "struct kfd_dbg_device_info_entry" in SINCE_13, 120 bytes {
-        exceptions: Exceptions = "exception_status" at 0,
+    pub struct DeviceEntry = "struct kfd_dbg_device_info_entry" in SINCE_13, 120 bytes {
+        pub exceptions: Exceptions = "exception_status" at 0,
         /// Bases and limits of local memory, scratch memory and the rest.
-        apertures: [u64; 6],
-        gpu_id: u32 = "gpu_id" at 56,
-        location: u32 = "location_id" at 60,
+        pub apertures: [u64; 6],
+        pub gpu_id: u32 = "gpu_id" at 56,
+        pub location: u32 = "location_id" at 60,
         /// Vendor, device, revision, subsystem vendor and subsystem device.
-        identity: [u32; 5],
-        firmware: u32 = "fw_version" at 84,
+        pub identity: [u32; 5],
+        pub firmware: u32 = "fw_version" at 84,
         /// For example 90402 for gfx942.
-        gfx_version: u32 = "gfx_target_version" at 88,
-        simds: u32 = "simd_count" at 92,
-        waves_per_simd: u32 = "max_waves_per_simd" at 96,
-        arrays: u32 = "array_count" at 100,
-        arrays_per_engine: u32 = "simd_arrays_per_engine" at 104,
-        xccs: u32 = "num_xcc" at 108,
-        capability: u32 = "capability" at 112,
-        debug: u32 = "debug_prop" at 116,
+        pub gfx_version: u32 = "gfx_target_version" at 88,
+        pub simds: u32 = "simd_count" at 92,
+        pub waves_per_simd: u32 = "max_waves_per_simd" at 96,
+        pub arrays: u32 = "array_count" at 100,
+        pub arrays_per_engine: u32 = "simd_arrays_per_engine" at 104,
+        pub xccs: u32 = "num_xcc" at 108,
+        pub capability: u32 = "capability" at 112,
+        pub debug: u32 = "debug_prop" at 116,
     }
 }
 

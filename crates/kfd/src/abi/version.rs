@@ -33,13 +33,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// What an interface version supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     pub version: Version,
-    /// Suspending and resuming single queues.
     pub suspend: bool,
-    /// Pausing whole processes.
     pub pause: bool,
 }
 

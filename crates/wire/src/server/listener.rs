@@ -1,18 +1,19 @@
 //! The listening socket and its file: one daemon at a time, and no foreign file is removed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant as WaitInstant};
+use std::time::Duration;
 
 use gpreempt_core::time::Instant;
-use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen};
 
+use super::unwanted_files::refuse_files;
 use super::{Connection, Limits};
+use crate::lock_file::LockFile;
 use crate::message::Message;
 use crate::packet_socket::{self, new_socket, retry};
 use crate::reply::{Refusal, RefusalCode, Reply};
@@ -51,8 +52,8 @@ pub enum Accepted {
     /// A new session.
     Client(Connection),
     /// The client was refused, because this process has no descriptors left or the kernel does not
-    /// report the client's process.
-    TurnedAway(Errno),
+    /// report the client's process. A [`Closer`](super::Closer) closes its socket.
+    TurnedAway(Errno, Option<OwnedFd>),
     /// No client waited.
     NoClient,
 }
@@ -62,21 +63,46 @@ pub enum Accepted {
 pub struct Listener {
     socket: OwnedFd,
     file: SocketFile,
+    refuses_files: bool,
     /// Closed when descriptors run out, so that a client can be accepted and refused. A client that
     /// is never accepted would keep the event loop awake.
     spare: Option<File>,
 }
 
 impl Listener {
-    /// Listens at `path`. A stale socket is removed; one on which a program listens is not.
+    /// Listens at `path` for all users; the permissions of a request depend on the user. A stale
+    /// socket is removed; one on which a program listens is not.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
+        Self::bind_with(path, 0o666)
+    }
+
+    /// Listens at `path` for the user of this process and root.
+    pub fn bind_for_owner(path: &Path) -> Result<Self, BindError> {
+        Self::bind_with(path, 0o600)
+    }
+
+    fn bind_with(path: &Path, mode: u32) -> Result<Self, BindError> {
         let failed =
             |error: Errno| BindError::Failed { path: path.to_owned(), error: error.into() };
         let socket = new_socket().map_err(failed)?;
-        let file = SocketFile::bind(&socket, path)?;
+        // Before a client can connect: accepted sockets inherit it.
+        let refuses_files = refuse_files(socket.as_fd());
+        let file = SocketFile::bind(&socket, path, mode)?;
         ioctl_fionbio(&socket, true).map_err(failed)?;
         listen(&socket, BACKLOG).map_err(failed)?;
-        Ok(Self { socket, file, spare: open_spare() })
+        Ok(Self { socket, file, refuses_files, spare: open_spare() })
+    }
+
+    /// Whether the kernel refuses files that clients send. Otherwise a [`Closer`](super::Closer)
+    /// closes the sockets of clients.
+    pub const fn refuses_files(&self) -> bool {
+        self.refuses_files
+    }
+
+    /// Stops listening. Returns the socket: clients that were not accepted may have sent files, so
+    /// a [`Closer`](super::Closer) closes it.
+    pub fn close(self) -> OwnedFd {
+        self.socket
     }
 
     /// The path of the socket.
@@ -92,16 +118,18 @@ impl Listener {
 
     /// The next client, if there is one.
     pub fn accept(&mut self, limits: Limits, now: Instant) -> Result<Accepted, Errno> {
+        if self.spare.is_none() {
+            self.spare = open_spare();
+        }
         match self.accept_socket() {
             Ok(socket) => match Connection::new(socket, limits, now) {
                 Ok(connection) => Ok(Accepted::Client(connection)),
-                Err(error) => Ok(Accepted::TurnedAway(error)),
+                Err((error, socket)) => Ok(Accepted::TurnedAway(error, Some(socket))),
             },
             // A client that disconnected before it was accepted counts as none.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(Accepted::NoClient),
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                self.refuse_next();
-                Ok(Accepted::TurnedAway(error))
+                Ok(Accepted::TurnedAway(error, self.refuse_next()))
             }
             Err(error) => Err(error),
         }
@@ -111,13 +139,14 @@ impl Listener {
         accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
-    fn refuse_next(&mut self) {
+    fn refuse_next(&mut self) -> Option<OwnedFd> {
         self.spare = None;
-        if let Ok(socket) = self.accept_socket() {
+        let socket = self.accept_socket().ok();
+        if let Some(socket) = &socket {
             let sentence = "gpreemptd has no file descriptors left; try again later";
-            refuse(&socket, 0, Refusal::new(RefusalCode::Limit, sentence));
+            refuse(socket, 0, Refusal::new(RefusalCode::Limit, sentence));
         }
-        self.spare = open_spare();
+        socket
     }
 }
 
@@ -145,21 +174,20 @@ struct SocketFile {
     identity: (u64, u64),
     /// Held as long as the daemon runs: two that start at once would otherwise both find the same
     /// stale socket, and the second would remove the new socket of the first.
-    _lock: Lock,
+    _lock: LockFile,
 }
 
 impl SocketFile {
     /// Binds `socket` to `path`, if no other daemon listens there.
-    fn bind(socket: impl AsFd, path: &Path) -> Result<Self, BindError> {
+    fn bind(socket: impl AsFd, path: &Path, mode: u32) -> Result<Self, BindError> {
         let failed = |error: io::Error| BindError::Failed { path: path.to_owned(), error };
         let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
         make_folder(path).map_err(failed)?;
-        let lock = lock_with_retries(path).map_err(failed)?;
-        let lock = lock.ok_or_else(|| BindError::AlreadyRunning { path: path.to_owned() })?;
+        let lock = lock(path)?;
         clear(path, &address)?;
         bind(socket, &address).map_err(|error| failed(error.into()))?;
-        // Every user may connect; the permissions of a request depend on the user.
-        fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
+        // No client can connect before, because the socket does not listen yet.
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
         let identity = identity(path).map_err(failed)?;
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
     }
@@ -183,21 +211,6 @@ impl Drop for SocketFile {
     }
 }
 
-/// A locked file. Dropping it removes the file.
-#[derive(Debug)]
-struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // While it is still locked: a process that opened it before notices that the file is
-        // another.
-        let _removed = fs::remove_file(&self.path);
-    }
-}
-
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -211,51 +224,20 @@ fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(folder)
 }
 
-/// How long to wait for the lock of a daemon that was killed.
+/// How long to wait for the lock of a daemon that was killed while it started its keeper: the child
+/// has the descriptors of its parent until it has become the keeper.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often to try meanwhile.
-const LOCK_RETRY: Duration = Duration::from_millis(10);
 
-/// The lock; none if another daemon holds it. A daemon that was killed while it started its keeper
-/// holds it a moment longer: the child has the descriptors of its parent until it has become the
-/// keeper.
-fn lock_with_retries(path: &Path) -> io::Result<Option<Lock>> {
-    let until = WaitInstant::now() + LOCK_WAIT_MAX;
-    loop {
-        let found = lock(path)?;
-        if found.is_some() || WaitInstant::now() > until {
-            return Ok(found);
-        }
-        std::thread::sleep(LOCK_RETRY);
-    }
-}
-
-/// The lock beside the socket; none if another daemon holds it.
-fn lock(path: &Path) -> io::Result<Option<Lock>> {
+/// The lock beside the socket.
+fn lock(path: &Path) -> Result<LockFile, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let path = PathBuf::from(name);
-    // Through a link the file would be created somewhere else.
-    let no_links = OFlags::NOFOLLOW.bits().cast_signed();
-    loop {
-        let file = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(no_links)
-            .open(&path)?;
-        match retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(error.into()),
+    match LockFile::lock_within(Path::new(&name), LOCK_WAIT_MAX) {
+        Ok(lock) => Ok(lock.named().removed_at_end()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(BindError::AlreadyRunning { path: path.to_owned() })
         }
-        // A daemon that ended just now may have removed the file between the two steps; a lock on a
-        // removed file excludes no daemon.
-        let metadata = file.metadata()?;
-        if identity(&path).is_ok_and(|known| known == (metadata.dev(), metadata.ino())) {
-            return Ok(Some(Lock { path, _file: file }));
-        }
+        Err(error) => Err(BindError::Failed { path: path.to_owned(), error }),
     }
 }
 

@@ -10,10 +10,15 @@ use crate::chunk::Chunk;
 use crate::message::Message;
 use crate::reply::Reply;
 
+/// A queue that had room for more packets gives its memory back once it is empty.
+const WAITING_USUAL: usize = 8;
+
 /// Packets, and at most one snapshot, which is cut into pieces while it is sent.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     packets: VecDeque<Packet>,
+    /// The length of all packets.
+    packet_bytes: usize,
     snapshot: Option<Snapshot>,
 }
 
@@ -37,6 +42,11 @@ impl SendQueue {
         self.packets.len()
     }
 
+    /// The memory that waits: all packets, and the text of the snapshot.
+    pub(super) fn bytes(&self) -> usize {
+        self.packet_bytes + self.snapshot.as_ref().map_or(0, |snapshot| snapshot.text.len())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty() && self.snapshot.is_none()
     }
@@ -46,7 +56,9 @@ impl SendQueue {
     }
 
     pub(super) fn push(&mut self, message: &Message<Reply>, descriptor: Option<OwnedFd>) {
-        self.packets.push_back(Packet { bytes: message.encode(), descriptor });
+        let bytes = message.encode();
+        self.packet_bytes += bytes.len();
+        self.packets.push_back(Packet { bytes, descriptor });
     }
 
     pub(super) fn push_snapshot(&mut self, request: u64, text: Arc<str>) {
@@ -67,7 +79,11 @@ impl SendQueue {
             if !send(&packet.bytes, packet.descriptor.as_ref().map(AsFd::as_fd))? {
                 return Ok(());
             }
+            self.packet_bytes -= packet.bytes.len();
             self.packets.pop_front();
+        }
+        if self.packets.capacity() > WAITING_USUAL {
+            self.packets = VecDeque::new();
         }
         while let Some(snapshot) = &mut self.snapshot {
             let Some(chunk) = Chunk::cut(snapshot.text.as_bytes(), snapshot.offset) else {
@@ -111,6 +127,25 @@ mod tests {
         }
         assert_eq!(sent, [1, 2, 3]);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn waiting_bytes_are_those_of_the_packets_and_of_the_snapshot() {
+        let mut queue = SendQueue::default();
+        let message = Message { request: 1, body: Reply::Ok };
+        queue.push(&message, None);
+        queue.push(&message, None);
+        queue.push_snapshot(2, "text".into());
+        let packet = message.encode().len();
+        assert_eq!(queue.bytes(), 2 * packet + 4);
+        let mut room = 1;
+        let flushed = queue.flush(|_, _| {
+            room = u32::checked_sub(room, 1).ok_or(Errno::AGAIN)?;
+            Ok(())
+        });
+        assert_eq!((flushed, queue.bytes()), (Ok(()), packet + 4));
+        queue.flush(|_, _| Ok(())).unwrap();
+        assert_eq!(queue.bytes(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! A page is armed before it is read; the process then sends one wake-up with its next hint. A
 //! process that gives more hints than [`WAKES_PER_SECOND`] is polled in every iteration instead.
+//! A page counts for the process that connected, which a pidfd identifies, and ends with it.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -9,6 +10,7 @@ use std::sync::{Arc, Weak};
 use gpreempt_core::event::Event;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::time::{Duration, Instant};
+use gpreempt_device::client_process::ClientProcess;
 use gpreempt_device::controller::{HintSource, HintState};
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::hint_page::{HintChange, HintReader};
@@ -18,6 +20,7 @@ use gpreempt_wire::token_bucket::TokenBucket;
 use super::Clients;
 use crate::service::devices::Devices;
 use crate::service::processes::Processes;
+use crate::service::processes::process_table::TrackedProcess;
 use crate::service::telemetry::Telemetry;
 
 /// Wake-ups of one process beyond the rate.
@@ -106,19 +109,27 @@ impl Clients {
         let mut hints = Vec::new();
         for session in self.sessions.pages() {
             let Some(page) = &mut session.page else { continue };
+            let client = session.client.as_ref();
             // A hint of a process that has not been inspected yet would be lost.
-            if session.process.is_some_and(|key| processes.inspections.awaits(key)) {
+            if client.is_some_and(|client| processes.inspections.awaits(client.key)) {
                 continue;
             }
-            let process = session.process.and_then(|key| processes.table.get(key));
+            // A page belongs to the process that opened it, not to one with its pid.
+            let is_alive = || client.is_some_and(ClientProcess::lives);
+            let process = client.and_then(|client| processes.table.get(client.key));
             let applied = process.and_then(|process| Some((process.key, process.applied?.task)));
             if let Some((_, task)) = applied
                 && let Some(sight) = page.show_for(task)
+                && is_alive()
             {
                 devices.backends.watch_hints(task, &sight);
             }
             let Some(change) = page.look(now) else { continue };
-            let Some((key, task)) = applied else { continue };
+            let (Some((key, task)), Some(process)) = (applied, process) else { continue };
+            if !is_alive() {
+                continue;
+            }
+            let change = within_bounds(change, process);
             session.hinted = (change != HintChange::Ended).then_some(task);
             hints.push((key, task, change));
         }
@@ -134,6 +145,13 @@ impl Clients {
             processes.tell_of(key, kind, deadline.map_or(0, Duration::as_nanos), telemetry);
         }
     }
+}
+
+/// A hint's deadline is a wish of the process, so it is bound as the owner's requests are.
+fn within_bounds(change: HintChange, process: &TrackedProcess) -> HintChange {
+    let HintChange::Began { deadline_us: Some(asked) } = change else { return change };
+    let limited = process.bounds().limit_deadline(Some(Duration::from_micros(asked)));
+    HintChange::Began { deadline_us: limited.map(Duration::as_micros) }
 }
 
 #[cfg(test)]

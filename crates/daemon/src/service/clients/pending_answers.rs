@@ -18,7 +18,7 @@ use gpreempt_wire::reply::Reply;
 use super::request_error::RequestError;
 use crate::service::Service;
 use crate::service::devices::Devices;
-use crate::service::processes::{Named, Processes};
+use crate::service::processes::{Context, Named, Processes};
 use crate::service::telemetry::Telemetry;
 
 /// The longest time until a process is off its devices. Measured stops take 0.2 to 20 ms; this is
@@ -29,6 +29,9 @@ pub(crate) const OFF_MAX_NS: u64 = 1_000_000_000;
 const QUEUES_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the checks while a suspension is pending.
 pub(crate) const CHECK_NS: u64 = 5_000_000;
+
+/// Suspensions of one user that may be pending at once. Each is checked in every iteration.
+pub(crate) const PENDING_MAX: usize = 64;
 
 /// A request in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,7 @@ pub(crate) struct PendingSuspension {
     /// When the suspension ends if it is never carried out.
     pub(crate) until_ns: u64,
     pub(crate) lease_ns: u64,
+    pub(crate) by_admin: bool,
 }
 
 /// Why a process was not suspended.
@@ -115,10 +119,19 @@ impl Processes {
     /// Begins the lease of a process that is off now, unless another request changed the lease.
     fn begin_lease(&mut self, pending: &PendingSuspension) {
         if let Some(process) = self.table.get_mut(pending.key)
-            && process.suspended_until_ns == Some(pending.until_ns)
+            && let Some(suspension) = process.suspensions.layer(pending.by_admin)
+            && suspension.until_ns == pending.until_ns
         {
-            process.suspended_until_ns = Some(monotonic_ns().saturating_add(pending.lease_ns));
+            suspension.until_ns = monotonic_ns().saturating_add(pending.lease_ns);
         }
+    }
+
+    /// Ends a suspension that was not carried out, and none of the other layer.
+    fn fail_suspension(&mut self, pending: &PendingSuspension, context: &mut Context<'_>) {
+        let Some(process) = self.table.get(pending.key) else { return };
+        let mut left = process.suspensions;
+        *left.layer(pending.by_admin) = None;
+        self.replace_suspensions(pending.key, left, context);
     }
 
     /// Reports a suspension to the log and to followers.
@@ -145,7 +158,7 @@ impl Service {
                 }
                 Some(Err(error)) => {
                     let (processes, mut context) = self.processes_and_context();
-                    processes.end_suspension(pending.key, &mut context);
+                    processes.fail_suspension(&pending, &mut context);
                     self.telemetry.log.warn(&error);
                     let refusal = RequestError::from(error).to_wire();
                     self.reply(pending.asked, Reply::Refused(refusal));

@@ -7,8 +7,11 @@ use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::hint_page::MappingError;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
 
-use super::pending_answers::SuspendError;
+use super::pending_answers::{PENDING_MAX, SuspendError};
+use super::sessions::FOLLOWERS_MAX;
 use crate::accounts::RAISING_GROUP;
+use crate::assignment::SettingSource;
+use crate::bounds::Exceeded;
 use crate::rule::AttrSettings;
 use crate::service::devices::policy_settings::PolicyError;
 use crate::service::processes::Named;
@@ -24,6 +27,22 @@ pub(crate) enum RequestError {
          for {open} or less, or be one of them"
     )]
     PriorityNotPermitted { wanted: Priority, open: Priority },
+    #[error(
+        "{setting} of {name} was set by {source}; only an administrator can {verb} it",
+        setting = .exceeded.setting,
+        name = Named(*.key),
+        source = .exceeded.source,
+        verb = .exceeded.setting.verb()
+    )]
+    AboveDecision { key: ProcessKey, exceeded: Exceeded },
+    #[error("{} was suspended by {by}; only an administrator can resume it", Named(*.key))]
+    SuspendedByAdministrator { key: ProcessKey, by: SettingSource },
+    #[error("{} is scheduled by {by}; only an administrator can detach it", Named(*.key))]
+    ScheduledByAdministrator { key: ProcessKey, by: SettingSource },
+    #[error(
+        "priority {decided} of queue {queue} was set by {by}; only an administrator can raise it"
+    )]
+    QueueAboveDecision { queue: u64, decided: Priority, by: SettingSource },
     #[error("the policy applies to the processes of all users; be root to change it")]
     PolicyNotPermitted,
     #[error("{} drives a display; the screen would freeze", Named(*.0))]
@@ -65,6 +84,10 @@ pub(crate) enum RequestError {
 
     #[error("too many processes are registered; wait until some of them end")]
     TooManyRegistrations,
+    #[error("{FOLLOWERS_MAX} sessions of uid {0} receive events already; close one of them")]
+    TooManyFollowers(u32),
+    #[error("{PENDING_MAX} suspensions of uid {0} are not answered yet; wait for some of them")]
+    TooManyPending(u32),
     #[error(transparent)]
     NoHintPage(#[from] MappingError),
 
@@ -103,6 +126,10 @@ impl RequestError {
         match self {
             Self::ForeignProcess { .. }
             | Self::PriorityNotPermitted { .. }
+            | Self::AboveDecision { .. }
+            | Self::SuspendedByAdministrator { .. }
+            | Self::ScheduledByAdministrator { .. }
+            | Self::QueueAboveDecision { .. }
             | Self::PolicyNotPermitted
             | Self::DrivesDisplay(_)
             | Self::PriorityOnDisplay(_)
@@ -118,7 +145,10 @@ impl RequestError {
             | Self::WeightTooHigh
             | Self::DeadlineTooLong
             | Self::Policy(_) => RefusalCode::BadSetting,
-            Self::TooManyRegistrations | Self::NoHintPage(_) => RefusalCode::Limit,
+            Self::TooManyRegistrations
+            | Self::TooManyFollowers(_)
+            | Self::TooManyPending(_)
+            | Self::NoHintPage(_) => RefusalCode::Limit,
             Self::FollowsAlready | Self::HasHintPage => RefusalCode::Busy,
             Self::NotAdopted(_) | Self::BeyondControl(_) | Self::Unrecorded { .. } => {
                 RefusalCode::Failed

@@ -153,13 +153,13 @@ impl Backends {
     }
 
     pub(crate) fn way_of(&self, task: TaskId) -> Option<StopMethodInUse> {
-        self.controllers.iter().find_map(|c| c.stop_method_reporting()?.way_of(task))
+        self.controllers.iter().find_map(|c| c.stop_method_reporting()?.stop_method_of(task))
     }
 
     pub(crate) fn way(&self, device: DeviceId) -> Option<StopMethodInUse> {
         let is_here = |name: &DeviceName| name.id == device;
         let owner = self.controllers.iter().find(|c| c.devices().iter().any(is_here))?;
-        Some(owner.stop_method_reporting()?.way())
+        Some(owner.stop_method_reporting()?.stop_method())
     }
 
     /// Every device, with its kind.

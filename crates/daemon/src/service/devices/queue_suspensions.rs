@@ -8,18 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::backend::PreemptLevel;
 use gpreempt_core::event::Event;
-use gpreempt_core::id::QueueId;
+use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::process::ProcessKey;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, QueueStop, StopDepth};
 use gpreempt_wire::text::Text;
 
 use super::Devices;
 use crate::service::clients::Requester;
 use crate::service::clients::pending_answers::is_off;
-use crate::service::clients::permission::Caller;
+use crate::service::clients::permission::{Caller, Operation};
 use crate::service::clients::request_error::RequestError;
 use crate::service::processes::changes::{LEASE_MS_MAX, drives_display};
 use crate::service::processes::process_table::{ProcessTable, TrackedProcess};
@@ -36,6 +37,8 @@ pub(crate) struct QueueSuspension {
     pub(crate) ends_ns: u64,
     /// The running kernel finishes first, however long it takes, and no other starts.
     pub(crate) is_soft: bool,
+    /// The administrator that asked for it: only an administrator ends it before its session does.
+    pub(crate) admin: Option<u32>,
 }
 
 /// The suspensions of all sessions.
@@ -77,11 +80,24 @@ impl QueueSuspensions {
         self.wanted.retain(|(_, by), _| *by != session);
     }
 
-    /// Ends the suspensions of some queues, of all sessions. Returns whether there was one.
-    pub(crate) fn end_queues(&mut self, mut is_meant: impl FnMut(QueueId) -> bool) -> bool {
+    /// Ends the suspensions of some queues, of all sessions; those of administrators only for an
+    /// administrator. Returns whether there was one.
+    pub(crate) fn end_queues(
+        &mut self,
+        by_admin: bool,
+        mut is_meant: impl FnMut(QueueId) -> bool,
+    ) -> bool {
         let before = self.wanted.len();
-        self.wanted.retain(|(queue, _), _| !is_meant(*queue));
+        self.wanted.retain(|(queue, _), suspension| {
+            (suspension.admin.is_some() && !by_admin) || !is_meant(*queue)
+        });
         self.wanted.len() < before
+    }
+
+    /// An administrator that suspends one of some queues.
+    pub(crate) fn admin_of(&self, is_meant: impl Fn(QueueId) -> bool) -> Option<u32> {
+        let mut of_admins = self.wanted.iter().filter(|(_, suspension)| suspension.admin.is_some());
+        of_admins.find(|((queue, _), _)| is_meant(*queue)).and_then(|(_, found)| found.admin)
     }
 
     /// Whether there is no suspension, and no queue is off because of an earlier one.
@@ -183,6 +199,9 @@ impl Devices {
         view: &QueueView,
     ) -> Option<QueueRecord> {
         let process = table.of_task(view.task)?;
+        if !requester.caller.may_read(process.labels.uid) {
+            return None;
+        }
         let capabilities = self.scheduler().capabilities(view.device);
         Some(QueueRecord {
             id: view.queue.0,
@@ -226,8 +245,13 @@ impl Devices {
         if grace_us > GRACE_US_MAX {
             return Err(RequestError::GraceTooLong(grace_us));
         }
+        let mut owners = BTreeSet::new();
         for &id in stop.queues.as_slice() {
-            self.check_suspension(table, requester.caller, id, stop.depth)?;
+            owners.insert(self.check_suspension(table, requester.caller, id, stop.depth)?);
+        }
+        // Once for each process: it visits all open files of the process.
+        if let Some(&key) = owners.iter().find(|key| drives_display(key.pid)) {
+            return Err(RequestError::QueueDrivesDisplay(key));
         }
         let is_on = |id: &&u64| self.find_queue(table, **id).is_ok_and(|(view, _)| !is_off(&view));
         if let Some(id) = stop.queues.as_slice().iter().find(is_on) {
@@ -238,20 +262,23 @@ impl Devices {
         let ends_ns = begins_ns.saturating_add(lease_ns);
         let is_soft = stop.depth == StopDepth::Deactivate;
         let begins_ns = if is_soft { u64::MAX } else { begins_ns };
-        let suspension = QueueSuspension { begins_ns, ends_ns, is_soft };
+        let caller = requester.caller;
+        let admin = caller.is_admin().then_some(caller.uid());
+        let suspension = QueueSuspension { begins_ns, ends_ns, is_soft, admin };
         for &id in stop.queues.as_slice() {
             self.queue_suspensions.insert(requester.session, QueueId(id), suspension);
         }
         Ok(())
     }
 
+    /// Returns the process of the queue.
     fn check_suspension(
         &self,
         table: &ProcessTable,
         caller: Caller,
         id: u64,
         depth: StopDepth,
-    ) -> Result<(), RequestError> {
+    ) -> Result<ProcessKey, RequestError> {
         let (view, process) = self.find_queue(table, id)?;
         caller.check_touch(process.key.pid, process.labels.uid)?;
         let capabilities = self.scheduler().capabilities(view.device);
@@ -266,10 +293,7 @@ impl Devices {
         if !is_supported {
             return Err(RequestError::NoSuchLevel(id));
         }
-        if drives_display(process.key.pid) {
-            return Err(RequestError::QueueDrivesDisplay(process.key));
-        }
-        Ok(())
+        Ok(process.key)
     }
 
     /// Ends the requester's suspensions of all of the queues, or of none if it has not suspended
@@ -301,25 +325,56 @@ impl Devices {
         default_priority: Option<Priority>,
     ) -> Result<(), RequestError> {
         let (view, process) = self.find_queue(table, id)?;
-        requester.caller.check_touch(process.key.pid, process.labels.uid)?;
-        if let Some(priority) = priority {
-            requester.caller.check_priority(priority, process.open_priority(default_priority))?;
-        }
+        let caller = requester.caller;
+        let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
+        caller.check(Operation::Change(change), &process.target(default_priority))?;
+        let of_process = process.applied.map_or(Priority::DEFAULT, |applied| applied.attr.priority);
+        let wanted = priority.unwrap_or(of_process);
+        self.queue_priorities.check(caller, view.queue, wanted)?;
         let event = Event::QueueChanged { queue: view.queue, priority };
         self.driver.deliver(self.driver.now(), event)?;
         self.backends.set_queue_priority(view.queue, priority);
+        let scheduler = self.driver.scheduler();
+        self.queue_priorities.retain(|queue| scheduler.queue(queue).is_some());
+        self.queue_priorities.set(caller, view.queue, priority);
         self.is_changed = true;
         Ok(())
     }
 
-    /// Ends the suspensions of a process's queues, of all sessions. Returns whether there was one.
-    pub(crate) fn end_suspensions_of(&mut self, table: &ProcessTable, key: ProcessKey) -> bool {
-        self.end_suspensions(table, |process| process.is_some_and(|process| process.key == key))
+    /// Gives queues of a task whose owner raised them above that priority the task's own.
+    pub(crate) fn limit_queues(&mut self, task: TaskId, most: Priority) {
+        let scheduler = self.driver.scheduler();
+        let is_of_task = |queue| scheduler.queue(queue).is_some_and(|view| view.task == task);
+        for queue in self.queue_priorities.take_above(most, is_of_task) {
+            // A queue that vanished meanwhile needs no limit.
+            let event = Event::QueueChanged { queue, priority: None };
+            let _ = self.driver.deliver(self.driver.now(), event);
+            self.backends.set_queue_priority(queue, None);
+        }
     }
 
-    /// Ends the suspensions of all queues that the caller may change.
+    /// An administrator that suspends a queue of a process.
+    pub(crate) fn suspended_by_admin(&self, table: &ProcessTable, key: ProcessKey) -> Option<u32> {
+        let task = table.get(key)?.applied?.task;
+        let is_its = |queue| self.scheduler().queue(queue).is_some_and(|view| view.task == task);
+        self.queue_suspensions.admin_of(is_its)
+    }
+
+    /// Ends the suspensions of a process's queues, of all sessions; those of administrators only
+    /// for an administrator. Returns whether there was one.
+    pub(crate) fn end_suspensions_of(
+        &mut self,
+        table: &ProcessTable,
+        key: ProcessKey,
+        by_admin: bool,
+    ) -> bool {
+        let is_it = |process: Option<&TrackedProcess>| process.is_some_and(|it| it.key == key);
+        self.end_suspensions(table, by_admin, is_it)
+    }
+
+    /// Ends the suspensions of all queues that the caller may end.
     pub(crate) fn end_suspensions_for(&mut self, table: &ProcessTable, caller: Caller) {
-        self.end_suspensions(table, |process| {
+        self.end_suspensions(table, caller.is_admin(), |process| {
             process.is_none_or(|process| caller.may_touch(process.labels.uid))
         });
     }
@@ -327,10 +382,11 @@ impl Devices {
     fn end_suspensions(
         &mut self,
         table: &ProcessTable,
+        by_admin: bool,
         is_meant: impl Fn(Option<&TrackedProcess>) -> bool,
     ) -> bool {
         let scheduler = self.driver.scheduler();
-        self.queue_suspensions.end_queues(|queue| {
+        self.queue_suspensions.end_queues(by_admin, |queue| {
             is_meant(scheduler.queue(queue).and_then(|view| table.of_task(view.task)))
         })
     }
@@ -343,7 +399,7 @@ mod tests {
     const QUEUE: QueueId = QueueId(7);
 
     fn suspension(begins_ns: u64, ends_ns: u64) -> QueueSuspension {
-        QueueSuspension { begins_ns, ends_ns, is_soft: false }
+        QueueSuspension { begins_ns, ends_ns, is_soft: false, admin: None }
     }
 
     type Look = fn(QueueId) -> Option<QueueActivity>;
@@ -355,7 +411,8 @@ mod tests {
     #[test]
     fn a_soft_suspension_begins_when_the_device_is_at_rest() {
         let mut suspensions = QueueSuspensions::default();
-        let soft = QueueSuspension { begins_ns: u64::MAX, ends_ns: 100, is_soft: true };
+        let soft =
+            QueueSuspension { begins_ns: u64::MAX, ends_ns: 100, is_soft: true, admin: None };
         suspensions.insert(1, QUEUE, soft);
         assert!(!suspensions.is_empty());
         assert_eq!(suspensions.settle_parks(1), [(QUEUE, true)]);
@@ -372,7 +429,8 @@ mod tests {
     #[test]
     fn a_soft_suspension_that_ends_lets_the_device_fetch_again() {
         let mut suspensions = QueueSuspensions::default();
-        let soft = QueueSuspension { begins_ns: u64::MAX, ends_ns: 100, is_soft: true };
+        let soft =
+            QueueSuspension { begins_ns: u64::MAX, ends_ns: 100, is_soft: true, admin: None };
         suspensions.insert(1, QUEUE, soft);
         suspensions.insert(2, QUEUE, suspension(0, 100));
         assert_eq!(suspensions.settle_parks(1), [(QUEUE, true)]);
@@ -399,6 +457,20 @@ mod tests {
         suspensions.remove(2, QUEUE);
         assert_eq!(suspensions.settle(4, BUSY), [(QUEUE, false)]);
         assert_eq!(suspensions.next_ns(4), None);
+    }
+
+    #[test]
+    fn the_suspension_of_an_administrator_is_ended_by_administrators_alone() {
+        let mut suspensions = QueueSuspensions::default();
+        suspensions.insert(1, QUEUE, QueueSuspension { admin: Some(0), ..suspension(0, 100) });
+        suspensions.insert(2, QUEUE, suspension(0, 100));
+        assert_eq!(suspensions.admin_of(|queue| queue == QUEUE), Some(0));
+        assert_eq!(suspensions.admin_of(|queue| queue != QUEUE), None);
+        assert!(suspensions.end_queues(false, |_| true), "that of the owner ends");
+        assert!(!suspensions.end_queues(false, |_| true), "that of root does not");
+        assert!(suspensions.has(1, QUEUE) && !suspensions.has(2, QUEUE));
+        assert!(suspensions.end_queues(true, |_| true));
+        assert!(suspensions.is_empty());
     }
 
     #[test]
@@ -433,8 +505,8 @@ mod tests {
         assert_eq!(suspensions.settle(2, GONE), []);
         assert!(!suspensions.has(1, QUEUE));
         suspensions.insert(1, QUEUE, suspension(0, 100));
-        assert!(suspensions.end_queues(|queue| queue == QUEUE));
-        assert!(!suspensions.end_queues(|queue| queue == QUEUE));
+        assert!(suspensions.end_queues(false, |queue| queue == QUEUE));
+        assert!(!suspensions.end_queues(false, |queue| queue == QUEUE));
         assert_eq!(suspensions.settle(3, BUSY), []);
     }
 }

@@ -8,14 +8,16 @@ use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
 
-use super::process_table::{SchedOverride, TrackedProcess};
+use super::client_settings::{Layers, SchedOverride, Suspension};
+use super::process_table::TrackedProcess;
 use super::registrations::Registration;
 use super::{Context, Named, Processes};
-use crate::assignment::open_to_all;
+use crate::assignment::{SettingSource, open_to_all};
+use crate::bounds::Bounds;
 use crate::rule::AttrSettings;
 use crate::service::clients::Requester;
 use crate::service::clients::pending_answers::{OFF_MAX_NS, PendingSuspension, RequestRef};
-use crate::service::clients::permission::Caller;
+use crate::service::clients::permission::{Caller, Operation, Target};
 use crate::service::clients::request_error::RequestError;
 use crate::service::devices::Devices;
 
@@ -56,15 +58,38 @@ impl Processes {
         let (caller, key) = (requester.caller, info.key);
         check_limits(&change)?;
         if self.table.get(key).is_some() {
-            self.override_attr(caller, key, change, context)?;
-        } else if let Some(priority) = change.priority {
-            caller.check_priority(priority, open_to_all(self.rules.default_priority()))?;
+            self.override_attr(caller, &info, change, context)?;
+        } else {
+            caller.check(Operation::Change(change), &self.untracked_target(&info))?;
         }
         if !self.registrations.has_room(key, caller.uid(), caller.is_admin()) {
             return Err(RequestError::TooManyRegistrations);
         }
         self.add_registration(caller, &info, change, context);
         Ok(())
+    }
+
+    /// What is known of a process that uses no device. Rules bind it when it does.
+    fn untracked_target(&self, info: &ProcessInfo) -> Target {
+        let open = open_to_all(self.rules.default_priority());
+        let target = Target::undecided(info.key, info.uid, open);
+        let (saved, suspensions) = self.saved.layers_of(info.key);
+        let overrides = saved.or(self.registrations.find(info.key, info.uid));
+        let by_admin = overrides.admin.map(|admin| SettingSource::Administrator(admin.uid));
+        Target {
+            bounds: overrides.bounds(Bounds::default()),
+            scheduled_by: by_admin,
+            suspended_by: suspensions.admin.map(|suspension| suspension.uid),
+            ..target
+        }
+    }
+
+    /// What permissions for a process depend on.
+    fn target(&self, info: &ProcessInfo, devices: &Devices) -> Target {
+        let Some(process) = self.table.get(info.key) else { return self.untracked_target(info) };
+        let target = process.target(self.rules.default_priority());
+        let of_queues = || devices.suspended_by_admin(&self.table, info.key);
+        Target { uid: info.uid, suspended_by: target.suspended_by.or_else(of_queues), ..target }
     }
 
     fn add_registration(
@@ -74,15 +99,17 @@ impl Processes {
         change: SchedAttrChange,
         context: &Context<'_>,
     ) {
-        let overrides = SchedOverride { change, uid: caller.uid() };
-        let by_admin = caller.is_admin();
+        let (mut saved, _) = self.saved.layers_of(info.key);
+        saved.add(caller, change);
+        self.saved.replace_overrides(info.key, saved);
         if let Some(known) = self.registrations.get_mut(info.key) {
-            known.overrides = known.overrides.and(overrides);
-            known.by_admin = by_admin;
+            known.overrides.add(caller, change);
             return;
         }
+        let overrides = SchedOverride { change, uid: caller.uid() };
+        let overrides = Layers::of(overrides, caller.is_admin());
         let (pidfd, watch) = self.watch(info.key, context.poller);
-        let registration = Registration { overrides, by_admin, uid: info.uid, pidfd, watch };
+        let registration = Registration { overrides, uid: info.uid, pidfd, watch };
         self.registrations.insert(info.key, registration);
     }
 
@@ -101,27 +128,23 @@ impl Processes {
             self.add_registration(requester.caller, &info, change, context);
             return Ok(());
         }
-        self.override_attr(requester.caller, info.key, change, context)
+        self.override_attr(requester.caller, &info, change, context)
     }
 
     /// Changes the attributes of a process that uses a device.
     fn override_attr(
         &mut self,
         caller: Caller,
-        key: ProcessKey,
+        info: &ProcessInfo,
         change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let open =
-            self.controllable(key, context.devices)?.open_priority(self.rules.default_priority());
-        if let Some(priority) = change.priority {
-            caller.check_priority(priority, open)?;
-        }
+        let key = info.key;
+        self.controllable(key, context.devices)?;
+        caller.check(Operation::Change(change), &self.target(info, context.devices))?;
         self.rules.check_display(key)?;
-        let overrides = SchedOverride { change, uid: caller.uid() };
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
-        let overrides = process.overrides.map_or(overrides, |before| before.and(overrides));
-        process.overrides = Some(overrides);
+        process.overrides.add(caller, change);
         process.is_detached = false;
         process.obstacle = None;
         self.apply(key, context);
@@ -153,11 +176,15 @@ impl Processes {
     /// answered later ([`crate::service::clients::pending_answers`]).
     pub(crate) fn suspend(
         &mut self,
-        key: ProcessKey,
-        asked: RequestRef,
+        (requester, asked): (Requester, RequestRef),
+        process: Process,
         (lease_ms, now_ns): (u32, u64),
         context: &mut Context<'_>,
     ) -> Result<Option<PendingSuspension>, RequestError> {
+        let caller = requester.caller;
+        let info = self.resolve(requester, process, context)?;
+        caller.check(Operation::Suspend, &self.target(&info, context.devices))?;
+        let key = info.key;
         if lease_ms > LEASE_MS_MAX {
             return Err(RequestError::LeaseTooLong(lease_ms));
         }
@@ -174,19 +201,22 @@ impl Processes {
         // The lease begins when the process is off, so it cannot end before that is known.
         let pending_ns = if is_off { 0 } else { OFF_MAX_NS };
         let until_ns = now_ns.saturating_add(pending_ns).saturating_add(lease_ns);
-        let before_ns = process.suspended_until_ns.replace(until_ns);
+        let by_admin = caller.is_admin();
+        let suspension = Suspension { until_ns, uid: caller.uid() };
+        let before = process.suspensions.layer(by_admin).replace(suspension);
+        let before_ns = before.map(|before| before.until_ns);
         process.obstacle = None;
         self.apply(key, context);
         if let Some(process) = self.table.get(key) {
             check_obstacle(process)?;
         }
-        self.check_limit(key, context)?;
+        self.check_limit(key, by_admin, context)?;
         let instead = before_ns.map_or(String::new(), |before| {
             format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
         });
         let line = format!("{} is suspended for {lease_ms} ms{instead}", Named(key));
         let since = std::time::Instant::now();
-        let pending = PendingSuspension { asked, key, since, line, until_ns, lease_ns };
+        let pending = PendingSuspension { asked, key, since, line, until_ns, lease_ns, by_admin };
         // The renewal of a lease is not reported.
         let is_renewal = before_ns.is_some_and(|before| before <= until_ns);
         match (is_off, is_renewal) {
@@ -201,13 +231,14 @@ impl Processes {
     fn check_limit(
         &mut self,
         key: ProcessKey,
+        by_admin: bool,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
         let applied = self.table.get(key).and_then(|process| process.applied);
         let limit = applied.and_then(|applied| context.devices.backends.limit_of(applied.task));
         match limit {
             Some(limit) if limit.is_uncontrollable => {
-                self.end_suspension(key, context);
+                self.end_suspension(key, by_admin, context);
                 Err(RequestError::BeyondControl(limit.sentence))
             }
             Some(_) | None => Ok(()),
@@ -215,25 +246,34 @@ impl Processes {
     }
 
     /// Ends all suspensions of a process and of its queues; the caller settles those of queues.
-    /// Returns whether there was one.
-    pub(crate) fn resume(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
+    /// Returns the process, and whether there was a suspension.
+    pub(crate) fn resume(
+        &mut self,
+        requester: Requester,
+        process: Process,
+        context: &mut Context<'_>,
+    ) -> Result<(ProcessKey, bool), RequestError> {
+        let info = self.resolve(requester, process, context)?;
+        let (key, by_admin) = (info.key, requester.caller.is_admin());
+        requester.caller.check(Operation::Resume, &self.target(&info, context.devices))?;
         // An array, so that each of them is called.
         let ended = [
-            self.end_suspension(key, context),
-            self.saved.end_suspensions(|untracked| untracked == key),
-            context.devices.end_suspensions_of(&self.table, key),
+            self.end_suspension(key, by_admin, context),
+            self.saved.end_suspensions(by_admin, |untracked| untracked == key),
+            context.devices.end_suspensions_of(&self.table, key, by_admin),
         ];
-        ended.contains(&true)
+        Ok((key, ended.contains(&true)))
     }
 
     /// Ends all suspensions that the caller may end; the caller settles those of queues.
     pub(crate) fn resume_all(&mut self, caller: Caller, context: &mut Context<'_>) {
+        let by_admin = caller.is_admin();
         for key in self.table.keys() {
             if self.table.get(key).is_some_and(|process| caller.may_touch(process.labels.uid)) {
-                self.end_suspension(key, context);
+                self.end_suspension(key, by_admin, context);
             }
         }
-        self.saved.end_suspensions(|untracked| {
+        self.saved.end_suspensions(by_admin, |untracked| {
             ProcessInfo::read(untracked.pid).is_ok_and(|info| caller.may_touch(info.uid))
         });
         context.devices.end_suspensions_for(&self.table, caller);
@@ -245,14 +285,16 @@ impl Processes {
         process: Process,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let key = self.resolve(requester, process, context)?.key;
+        let info = self.resolve(requester, process, context)?;
+        let key = info.key;
+        requester.caller.check(Operation::Detach, &self.target(&info, context.devices))?;
         self.registrations.remove(key);
         self.saved.forget(key);
         self.controllable(key, context.devices)?;
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
         process.is_detached = true;
-        process.overrides = None;
-        process.suspended_until_ns = None;
+        process.overrides = Layers::default();
+        process.suspensions = Layers::default();
         self.apply(key, context);
         context.telemetry.log.info(format_args!("{} was detached", Named(key)));
         Ok(())

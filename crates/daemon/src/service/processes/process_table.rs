@@ -6,12 +6,13 @@ use std::os::fd::OwnedFd;
 use gpreempt_core::event::SchedAttr;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::{Class, Priority};
-use gpreempt_core::time::Duration;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_wire::process::SchedAttrChange;
 
-use crate::assignment::{Assignment, Outcome, open_to_all};
+use super::client_settings::{Layers, SchedOverride, Suspension};
+use crate::assignment::{Assignment, Outcome, SettingSource, open_to_all};
+use crate::bounds::Bounds;
 use crate::process_attributes::ProcessAttributes;
+use crate::service::clients::permission::Target;
 
 /// The name, user and container of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,35 +39,6 @@ impl ProcessLabels {
     }
 }
 
-/// Attributes that a user asked for. They take precedence over every rule but `ignore`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SchedOverride {
-    pub(crate) change: SchedAttrChange,
-    /// The user that asked.
-    pub(crate) uid: u32,
-}
-
-impl SchedOverride {
-    /// Both of them; where both set an attribute, the later one counts.
-    pub(crate) fn and(self, later: Self) -> Self {
-        let change = SchedAttrChange {
-            priority: later.change.priority.or(self.change.priority),
-            weight: later.change.weight.or(self.change.weight),
-            deadline_us: later.change.deadline_us.or(self.change.deadline_us),
-        };
-        Self { change, uid: later.uid }
-    }
-
-    fn apply(&self, mut attr: SchedAttr) -> SchedAttr {
-        attr.priority = self.change.priority.unwrap_or(attr.priority);
-        attr.weight = self.change.weight.map_or(attr.weight, |weight| weight.get());
-        if let Some(us) = self.change.deadline_us {
-            attr.deadline = Some(Duration::from_micros(us)).filter(|time| !time.is_zero());
-        }
-        attr
-    }
-}
-
 /// What the scheduler has for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AppliedAttr {
@@ -82,10 +54,10 @@ pub(crate) struct TrackedProcess {
     pub(crate) labels: ProcessLabels,
     /// What the configuration gives it.
     pub(crate) assignment: Assignment,
-    pub(crate) overrides: Option<SchedOverride>,
+    /// What clients asked for.
+    pub(crate) overrides: Layers<SchedOverride>,
     pub(crate) is_detached: bool,
-    /// End of the suspension's lease, on the monotonic clock.
-    pub(crate) suspended_until_ns: Option<u64>,
+    pub(crate) suspensions: Layers<Suspension>,
     /// Why it cannot be controlled, if so.
     pub(crate) obstacle: Option<String>,
     /// The controllers whose devices it uses.
@@ -110,9 +82,9 @@ impl TrackedProcess {
             key,
             labels,
             assignment,
-            overrides: None,
+            overrides: Layers::default(),
             is_detached: false,
-            suspended_until_ns: None,
+            suspensions: Layers::default(),
             obstacle: None,
             controllers: BTreeSet::from([controller]),
             adopted: BTreeSet::new(),
@@ -128,7 +100,7 @@ impl TrackedProcess {
     }
 
     pub(crate) const fn is_suspended(&self) -> bool {
-        self.suspended_until_ns.is_some()
+        !self.suspensions.is_empty()
     }
 
     /// What the scheduler should have. `None` if the process is not to be scheduled.
@@ -139,18 +111,32 @@ impl TrackedProcess {
             return None;
         }
         let given = self.assignment.attr();
-        match self.overrides {
-            Some(overrides) => Some(overrides.apply(given.unwrap_or_default())),
-            None if self.is_suspended() => Some(given.unwrap_or_default()),
-            None => given,
-        }
+        let is_asked_for = !self.overrides.is_empty() || self.is_suspended();
+        is_asked_for.then(|| self.overridden(given.unwrap_or_default())).or(given)
     }
 
-    /// The highest priority that its own user may give it: what every user may have, or what the
-    /// configuration gave it.
-    pub(crate) fn open_priority(&self, default_priority: Option<Priority>) -> Priority {
+    fn overridden(&self, given: SchedAttr) -> SchedAttr {
+        self.overrides.apply(given, &self.bounds())
+    }
+
+    /// What its owner may lower and not raise.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.overrides.bounds(Bounds::of_configuration(&self.assignment))
+    }
+
+    /// What permissions depend on. Where nothing binds, its owner may give it what every user may
+    /// have, or what its environment gave it.
+    pub(crate) fn target(&self, default_priority: Option<Priority>) -> Target {
         let open = open_to_all(default_priority);
-        self.assignment.attr().map_or(open, |attr| attr.priority.max(open))
+        let by_admin = self.overrides.admin.map(|admin| SettingSource::Administrator(admin.uid));
+        Target {
+            key: self.key,
+            uid: self.labels.uid,
+            bounds: self.bounds(),
+            open: self.assignment.attr().map_or(open, |attr| attr.priority.max(open)),
+            scheduled_by: by_admin.or_else(|| self.assignment.scheduled_by()),
+            suspended_by: self.suspensions.admin.map(|suspension| suspension.uid),
+        }
     }
 
     /// The reason for its attributes, in one sentence.
@@ -158,11 +144,18 @@ impl TrackedProcess {
         if let Some(obstacle) = &self.obstacle {
             return format!("not scheduled: {obstacle}");
         }
-        match self.overrides {
-            Some(overrides) if !self.is_ignored() && !self.is_detached => {
+        match self.overrides.priority_by() {
+            Some(uid) if !self.is_ignored() && !self.is_detached => {
                 let given = self.assignment.attr().unwrap_or_default();
-                let priority = overrides.apply(given).priority;
-                format!("priority {priority} (asked for by uid {})", overrides.uid)
+                let priority = self.overridden(given).priority;
+                let asked = self.overrides.owner.and_then(|owner| owner.change.priority);
+                match (asked.filter(|asked| *asked > priority), self.bounds().priority) {
+                    (Some(asked), Some(bound)) => {
+                        let by = bound.source;
+                        format!("priority {priority} ({by}; uid {uid} asked for {asked})")
+                    }
+                    _ => format!("priority {priority} (asked for by uid {uid})"),
+                }
             }
             _ if self.is_detached && !self.is_ignored() => {
                 "not scheduled: a user detached it".to_owned()
@@ -240,15 +233,16 @@ impl ProcessTable {
         }
     }
 
-    /// Processes whose lease has ended.
+    /// Processes with a lease that has ended.
     pub(crate) fn leases_over(&self, now_ns: u64) -> Vec<ProcessKey> {
-        let is_over =
-            |process: &&TrackedProcess| process.suspended_until_ns.is_some_and(|at| at <= now_ns);
+        let is_over = |process: &&TrackedProcess| {
+            process.suspensions.next_ns().is_some_and(|at| at <= now_ns)
+        };
         self.iter().filter(is_over).map(|process| process.key).collect()
     }
 
     pub(crate) fn next_lease_ns(&self) -> Option<u64> {
-        self.iter().filter_map(|process| process.suspended_until_ns).min()
+        self.iter().filter_map(|process| process.suspensions.next_ns()).min()
     }
 
     /// The priority of the placeholder task for the unmanaged processes of a controller. They need
@@ -274,6 +268,9 @@ mod tests {
     use super::*;
     use crate::assignment::{SettingSource, Sourced};
     use crate::rule::RuleLabel;
+    use crate::service::clients::permission::Caller;
+    use gpreempt_core::time::Duration;
+    use gpreempt_wire::process::SchedAttrChange;
 
     fn level(level: u8) -> Priority {
         Priority::new(level).unwrap()
@@ -290,18 +287,23 @@ mod tests {
 
     fn process(pid: u32, outcome: Outcome) -> TrackedProcess {
         let key = ProcessKey { pid, start_ticks: 1 };
-        let assignment = Assignment { outcome, notes: Vec::new() };
+        let assignment = Assignment::new(outcome);
         let watch = (None, u64::from(pid));
         TrackedProcess::new(key, (ProcessLabels::default(), assignment), 0, watch)
     }
 
-    fn overrides(priority: Option<u8>, deadline_us: Option<u64>) -> SchedOverride {
+    /// A request of the owner, uid 5.
+    fn ask(process: &mut TrackedProcess, priority: Option<u8>, deadline_us: Option<u64>) {
         let change = SchedAttrChange {
             priority: priority.map(level),
             deadline_us,
             ..SchedAttrChange::default()
         };
-        SchedOverride { change, uid: 5 }
+        process.overrides.add(Caller::of(5, false, true), change);
+    }
+
+    fn suspension(until_ns: u64) -> Layers<Suspension> {
+        Layers::of(Suspension { until_ns, uid: 5 }, false)
     }
 
     #[test]
@@ -309,14 +311,14 @@ mod tests {
         let mut process = process(7, Outcome::Unknown);
         let priority = |process: &TrackedProcess| Some(process.wanted()?.priority.level());
         assert_eq!(process.wanted(), None);
-        process.suspended_until_ns = Some(1);
+        process.suspensions = suspension(1);
         assert_eq!(priority(&process), Some(4));
-        process.overrides = Some(overrides(Some(9), None));
+        ask(&mut process, Some(9), None);
         assert_eq!(priority(&process), Some(9));
         assert_eq!(process.why(), "priority 9 (asked for by uid 5)");
         process.is_detached = true;
         assert!(process.wanted().is_some(), "as long as it is suspended");
-        process.suspended_until_ns = None;
+        process.suspensions = Layers::default();
         assert_eq!(process.wanted(), None);
         assert_eq!(process.why(), "not scheduled: a user detached it");
     }
@@ -324,30 +326,47 @@ mod tests {
     #[test]
     fn an_override_changes_the_attributes_it_names() {
         let mut process = process(7, scheduled(12));
-        process.overrides = Some(overrides(None, Some(500)));
+        ask(&mut process, None, Some(500));
         let wanted = process.wanted().unwrap();
         assert_eq!(wanted.priority, level(12));
         assert_eq!(wanted.deadline, Some(Duration::from_micros(500)));
-        process.overrides = process.overrides.map(|first| first.and(overrides(Some(3), None)));
+        ask(&mut process, Some(3), None);
         let wanted = process.wanted().unwrap();
         assert_eq!((wanted.priority, wanted.deadline.is_some()), (level(3), true));
-        process.overrides = process.overrides.map(|first| first.and(overrides(None, Some(0))));
+        ask(&mut process, None, Some(0));
         assert_eq!(process.wanted().unwrap().deadline, None);
     }
 
     #[test]
-    fn a_user_may_restore_the_priority_that_a_rule_gave() {
-        assert_eq!(process(7, scheduled(12)).open_priority(None), level(12));
-        assert_eq!(process(7, scheduled(3)).open_priority(None), level(7));
-        assert_eq!(process(7, Outcome::Unknown).open_priority(Some(level(9))), level(9));
+    fn a_user_may_restore_the_priority_that_the_environment_gave() {
+        let open = |outcome, default| process(7, outcome).target(default).open;
+        assert_eq!(open(scheduled(12), None), level(12));
+        assert_eq!(open(scheduled(3), None), level(7));
+        assert_eq!(open(Outcome::Unknown, Some(level(9))), level(9));
+    }
+
+    #[test]
+    fn a_new_rule_limits_what_the_owner_asked_for_and_says_so() {
+        let mut process = process(7, Outcome::Unknown);
+        ask(&mut process, Some(9), None);
+        let label = RuleLabel { number: 1, name: None, line: 3 };
+        let Outcome::Scheduled { weight, .. } = scheduled(1) else { panic!() };
+        let priority = Sourced { value: level(1), source: label.into() };
+        process.assignment =
+            Assignment::new(Outcome::Scheduled { priority, weight, deadline: None });
+        assert_eq!(process.wanted().unwrap().priority, level(1));
+        assert_eq!(process.why(), "priority 1 (rule 1 (line 3); uid 5 asked for 9)");
+        let target = process.target(None);
+        let rule = target.bounds.priority.unwrap().source;
+        assert_eq!(target.scheduled_by, Some(rule));
     }
 
     #[test]
     fn a_rule_with_ignore_overrules_every_user() {
         let label = RuleLabel { number: 1, name: None, line: 3 };
         let mut process = process(7, Outcome::Ignored(label));
-        process.overrides = Some(overrides(Some(9), None));
-        process.suspended_until_ns = Some(1);
+        ask(&mut process, Some(9), None);
+        process.suspensions = suspension(1);
         assert_eq!(process.wanted(), None);
         assert_eq!(process.why(), "not scheduled: rule 1 (line 3)");
     }
@@ -404,7 +423,7 @@ mod tests {
         let keys = [1, 2].map(|pid| insert(&mut table, pid, Some(3)));
         assert_eq!((table.next_lease_ns(), table.leases_over(u64::MAX)), (None, vec![]));
         for (key, until) in keys.into_iter().zip([50, 20]) {
-            table.get_mut(key).unwrap().suspended_until_ns = Some(until);
+            table.get_mut(key).unwrap().suspensions = suspension(until);
         }
         assert_eq!(table.next_lease_ns(), Some(20));
         assert_eq!(table.leases_over(19), []);

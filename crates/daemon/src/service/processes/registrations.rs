@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
 
-use super::process_table::SchedOverride;
+use super::client_settings::{Layers, SchedOverride};
 
 /// For each user but root and the user that runs the daemon.
 const PER_USER_MAX: usize = 1_000;
@@ -18,9 +18,9 @@ const ANCESTORS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Registration {
-    pub(crate) overrides: SchedOverride,
-    /// Whether it applies to children that run as another user.
-    pub(crate) by_admin: bool,
+    /// The administrators' layer also applies to children that run as another user.
+    pub(crate) overrides: Layers<SchedOverride>,
+    /// The owner of the process.
     pub(crate) uid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) watch: u64,
@@ -34,8 +34,10 @@ pub(crate) struct Registrations {
 
 impl Registrations {
     pub(crate) fn has_room(&self, key: ProcessKey, uid: u32, by_admin: bool) -> bool {
-        let own =
-            self.known.values().filter(|registration| registration.overrides.uid == uid).count();
+        let is_own = |known: &&Registration| {
+            known.overrides.owner.or(known.overrides.admin).is_some_and(|asked| asked.uid == uid)
+        };
+        let own = self.known.values().filter(is_own).count();
         self.known.contains_key(&key)
             || (self.known.len() < ALL_MAX && (by_admin || own < PER_USER_MAX))
     }
@@ -66,23 +68,27 @@ impl Registrations {
         self.known.retain(|key, known| known.pidfd.is_some() || key.check().is_ok());
     }
 
-    /// The registration of a process of that user, or of its nearest registered ancestor.
-    pub(crate) fn find(&self, key: ProcessKey, uid: u32) -> Option<SchedOverride> {
+    /// The registrations of a process of that user and of its ancestors: the nearest one of an
+    /// administrator, and the nearest one of the user unless an administrator's is nearer.
+    pub(crate) fn find(&self, key: ProcessKey, uid: u32) -> Layers<SchedOverride> {
         if self.known.is_empty() {
-            return None;
+            return Layers::default();
         }
         self.find_in(std::iter::once(key).chain(ancestors(key.pid)), uid)
     }
 
-    fn find_in(
-        &self,
-        mut line: impl Iterator<Item = ProcessKey>,
-        uid: u32,
-    ) -> Option<SchedOverride> {
-        line.find_map(|key| {
-            let known = self.known.get(&key)?;
-            (known.by_admin || known.uid == uid).then_some(known.overrides)
-        })
+    fn find_in(&self, line: impl Iterator<Item = ProcessKey>, uid: u32) -> Layers<SchedOverride> {
+        let mut found = Layers::default();
+        for known in line.filter_map(|key| self.known.get(&key)) {
+            if known.uid == uid {
+                found.owner = found.owner.or(known.overrides.owner);
+            }
+            if known.overrides.admin.is_some() {
+                found.admin = known.overrides.admin;
+                break;
+            }
+        }
+        found
     }
 }
 
@@ -112,8 +118,8 @@ mod tests {
     fn registration(level: u8, uid: u32, by_admin: bool) -> Registration {
         let priority = Priority::new(level);
         let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
-        let overrides = SchedOverride { change, uid };
-        Registration { overrides, by_admin, uid, pidfd: None, watch: u64::from(level) }
+        let overrides = Layers::of(SchedOverride { change, uid }, by_admin);
+        Registration { overrides, uid, pidfd: None, watch: u64::from(level) }
     }
 
     const fn key(pid: u32) -> ProcessKey {
@@ -126,8 +132,9 @@ mod tests {
         known.insert(key(1), registration(1, 1000, false));
         known.insert(key(2), registration(2, 1000, false));
         let level = |known: &Registrations, line: &[u32], uid| {
-            let overrides = known.find_in(line.iter().map(|pid| key(*pid)), uid);
-            overrides.and_then(|overrides| overrides.change.priority).map(Priority::level)
+            let found = known.find_in(line.iter().map(|pid| key(*pid)), uid);
+            let nearest = found.owner.or(found.admin);
+            nearest.and_then(|asked| asked.change.priority).map(Priority::level)
         };
         assert_eq!(level(&known, &[9, 2, 1], 1000), Some(2));
         assert_eq!(level(&known, &[9, 1], 1000), Some(1));
@@ -137,6 +144,20 @@ mod tests {
         assert_eq!(level(&known, &[9, 2, 1], 1001), Some(3), "root registered it");
         known.remove_watched(3);
         assert_eq!(level(&known, &[9, 2, 1], 1000), Some(1));
+    }
+
+    #[test]
+    fn a_registration_of_the_user_does_not_hide_one_of_an_administrator() {
+        let mut known = Registrations::default();
+        known.insert(key(1), registration(0, 0, true));
+        known.insert(key(2), registration(7, 1000, false));
+        let find = |known: &Registrations, line: [u32; 2]| {
+            let found = known.find_in(line.iter().map(|pid| key(*pid)), 1000);
+            let level = |asked: SchedOverride| asked.change.priority.map(Priority::level);
+            (found.admin.and_then(level), found.owner.and_then(level))
+        };
+        assert_eq!(find(&known, [2, 1]), (Some(0), Some(7)), "a child registered itself");
+        assert_eq!(find(&known, [1, 2]), (Some(0), None), "the administrator's is nearer");
     }
 
     #[test]

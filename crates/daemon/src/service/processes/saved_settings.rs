@@ -17,7 +17,8 @@ use gpreempt_wire::process::SchedAttrChange;
 use serde::{Deserialize, Serialize};
 
 use super::Processes;
-use super::process_table::{SchedOverride, TrackedProcess};
+use super::client_settings::{Layers, SchedOverride, Suspension};
+use super::process_table::TrackedProcess;
 use super::registrations::Registration;
 use crate::service::poller::Poller;
 use crate::service::telemetry::Telemetry;
@@ -39,7 +40,8 @@ pub(crate) struct SavedOverride {
     uid: u32,
 }
 
-/// User settings of a process that uses a device.
+/// User settings of a process that uses a device. Fields of administrators are absent where there
+/// is nothing to save, so that files of earlier versions are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedProcess {
@@ -49,8 +51,13 @@ pub(crate) struct SavedProcess {
     is_detached: bool,
     /// On the monotonic clock.
     suspended_until_ns: Option<u64>,
+    #[serde(rename = "admin_order", default, skip_serializing_if = "Option::is_none")]
+    admin_overrides: Option<SavedOverride>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    admin_suspension: Option<Suspension>,
 }
 
+/// One layer of a registration; a process may have two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedRegistration {
@@ -118,6 +125,25 @@ impl From<SavedOverride> for SchedOverride {
     }
 }
 
+impl SavedProcess {
+    fn overrides(&self) -> Layers<SchedOverride> {
+        let [admin, owner] =
+            [self.admin_overrides, self.overrides].map(|saved| saved.map(SchedOverride::from));
+        Layers { admin, owner }
+    }
+
+    fn suspensions(&self) -> Layers<Suspension> {
+        let uid = self.overrides.map_or(u32::MAX, |saved| saved.uid);
+        let owner = self.suspended_until_ns.map(|until_ns| Suspension { until_ns, uid });
+        Layers { admin: self.admin_suspension, owner }
+    }
+
+    fn set_suspensions(&mut self, suspensions: Layers<Suspension>) {
+        self.suspended_until_ns = suspensions.owner.map(|suspension| suspension.until_ns);
+        self.admin_suspension = suspensions.admin;
+    }
+}
+
 impl SavedSettings {
     /// The settings of a private session: not read from a file and not written to one.
     pub(crate) fn unsaved() -> Self {
@@ -152,11 +178,44 @@ impl SavedSettings {
         self.untracked.remove(&process);
     }
 
-    /// Ends suspensions of processes that are not tracked yet. Returns whether there was one.
-    pub(crate) fn end_suspensions(&mut self, is_meant: impl Fn(ProcessKey) -> bool) -> bool {
+    /// What clients asked for a process that is not tracked.
+    pub(crate) fn layers_of(
+        &self,
+        process: ProcessKey,
+    ) -> (Layers<SchedOverride>, Layers<Suspension>) {
+        let saved = self.untracked.get(&process);
+        saved.map(|saved| (saved.overrides(), saved.suspensions())).unwrap_or_default()
+    }
+
+    /// A client asks again for a process that is not tracked: its earlier settings do not count.
+    pub(crate) fn replace_overrides(
+        &mut self,
+        process: ProcessKey,
+        overrides: Layers<SchedOverride>,
+    ) {
+        if let Some(saved) = self.untracked.get_mut(&process) {
+            saved.overrides = overrides.owner.map(SavedOverride::from);
+            saved.admin_overrides = overrides.admin.map(SavedOverride::from);
+        }
+    }
+
+    /// Ends suspensions of processes that are not tracked; those of administrators only for an
+    /// administrator. Returns whether there was one.
+    pub(crate) fn end_suspensions(
+        &mut self,
+        by_admin: bool,
+        is_meant: impl Fn(ProcessKey) -> bool,
+    ) -> bool {
         let mut is_any = false;
         for (process, saved) in &mut self.untracked {
-            is_any |= saved.suspended_until_ns.take_if(|_| is_meant(*process)).is_some();
+            let before = saved.suspensions();
+            if before.is_empty() || !is_meant(*process) {
+                continue;
+            }
+            let mut left = before;
+            left.end(by_admin);
+            is_any |= left != before;
+            saved.set_suspensions(left);
         }
         is_any
     }
@@ -165,7 +224,7 @@ impl SavedSettings {
     /// tracked.
     pub(crate) fn sweep(&mut self, now_ns: u64) {
         self.untracked.retain(|process, saved| {
-            saved.suspended_until_ns = saved.suspended_until_ns.filter(|until| *until > now_ns);
+            saved.set_suspensions(saved.suspensions().after(now_ns));
             process.check().is_ok()
         });
     }
@@ -230,30 +289,48 @@ impl Processes {
         poller: &Poller,
     ) {
         for SavedRegistration { process, overrides, by_admin, uid } in registrations {
+            let layer = Layers::of(SchedOverride::from(overrides), by_admin);
+            if let Some(known) = self.registrations.get_mut(process) {
+                known.overrides = known.overrides.or(layer);
+                continue;
+            }
             let (pidfd, watch) = self.watch(process, poller);
-            let overrides = SchedOverride::from(overrides);
-            let registration = Registration { overrides, by_admin, uid, pidfd, watch };
+            let registration = Registration { overrides: layer, uid, pidfd, watch };
             self.registrations.insert(process, registration);
         }
     }
 
-    /// Gives a process the settings that it had under an earlier daemon.
+    /// Gives a process the settings that it had under an earlier daemon, or when it used a device
+    /// before.
     pub(super) fn load_saved(&mut self, process: &mut TrackedProcess, now_ns: u64) {
         let Some(saved) = self.saved.take(process.key) else { return };
-        let SavedProcess { overrides, is_detached, suspended_until_ns, .. } = saved;
-        process.overrides = overrides.map(SchedOverride::from).or(process.overrides);
-        process.is_detached = is_detached;
-        process.suspended_until_ns =
-            suspended_until_ns.filter(|until| *until > now_ns && !process.is_ignored());
+        process.overrides = saved.overrides().or(process.overrides);
+        process.is_detached = saved.is_detached;
+        if !process.is_ignored() {
+            process.suspensions = saved.suspensions().after(now_ns);
+        }
+    }
+
+    /// Keeps the settings of a process that no longer uses a device, for when it does again.
+    pub(super) fn keep_settings(&mut self, key: ProcessKey) {
+        let saved = self.table.get(key).and_then(SavedProcess::of);
+        if let Some(saved) = saved.filter(|_| key.check().is_ok()) {
+            self.saved.untracked.insert(key, saved);
+        }
     }
 
     pub(crate) fn save_settings(&mut self, telemetry: &mut Telemetry) {
         let processes = self.table.iter().filter_map(SavedProcess::of).collect();
-        let saved = |(process, known): (&ProcessKey, &Registration)| {
-            let Registration { overrides, by_admin, uid, .. } = *known;
-            SavedRegistration { process: *process, overrides: overrides.into(), by_admin, uid }
-        };
-        let registrations = self.registrations.iter().map(saved).collect();
+        let mut registrations = Vec::new();
+        for (process, Registration { overrides: Layers { admin, owner }, uid, .. }) in
+            self.registrations.iter()
+        {
+            for (layer, by_admin) in [(admin, true), (owner, false)] {
+                let Some(layer) = *layer else { continue };
+                let (process, uid, overrides) = (*process, *uid, layer.into());
+                registrations.push(SavedRegistration { process, overrides, by_admin, uid });
+            }
+        }
         match self.saved.write(SavedState { processes, registrations }) {
             Ok(()) => telemetry.problems.solve(PROBLEM),
             Err(error) => telemetry.problem(&format!("{PROBLEM}: {error}")),
@@ -264,10 +341,16 @@ impl Processes {
 impl SavedProcess {
     /// `None` if a process has no settings of a user.
     fn of(process: &TrackedProcess) -> Option<Self> {
-        let TrackedProcess { key, overrides, is_detached, suspended_until_ns, .. } = *process;
-        let is_plain = overrides.is_none() && suspended_until_ns.is_none() && !is_detached;
-        let overrides = overrides.map(SavedOverride::from);
-        (!is_plain).then_some(Self { process: key, overrides, is_detached, suspended_until_ns })
+        let TrackedProcess { key, overrides, is_detached, suspensions, .. } = *process;
+        let is_plain = overrides.is_empty() && suspensions.is_empty() && !is_detached;
+        (!is_plain).then_some(Self {
+            process: key,
+            overrides: overrides.owner.map(SavedOverride::from),
+            is_detached,
+            suspended_until_ns: suspensions.owner.map(|suspension| suspension.until_ns),
+            admin_overrides: overrides.admin.map(SavedOverride::from),
+            admin_suspension: suspensions.admin,
+        })
     }
 }
 
@@ -285,7 +368,15 @@ mod tests {
     fn saved(process: ProcessKey) -> SavedProcess {
         let change = SchedAttrChange { priority: Priority::new(11), ..SchedAttrChange::default() };
         let overrides = Some(SchedOverride { change, uid: 5 }.into());
-        SavedProcess { process, overrides, is_detached: false, suspended_until_ns: Some(50) }
+        let suspended_until_ns = Some(50);
+        SavedProcess {
+            process,
+            overrides,
+            is_detached: false,
+            suspended_until_ns,
+            admin_overrides: None,
+            admin_suspension: None,
+        }
     }
 
     fn registration(process: ProcessKey) -> SavedRegistration {
@@ -366,7 +457,32 @@ mod tests {
         settings.sweep(50);
         assert_eq!(settings.untracked[&own()].suspended_until_ns, None);
         settings.untracked.insert(own(), saved(own()));
-        assert!(!settings.end_suspensions(|_| false) && settings.end_suspensions(|_| true));
-        assert!(!settings.end_suspensions(|_| true));
+        let end =
+            |settings: &mut SavedSettings, is_meant| settings.end_suspensions(false, |_| is_meant);
+        assert!(!end(&mut settings, false) && end(&mut settings, true));
+        assert!(!end(&mut settings, true));
+    }
+
+    #[test]
+    fn what_an_administrator_decided_survives_a_restart_in_its_own_layer() {
+        let folder = WorkFolder::new("orders").unwrap();
+        let (mut settings, ..) = SavedSettings::load(folder.root());
+        let suspension = Suspension { until_ns: u64::MAX, uid: 0 };
+        let decided = SavedProcess {
+            admin_overrides: Some(SavedOverride { uid: 0, ..saved(own()).overrides.unwrap() }),
+            admin_suspension: Some(suspension),
+            ..saved(own())
+        };
+        settings.write(SavedState { processes: vec![decided], registrations: vec![] }).unwrap();
+        let (mut settings, _, problem) = SavedSettings::load(folder.root());
+        assert_eq!(problem, None);
+        let (overrides, suspensions) = settings.layers_of(own());
+        assert_eq!(overrides.admin.map(|asked| asked.uid), Some(0));
+        assert_eq!(overrides.owner.map(|asked| asked.uid), Some(5));
+        assert_eq!(suspensions.admin, Some(suspension));
+        assert!(settings.end_suspensions(false, |_| true), "the owner ends its own");
+        assert!(!settings.end_suspensions(false, |_| true), "and never that of root");
+        assert_eq!(settings.layers_of(own()).1.admin, Some(suspension));
+        assert!(settings.end_suspensions(true, |_| true));
     }
 }

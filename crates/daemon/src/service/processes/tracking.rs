@@ -7,9 +7,9 @@ use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::event::EventKind;
 
+use super::client_settings::{Layers, Suspension};
 use super::inspection_queue::InspectReason;
 use super::process_table::{AppliedAttr, ProcessLabels, TrackedProcess};
-use super::registrations::Registration;
 use super::{Context, Named, Processes};
 use crate::assignment::Assignment;
 use crate::service::devices::Devices;
@@ -62,8 +62,9 @@ impl Processes {
         let Ok(assigned) = self.assign(key, context.devices) else { return };
         let watch = self.watch(key, context.poller);
         let mut process = TrackedProcess::new(key, assigned, controller, watch);
-        let overrides = self.registrations.find(key, process.labels.uid);
-        process.overrides = overrides.filter(|_| self.rules.check_display(key).is_ok());
+        if self.rules.check_display(key).is_ok() {
+            process.overrides = self.registrations.find(key, process.labels.uid);
+        }
         self.load_saved(&mut process, monotonic_ns());
         let (name, why) = (&process.labels.name, process.why());
         context.telemetry.log.info(format_args!("{name} ({key}) uses a GPU: {why}"));
@@ -97,7 +98,7 @@ impl Processes {
         }
         process.assignment = assignment;
         if process.is_ignored() {
-            process.suspended_until_ns = None;
+            process.suspensions = Layers::default();
         }
         let (name, why) = (&process.labels.name, process.why());
         context.telemetry.log.info(format_args!("{name} ({key}) uses other GPUs: {why}"));
@@ -112,7 +113,7 @@ impl Processes {
         process.assignment = assignment;
         process.obstacle = None;
         if process.is_ignored() {
-            process.suspended_until_ns = None;
+            process.suspensions = Layers::default();
         }
         self.apply(key, context);
     }
@@ -137,15 +138,9 @@ impl Processes {
         if !process.controllers.is_empty() {
             return;
         }
-        let overrides = process.overrides.filter(|_| key.check().is_ok());
-        let uid = process.labels.uid;
+        // A process must not end its suspension by destroying its GPU context and making another.
+        self.keep_settings(key);
         self.untrack(key, context);
-        // The user's setting applies again if the process uses a device again.
-        if let Some(overrides) = overrides {
-            let (pidfd, watch) = self.watch(key, context.poller);
-            let registration = Registration { overrides, by_admin: true, uid, pidfd, watch };
-            self.registrations.insert(key, registration);
-        }
     }
 
     /// Updates the scheduler and the controllers with what a process should have.
@@ -161,8 +156,18 @@ impl Processes {
             (Some(applied), Some(attr)) => self.change(key, applied, attr, context),
         }
         self.adopt(key, context);
+        self.limit_queues(key, context);
         self.update_unmanaged(context.devices);
         context.devices.is_changed = true;
+    }
+
+    /// Queues that the owner gave a priority above what binds the process now have its priority.
+    fn limit_queues(&self, key: ProcessKey, context: &mut Context<'_>) {
+        let Some(process) = self.table.get(key) else { return };
+        let bound = process.bounds().priority;
+        if let Some((applied, bound)) = process.applied.zip(bound) {
+            context.devices.limit_queues(applied.task, bound.value);
+        }
     }
 
     fn start_scheduling(&mut self, key: ProcessKey, attr: SchedAttr, context: &mut Context<'_>) {
@@ -233,7 +238,7 @@ impl Processes {
         telemetry.problem(&format!("{} is not scheduled: {obstacle}", Named(key)));
         if let Some(process) = self.table.get_mut(key) {
             process.obstacle = Some(obstacle);
-            process.suspended_until_ns = None;
+            process.suspensions = Layers::default();
         }
     }
 
@@ -275,15 +280,37 @@ impl Processes {
 
     pub(crate) fn end_leases(&mut self, now_ns: u64, context: &mut Context<'_>) {
         for key in self.table.leases_over(now_ns) {
-            self.end_suspension(key, context);
+            let Some(process) = self.table.get(key) else { continue };
+            let left = process.suspensions.after(now_ns);
+            self.replace_suspensions(key, left, context);
         }
     }
 
-    /// Returns whether there was a suspension.
-    pub(crate) fn end_suspension(&mut self, key: ProcessKey, context: &mut Context<'_>) -> bool {
+    /// Ends the suspensions of a process; those of administrators only for an administrator.
+    /// Returns whether there was one.
+    pub(crate) fn end_suspension(
+        &mut self,
+        key: ProcessKey,
+        by_admin: bool,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(process) = self.table.get(key) else { return false };
+        let mut left = process.suspensions;
+        left.end(by_admin);
+        self.replace_suspensions(key, left, context)
+    }
+
+    /// Returns whether that ended a suspension.
+    pub(crate) fn replace_suspensions(
+        &mut self,
+        key: ProcessKey,
+        left: Layers<Suspension>,
+        context: &mut Context<'_>,
+    ) -> bool {
         let Some(process) = self.table.get_mut(key) else { return false };
-        if process.suspended_until_ns.take().is_none() {
-            return false;
+        let before = std::mem::replace(&mut process.suspensions, left);
+        if left == before || !left.is_empty() {
+            return left != before;
         }
         let name = &process.labels.name;
         context.telemetry.log.info(format_args!("{name} ({key}) may run again"));

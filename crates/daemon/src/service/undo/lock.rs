@@ -1,29 +1,30 @@
 //! One controller for the GPUs: the lock beside the journal's sessions.
 //!
-//! A daemon and a private session hold the same lock for as long as they live. The file names its
-//! owner, so that a second one can say which process controls the GPUs. A dead owner's file may
-//! stay; its lock does not.
+//! A daemon and a private session hold the same lock for as long as they live. Only processes of
+//! their user can open it. A second file, which every user can read and no process locks, names the
+//! owner, so that a second controller can say which process controls the GPUs. The files of a dead
+//! owner may stay; its lock does not.
 
-use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use gpreempt_device::journal::Journal;
+use gpreempt_device::journal::{Journal, SYSTEM_ROOT};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use gpreempt_wire::lock_file::{LockFile, read_line};
 
-const NAME: &str = "gpreemptd.lock";
-/// The file holds two numbers and the name of a command.
-const BYTES_MAX: u64 = 256;
+use super::user_sessions;
+
+const LOCK: &str = "gpreemptd.lock";
+/// Two numbers and the name of a command.
+const OWNER: &str = "gpreemptd.owner";
 /// The name of an owner that is not a command.
-const DAEMON: &str = "gpreemptd";
-/// The folder of root's journal.
-const SYSTEM_ROOT: &str = "/run/gpreempt";
-/// The longest time between taking the lock and writing the owner's name.
-const NAMED_WITHIN: Duration = Duration::from_millis(200);
+pub(super) const DAEMON: &str = "gpreemptd";
+/// How long to wait for the lock of a daemon that was killed while it started its keeper: the child
+/// has the descriptors of its parent until it has become the keeper.
+const KILLED_MAX: Duration = Duration::from_millis(200);
 const WAIT_STEP: Duration = Duration::from_millis(5);
 /// How long root's daemon waits for private sessions of other users. They end by themselves: they
 /// check for it every 250 ms.
@@ -32,9 +33,9 @@ const OTHERS_MAX: Duration = Duration::from_secs(2);
 /// The process that controls the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    process: ProcessKey,
+    pub(super) process: ProcessKey,
     /// `gpreemptd`, or the command of a private session.
-    program: String,
+    pub(super) program: String,
 }
 
 impl Owner {
@@ -46,8 +47,9 @@ impl Owner {
 
     /// The last owner of the lock in that folder, whether it lives or not.
     pub fn last(root: &Path) -> Option<Self> {
-        let text = read(&root.join(NAME)).ok()?;
-        let mut words = text.trim_end().splitn(3, ' ');
+        // Earlier builds wrote the owner into the lock.
+        let line = read_line(&root.join(OWNER)).or_else(|| read_line(&root.join(LOCK)))?;
+        let mut words = line.splitn(3, ' ');
         let pid = words.next()?.parse().ok()?;
         let start_ticks = words.next()?.parse().ok()?;
         let program = words.next()?.chars().filter(|char| !char.is_control()).collect();
@@ -95,80 +97,67 @@ pub(crate) enum LockError {
         .root.display()
     )]
     Daemon { owner: Owner, root: PathBuf },
-    /// The process that has it did not write its name.
-    #[error("another gpreemptd keeps its journal in {}; stop that one first", .0.display())]
-    Unnamed(PathBuf),
+    /// The process that has it did not write its name for other users.
+    #[error("another gpreemptd keeps its journal there: {0}")]
+    Unnamed(io::Error),
     #[error("without a journal changes cannot be undone, so gpreemptd does not start: {0}")]
     Os(#[from] io::Error),
 }
 
-/// The locked file, removed when the lock is released.
+/// The lock, and the file that names its owner. Both are removed when the lock is released.
 #[derive(Debug)]
 pub(crate) struct JournalLock {
-    path: PathBuf,
-    _file: File,
+    owner: PathBuf,
+    _lock: LockFile,
 }
 
 impl Drop for JournalLock {
     fn drop(&mut self) {
-        // While it is still locked: a process that opened it before sees that it was replaced.
-        let _ = std::fs::remove_file(&self.path);
+        // While the lock is held: the next owner writes another one.
+        let _ = fs::remove_file(&self.owner);
     }
 }
 
 pub(crate) fn lock(journal: &Journal, owner: &Owner) -> Result<JournalLock, LockError> {
-    let path = journal.root().join(NAME);
-    loop {
-        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(held_by(journal.root())),
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-        // An owner that ended between the two steps removed the file; then this lock is void.
-        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
-        let known = std::fs::metadata(&path).map(identity);
-        if known.is_ok_and(|known| file.metadata().map(identity).is_ok_and(|own| own == known)) {
-            let ProcessKey { pid, start_ticks } = owner.process;
-            file.set_len(0)?;
-            file.write_all(format!("{pid} {start_ticks} {}\n", owner.program).as_bytes())?;
-            return Ok(JournalLock { path, _file: file });
-        }
-    }
-}
-
-fn held_by(root: &Path) -> LockError {
-    let until = Instant::now() + NAMED_WITHIN;
-    loop {
-        match Owner::living(root) {
-            Some(owner) if owner.is_private() => return LockError::Private(owner),
-            Some(owner) => return LockError::Daemon { owner, root: root.to_owned() },
-            None if Instant::now() < until => std::thread::sleep(WAIT_STEP),
-            None => return LockError::Unnamed(root.to_owned()),
-        }
-    }
-}
-
-/// Another user may have created the path: only a regular file is read, up to a limit.
-fn read(path: &Path) -> io::Result<String> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let mut text = String::new();
-    file.take(BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// A process that controls the GPUs with a journal of another user: root checks the journals of
-/// every user, a user checks root's. A journal in a chosen folder (for tests) checks none.
-pub(crate) fn owner_elsewhere(journal: &Journal) -> Option<Owner> {
     let root = journal.root();
-    let others = journal.with_other_users().into_iter().map(|other| other.root().to_owned());
-    let others = others.filter(|other| other != root);
-    let system = (root != Path::new(SYSTEM_ROOT) && is_usual(root)).then(|| SYSTEM_ROOT.into());
-    others.chain(system).find_map(|other: PathBuf| Owner::living(&other))
+    // Before the lock, because one of an earlier build can be opened by others and is replaced.
+    if let Some(owner) = Owner::living(root) {
+        return Err(held_by(owner, root));
+    }
+    let lock = match LockFile::lock_within(&root.join(LOCK), KILLED_MAX) {
+        Ok(lock) => lock.removed_at_end().named(),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let owner = Owner::living(root).map(|owner| held_by(owner, root));
+            return Err(owner.unwrap_or(LockError::Unnamed(error)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let lock = JournalLock { owner: root.join(OWNER), _lock: lock };
+    let ProcessKey { pid, start_ticks } = owner.process;
+    // Replaced as a whole: a reader sees no part of a name.
+    let fresh = root.join(format!("{OWNER}.new"));
+    fs::write(&fresh, format!("{pid} {start_ticks} {}\n", owner.program))?;
+    fs::set_permissions(&fresh, Permissions::from_mode(0o644))?;
+    fs::rename(&fresh, &lock.owner)?;
+    Ok(lock)
+}
+
+fn held_by(owner: Owner, root: &Path) -> LockError {
+    match owner.is_private() {
+        true => LockError::Private(owner),
+        false => LockError::Daemon { owner, root: root.to_owned() },
+    }
+}
+
+/// Processes that control the GPUs with a journal of another user: root checks the sessions of
+/// every user, a user checks root's. A journal in a chosen folder (for tests) checks none.
+pub(crate) fn owners_elsewhere(journal: &Journal) -> Vec<Owner> {
+    let root = journal.root();
+    if root == Path::new(SYSTEM_ROOT) {
+        return user_sessions::owners();
+    }
+    let system = is_usual(root).then(|| Owner::living(Path::new(SYSTEM_ROOT)));
+    system.flatten().into_iter().collect()
 }
 
 /// Root's daemon, if it was started while a user has a private session.
@@ -182,7 +171,7 @@ pub(crate) fn system_daemon_beside(root: &Path) -> Option<Owner> {
 pub(crate) fn wait_for_others(journal: &Journal) -> Option<Owner> {
     let until = Instant::now() + OTHERS_MAX;
     loop {
-        let other = owner_elsewhere(journal).filter(Owner::is_private);
+        let other = owners_elsewhere(journal).into_iter().find(Owner::is_private);
         if other.is_none() || Instant::now() >= until {
             return other;
         }
@@ -231,25 +220,44 @@ mod tests {
             let owner = Owner::current(command).unwrap();
             let first = lock(&journal, &owner).unwrap();
             assert_eq!(Owner::living(&root), Some(owner.clone()));
+            let mode = |name: &str| fs::metadata(root.join(name)).unwrap().permissions().mode();
+            assert_eq!((mode(LOCK) & 0o777, mode(OWNER) & 0o777), (0o600, 0o644));
             let second = lock(&journal, &owner).unwrap_err().to_string();
             assert!(second.starts_with(&expected), "{second}");
             drop(first);
-            assert!(!root.join(NAME).exists() && lock(&journal, &owner).is_ok());
+            assert!([LOCK, OWNER].iter().all(|name| !root.join(name).exists()));
+            assert!(lock(&journal, &owner).is_ok());
         }
+    }
+
+    #[test]
+    fn a_lock_of_an_earlier_build_excludes_nothing_unless_its_owner_lives() {
+        let (_folder, journal) = journal();
+        let path = journal.root().join(LOCK);
+        let owner = Owner::current(None).unwrap();
+        let ProcessKey { pid, start_ticks } = owner.process;
+        fs::write(&path, format!("{pid} {start_ticks} gpreemptd\n")).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(lock(&journal, &owner), Err(LockError::Daemon { .. })));
+        fs::write(&path, format!("{pid} 1 gpreemptd\n")).unwrap();
+        // Another user can have opened it, and holds it.
+        let theirs = fs::File::open(&path).unwrap();
+        rustix::fs::flock(&theirs, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        lock(&journal, &owner).unwrap();
     }
 
     #[test]
     fn a_dead_owner_owns_nothing() {
         let (_folder, journal) = journal();
         let root = journal.root().to_owned();
-        std::fs::write(root.join(NAME), "4294967295 7 gpreempt attach\n").unwrap();
+        fs::write(root.join(OWNER), "4294967295 7 gpreempt attach\n").unwrap();
         assert!(Owner::last(&root).is_some_and(|owner| owner.is_private()));
         assert_eq!(Owner::living(&root), None);
         for nonsense in ["", "x y z", "1", "1 2"] {
-            std::fs::write(root.join(NAME), nonsense).unwrap();
+            fs::write(root.join(OWNER), nonsense).unwrap();
             assert_eq!(Owner::last(&root), None, "{nonsense}");
         }
-        assert_eq!(owner_elsewhere(&journal), None, "the folder was chosen");
+        assert_eq!(owners_elsewhere(&journal), [], "the folder was chosen");
         assert_eq!(system_daemon_beside(&root), None);
     }
 }

@@ -11,7 +11,7 @@ use gpreempt_core::event::Fault;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::command_thread::{Job, timespec};
+use super::job::Job;
 use super::report::{Report, StopUnit};
 use super::worker::{Next, ProcessControl};
 use crate::amd::abi::trap::{QueueEntry, RuntimeState};
@@ -20,6 +20,7 @@ use crate::amd::change::AmdChange;
 use crate::amd::queue::Kind;
 use crate::amd::session::{DebugSession, Outcome, QueueKey, SessionError};
 use crate::controller::{Disconnected, PendingCompletion};
+use crate::worker_thread::timespec;
 
 /// How often the loop checks for threads that are blocked in `DESTROY_QUEUE`.
 const LOOK: Duration = Duration::from_millis(100);

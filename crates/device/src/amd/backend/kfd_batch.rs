@@ -21,7 +21,7 @@ use gpreempt_core::event::Fault;
 use gpreempt_core::id::TaskId;
 use gpreempt_core::priority::Priority;
 
-use super::command_thread::{CommandQueue, CommandThread, Gathered, Job};
+use super::job::{Gathered, Job, gather};
 use super::report::{Report, StopUnit};
 use crate::amd::KfdInstance;
 use crate::amd::session::{QueueGeneration, QueueKey};
@@ -30,8 +30,8 @@ use crate::controller::{Disconnected, Reporter};
 use crate::keeper::monotonic_ns;
 use crate::process::ProcessKey;
 use crate::undo_log::UndoLog;
+use crate::worker_thread::{Orders, WorkerThread};
 
-/// A command to the thread.
 #[derive(Debug)]
 pub(super) enum BatchCommand {
     /// Control a process.
@@ -45,10 +45,9 @@ pub(super) enum BatchCommand {
     QueuePriority(TaskId, QueueKey, Option<Priority>),
 }
 
-/// The handle of the thread.
 #[derive(Debug)]
 pub(super) struct KfdBatch {
-    thread: CommandThread<BatchCommand>,
+    thread: WorkerThread<BatchCommand>,
     heartbeat: Heartbeat,
 }
 
@@ -81,7 +80,7 @@ impl KfdBatch {
     ) -> io::Result<Self> {
         let heartbeat = Heartbeat::new();
         let beats = heartbeat.clone();
-        let thread = CommandThread::start("amd batch", move |commands| {
+        let thread = WorkerThread::start_polling("amd batch", move |commands| {
             let mut state = BatchThread::new(instance, undo_log, reports, commands, beats);
             state.schedules = schedules;
             // The thread ends when the backend drops the receiver of reports.
@@ -126,7 +125,6 @@ pub(super) type Name = (TaskId, u32);
 #[derive(Debug)]
 pub(super) struct BatchProcess {
     pub(super) process: ProcessKey,
-    /// The last reported queues.
     pub(super) listed: Option<Vec<StopUnit>>,
     pub(super) priority: Option<Priority>,
     pub(super) own_priorities: BTreeMap<u32, Priority>,
@@ -143,13 +141,12 @@ pub(super) struct Seen {
     pub(super) serial: u64,
 }
 
-/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct BatchThread {
     pub(super) instance: KfdInstance,
     pub(super) undo_log: UndoLog,
     pub(super) reports: Reporter<Report>,
-    commands: CommandQueue<BatchCommand>,
+    commands: Orders<BatchCommand>,
     pub(super) heartbeat: Heartbeat,
     pub(super) processes: BTreeMap<TaskId, BatchProcess>,
     /// Preempted queues, with the number of scans that listed each as running.
@@ -164,7 +161,6 @@ pub(super) struct BatchThread {
     pub(super) is_refused: bool,
     /// When the patched calls were last probed.
     pub(super) probed: Instant,
-    /// When the leases were last renewed.
     pub(super) renewed: Instant,
 }
 
@@ -173,7 +169,7 @@ impl BatchThread {
         instance: KfdInstance,
         undo_log: UndoLog,
         reports: Reporter<Report>,
-        commands: CommandQueue<BatchCommand>,
+        commands: Orders<BatchCommand>,
         heartbeat: Heartbeat,
     ) -> Self {
         Self {
@@ -218,7 +214,7 @@ impl BatchThread {
 
     /// Executes commands about processes, and gathers commands about queues.
     fn gather(&mut self) -> Result<Gathered, Disconnected> {
-        let (commands, is_over) = self.commands.gather();
+        let (commands, is_over) = gather(&self.commands);
         let mut jobs = Vec::new();
         for command in commands {
             match command {

@@ -15,7 +15,9 @@ use gpreempt_core::priority::Priority;
 use super::kfd_batch::BatchCommand;
 use super::{AdoptedProcess, AmdBackend};
 use crate::amd::stop_method::{PatchedCalls, StopMethod, StopMethodChoice};
-use crate::controller::{ControlLimit, ControllerReport, StopMethodInUse};
+use crate::controller::{
+    ControlLimit, ControllerReport, PriorityForwarding, StopMethodInUse, StopMethodReporting,
+};
 
 /// The problem to report while the calls are unusable.
 const LOST: &str = "AMD: the calls of the patched KFD are refused; processes are controlled by the \
@@ -106,27 +108,7 @@ impl AmdBackend {
         }
     }
 
-    pub(super) fn hand_over(&mut self, task: TaskId, priority: Priority) {
-        let Some(adopted) = self.tasks.get_mut(&task) else { return };
-        adopted.priority = Some(priority);
-        if let Some(batch) = self.batch.as_ref().filter(|_| adopted.in_batch) {
-            batch.send(BatchCommand::Priority(task, priority));
-        }
-    }
-
-    pub(super) fn hand_queue_over(&mut self, queue: QueueId, priority: Option<Priority>) {
-        let Some(target) = self.queues.get(&queue) else { return };
-        let command = BatchCommand::QueuePriority(target.task, target.listed.key(), priority);
-        let in_batch = self.tasks.get(&target.task).is_some_and(|adopted| adopted.in_batch);
-        if let Some(batch) = self.batch.as_ref().filter(|_| in_batch) {
-            batch.send(command);
-        }
-    }
-
-    pub(super) fn externally_scheduled_limit(
-        &self,
-        adopted: &AdoptedProcess,
-    ) -> Option<ControlLimit> {
+    fn externally_scheduled_limit(&self, adopted: &AdoptedProcess) -> Option<ControlLimit> {
         let sentence = match (self.is_externally_scheduled, self.instance.patched_calls) {
             (false, _) => return None,
             (true, PatchedCalls::Usable) => "scheduled by the kernel".to_owned(),
@@ -138,28 +120,47 @@ impl AmdBackend {
         };
         Some(ControlLimit { sentence, is_uncontrollable: false })
     }
+}
 
-    /// The stop method of most processes.
-    pub(super) fn method_in_use(&self) -> StopMethodInUse {
+impl PriorityForwarding for AmdBackend {
+    fn set_priority(&mut self, task: TaskId, priority: Priority) {
+        let Some(adopted) = self.tasks.get_mut(&task) else { return };
+        adopted.priority = Some(priority);
+        if let Some(batch) = self.batch.as_ref().filter(|_| adopted.in_batch) {
+            batch.send(BatchCommand::Priority(task, priority));
+        }
+    }
+
+    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
+        let Some(target) = self.queues.get(&queue) else { return };
+        let command = BatchCommand::QueuePriority(target.task, target.listed.key(), priority);
+        let in_batch = self.tasks.get(&target.task).is_some_and(|adopted| adopted.in_batch);
+        if let Some(batch) = self.batch.as_ref().filter(|_| in_batch) {
+            batch.send(command);
+        }
+    }
+}
+
+impl StopMethodReporting for AmdBackend {
+    fn stop_method(&self) -> StopMethodInUse {
         let [apart, externally_scheduled] = &self.methods;
         let StopMethodChoice { method, why_not_better } =
             if self.is_externally_scheduled { externally_scheduled } else { apart };
         in_words(*method, why_not_better.clone())
     }
 
-    /// The stop method of one process, which may have a limit.
-    pub(super) fn method_in_use_of(&self, task: TaskId) -> Option<StopMethodInUse> {
+    fn stop_method_of(&self, task: TaskId) -> Option<StopMethodInUse> {
+        let Some(limit) = &self.tasks.get(&task)?.limit else { return Some(self.stop_method()) };
+        let method =
+            if limit.is_uncontrollable { StopMethod::Nothing } else { StopMethod::WholeProcess };
+        Some(in_words(method, Some(limit.sentence.clone())))
+    }
+
+    fn limit_of(&self, task: TaskId) -> Option<ControlLimit> {
         let adopted = self.tasks.get(&task)?;
-        match &adopted.limit {
-            Some(limit) => {
-                let method = if limit.is_uncontrollable {
-                    StopMethod::Nothing
-                } else {
-                    StopMethod::WholeProcess
-                };
-                Some(in_words(method, Some(limit.sentence.clone())))
-            }
-            None => Some(self.method_in_use()),
-        }
+        let read = || self.reading_limit(adopted.process);
+        let unlisted = || self.unlisted_limit(adopted);
+        let limit = adopted.limit.clone().or_else(read).or_else(unlisted);
+        limit.or_else(|| self.externally_scheduled_limit(adopted))
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpreempt_core::id::{QueueId, TaskId};
-use gpreempt_core::priority::Priority;
 
 use super::worker::Worker;
 use super::{AdoptedProcess, AmdBackend, Device};
@@ -12,8 +11,8 @@ use crate::amd::queue::queues_of;
 use crate::amd::stop_method::PatchedCalls;
 use crate::change::UndoError;
 use crate::controller::{
-    AdoptError, ControlLimit, Controller, ControllerReport, DeviceName, NumberedQueues,
-    PriorityForwarding, Rescanning, StopMethodInUse, StopMethodReporting,
+    AdoptError, Controller, ControllerReport, DeviceName, NumberedQueues, PriorityForwarding,
+    Rescanning, StopMethodReporting,
 };
 use crate::process::ProcessKey;
 
@@ -187,34 +186,6 @@ impl NumberedQueues for AmdBackend {
         let name = self.queues.get(&queue)?.listed.entry.queue_id;
         // A whole process has no queue id.
         (name != u32::MAX).then_some(name.into())
-    }
-}
-
-impl PriorityForwarding for AmdBackend {
-    fn set_priority(&mut self, task: TaskId, priority: Priority) {
-        self.hand_over(task, priority);
-    }
-
-    fn set_queue_priority(&mut self, queue: QueueId, priority: Option<Priority>) {
-        self.hand_queue_over(queue, priority);
-    }
-}
-
-impl StopMethodReporting for AmdBackend {
-    fn way(&self) -> StopMethodInUse {
-        self.method_in_use()
-    }
-
-    fn way_of(&self, task: TaskId) -> Option<StopMethodInUse> {
-        self.method_in_use_of(task)
-    }
-
-    fn limit_of(&self, task: TaskId) -> Option<ControlLimit> {
-        let adopted = self.tasks.get(&task)?;
-        let read = || self.reading_limit(adopted.process);
-        let unlisted = || self.unlisted_limit(adopted);
-        let limit = adopted.limit.clone().or_else(read).or_else(unlisted);
-        limit.or_else(|| self.externally_scheduled_limit(adopted))
     }
 }
 

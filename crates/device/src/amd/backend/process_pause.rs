@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpreempt_core::event::Fault;
 
-use super::command_thread::Gathered;
+use super::job::Gathered;
 use super::report::{Report, StopUnit};
 use super::worker::{Next, ProcessControl};
 use crate::amd::abi::trap::QueueEntry;

@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::command_thread::{CommandQueue, CommandThread};
 use super::report::Report;
 use crate::amd::queue::users;
 use crate::amd::{KfdInstance, KfdLocation};
 use crate::controller::{Disconnected, Reporter};
 use crate::process::{ProcessInfo, ProcessKey};
+use crate::worker_thread::{Orders, WorkerThread};
 
 /// The longest interval between two scans. sysfs has no notification, and a scan lists one small
 /// folder.
@@ -19,7 +19,7 @@ const STOP_MAX: Duration = Duration::from_secs(3);
 
 /// The handle of the thread; each command sets the interval.
 #[derive(Debug)]
-pub(super) struct ProcessWatcher(CommandThread<Duration>);
+pub(super) struct ProcessWatcher(WorkerThread<Duration>);
 
 impl ProcessWatcher {
     /// Starts a thread that scans KFD's folder in sysfs and checks whether the emulated KFD still
@@ -29,12 +29,12 @@ impl ProcessWatcher {
             // The backend ends this thread when it drops the receiver of reports.
             let _ = watch(&instance, &reports, &intervals);
         };
-        CommandThread::start("amd watcher", watch).map(Self)
+        WorkerThread::start_polling("amd watcher", watch).map(Self)
     }
 
     /// Sets the interval, and scans at once.
     pub(super) fn set_every(&self, every: Duration) {
-        self.0.send(every);
+        self.0.order(every);
     }
 
     pub(super) fn stop(&mut self) {
@@ -45,7 +45,7 @@ impl ProcessWatcher {
 fn watch(
     instance: &KfdInstance,
     reports: &Reporter<Report>,
-    intervals: &CommandQueue<Duration>,
+    intervals: &Orders<Duration>,
 ) -> Result<(), Disconnected> {
     let (mut every, mut known, mut was_gone) = (EVERY, Vec::new(), false);
     loop {
@@ -62,7 +62,7 @@ fn watch(
             reports.send(Report::Users(found))?;
         }
         if intervals.wait(every) {
-            let (others, is_over) = intervals.gather();
+            let (others, is_over) = intervals.take();
             if is_over {
                 return Ok(());
             }

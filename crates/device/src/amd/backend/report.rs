@@ -43,7 +43,6 @@ pub(super) enum Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StopUnit {
     pub(super) entry: QueueEntry,
-    /// Distinguishes queues that reuse an id.
     generation: QueueGeneration,
     /// The rings that feed it. Empty if they are unknown.
     pub(super) rings: Vec<QueueEntry>,

@@ -86,7 +86,6 @@ impl Fixture {
         (child, client)
     }
 
-    /// The journal's records of the process.
     fn acts(&self) -> Option<Vec<GpuChange>> {
         let entries = OwnerJournal::at(self.journal.clone()).entries().unwrap();
         entries.into_iter().find(|entry| entry.process == self.key).map(|entry| entry.changes)

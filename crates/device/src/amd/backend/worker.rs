@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use gpreempt_core::event::Fault;
 use gpreempt_core::id::TaskId;
 
-use super::command_thread::{CommandQueue, CommandThread, Gathered, Job};
+use super::job::{Gathered, Job, gather};
 use super::mqd_cache::MqdCache;
 use super::report::Report;
 use crate::amd::KfdInstance;
@@ -23,14 +23,14 @@ use crate::amd::session::{AttachError, DebugSession};
 use crate::controller::{ControlLimit, Disconnected, Reporter};
 use crate::process::ProcessKey;
 use crate::undo_log::UndoLog;
+use crate::worker_thread::{Orders, WorkerThread};
 
 /// How often to check whether a worker has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The handle of a worker.
 #[derive(Debug)]
 pub(super) struct Worker {
-    thread: CommandThread<Job>,
+    thread: WorkerThread<Job>,
     /// Set when a caller waits for its end.
     is_awaited: Arc<AtomicBool>,
 }
@@ -45,7 +45,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let is_awaited = Arc::new(AtomicBool::new(false));
         let awaited = Arc::clone(&is_awaited);
-        let thread = CommandThread::start("amd process", move |jobs| {
+        let thread = WorkerThread::start_polling("amd process", move |jobs| {
             let control = ProcessControl {
                 instance,
                 undo_log,
@@ -97,7 +97,7 @@ pub(super) struct ProcessControl {
     pub(super) task: TaskId,
     pub(super) process: ProcessKey,
     pub(super) reports: Reporter<Report>,
-    pub(super) jobs: CommandQueue<Job>,
+    pub(super) jobs: Orders<Job>,
     is_awaited: Arc<AtomicBool>,
 }
 
@@ -257,7 +257,7 @@ impl ProcessControl {
 
     /// The gathered commands, if there are any or the worker is to end.
     pub(super) fn gather(&self) -> Option<Gathered> {
-        let (jobs, is_over) = self.jobs.gather();
+        let (jobs, is_over) = gather(&self.jobs);
         (!jobs.is_empty() || is_over).then(|| Gathered::new(jobs, is_over))
     }
 

@@ -60,7 +60,6 @@ impl AttachError {
         !matches!(self, Self::Gone(_) | Self::Unsupported(_) | Self::NoInterface)
     }
 
-    /// The error for a refused trace.
     pub(crate) fn of_seize(kfd: &dyn KfdDebugCalls, pid: u32, errno: Errno) -> Self {
         match errno {
             Errno::SRCH => Self::Gone(pid),
@@ -73,7 +72,6 @@ impl AttachError {
         }
     }
 
-    /// The error for a refused session.
     pub(super) fn of_enable(kfd: &dyn KfdDebugCalls, pid: u32, errno: Errno) -> Self {
         match errno {
             Errno::SRCH => Self::Gone(pid),

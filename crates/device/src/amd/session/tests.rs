@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::amd::DebuggerIoctl;
-use crate::amd::{FakeClient, FakeKfd, KfdClientCalls, KfdProfile};
+use crate::amd::{DebuggerIoctl, FakeClient, FakeKfd, KfdClientCalls, KfdProfile};
 
 /// A process with a registered runtime.
 fn client(kfd: &FakeKfd, pid: u32, queues: u32) -> FakeClient {

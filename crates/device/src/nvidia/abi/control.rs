@@ -4,7 +4,7 @@
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::hold::{ChannelSchedule, ChannelToken};
-use super::{Block, Branch, Command, blocks, numbers};
+use super::{Block, Branch, Command, numbers};
 
 /// A block that goes with [`Control`](super::escape::Control).
 ///
@@ -54,7 +54,8 @@ commands! {
     ChannelToken = 0xc36f_0108, "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
 }
 
-blocks! {
+gpreempt_kfd::blocks! {
+    for [Branch], derive(Clone, Copy, Debug);
     /// Reads the class or the parent of an object. Call it on the client that has the object, and
     /// only if that client exists: otherwise the driver writes a line into the kernel's log.
     pub struct HandleInfo = "NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS" in Branch::ALL, 16 bytes {

@@ -8,7 +8,7 @@
 use rustix::ioctl::{Opcode, opcode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::{Block, Branch, Status, blocks, class, numbers};
+use super::{Block, Branch, Status, class, numbers};
 
 /// The group of every ioctl of the driver.
 pub(super) const MAGIC: u8 = b'F';
@@ -32,7 +32,8 @@ unsafe impl RmAlloc for SubdeviceParameters {
     const CLASS: u32 = class::SUBDEVICE;
 }
 
-blocks! {
+gpreempt_kfd::blocks! {
+    for [Branch], derive(Clone, Copy, Debug);
     /// Frees an object and everything below it.
     pub struct Free = "NVOS00_PARAMETERS" in Branch::ALL, 16 bytes {
         pub client: u32 = "hRoot" at 0,

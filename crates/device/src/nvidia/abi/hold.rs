@@ -9,9 +9,10 @@ use rustix::ioctl::{Opcode, opcode};
 use zerocopy::FromZeros;
 
 use super::escape::MAGIC;
-use super::{Branch, Status, blocks, numbers};
+use super::{Branch, Status, numbers};
 
-blocks! {
+gpreempt_kfd::blocks! {
+    for [Branch], derive(Clone, Copy, Debug);
     /// Makes pages of the calling process known to the device. The ioctl is one of the
     /// `/dev/nvidiaN` that is registered with the client's file.
     pub struct HostMemory = "nv_ioctl_nvos02_parameters_with_fd"
@@ -157,12 +158,12 @@ impl ChannelParameters {
     /// The channel runs only after a [`ChannelSchedule`].
     pub const SCHEDULE_LATER: u32 = 1 << 6;
 
-    /// A channel with a ring at that address, its indices at the beginning of `indices`.
-    pub fn new(ring: u64, entries: u32, context_share: u32, indices: u32) -> Self {
+    /// A channel with a ring at that address, its indices in an object, at an offset.
+    pub fn new(ring: u64, entries: u32, context_share: u32, indices: (u32, u64)) -> Self {
         let mut parameters = Self::new_zeroed();
         (parameters.ring, parameters.entries) = (ring, entries);
         (parameters.flags, parameters.context_share) = (Self::SCHEDULE_LATER, context_share);
-        parameters.index_memory[0] = indices;
+        (parameters.index_memory[0], parameters.index_offset[0]) = indices;
         parameters
     }
 }
@@ -220,11 +221,12 @@ mod tests {
 
     #[test]
     fn a_channel_waits_to_be_scheduled() {
-        let block = ChannelParameters::new(0xe0_0000_1000, 512, 0x5c00_0011, 0x5d00_1000);
+        let block = ChannelParameters::new(0xe0_0000_1000, 512, 0x5c00_0011, (0x5d00_1000, 0x6000));
         let words: [u32; 92] = zerocopy::transmute!(block);
         assert_eq!(words[2..7], [0x1000, 0xe0, 512, 0x40, 0x5c00_0011]);
         assert_eq!(words[8], 0x5d00_1000);
-        assert!(words[9..].iter().all(|word| *word == 0));
+        assert_eq!(words[16], 0x6000);
+        assert!(words[9..16].iter().chain(&words[17..]).all(|word| *word == 0));
     }
 
     #[test]

@@ -33,7 +33,7 @@ macro_rules! codes {
             c_expression: $c_name,
             // CAST: widens.
             value: $value as u64,
-            branches: &Branch::ALL,
+            versions: &Branch::ALL,
         }),+];
     };
 }

@@ -131,16 +131,17 @@ impl ContextState {
         self.rings = Some(rings);
     }
 
-    pub(super) fn stop(&mut self, queue: QueueId) -> Job {
+    /// Stops it. `fence` is gpreempt's channel of idle fences in it.
+    pub(super) fn stop(&mut self, queue: QueueId, fence: Option<Handle>) -> Job {
         self.is_off = true;
-        let (process, change) = (self.process, self.stop.clone().into());
+        let (process, change) = (self.process, self.stop.with_channel(fence).into());
         let baseline = self.switches.baseline();
         Job::Stop { process, change, context: self.handles(queue), baseline }
     }
 
-    pub(super) fn resume(&mut self, queue: QueueId) -> Job {
+    pub(super) fn resume(&mut self, queue: QueueId, fence: Option<Handle>) -> Job {
         self.is_off = false;
-        self.change(self.stop.clone(), true, Some(PendingCompletion::Resume(queue)))
+        self.change(self.stop.with_channel(fence), true, Some(PendingCompletion::Resume(queue)))
     }
 
     /// Sets a time slice, or its original one.

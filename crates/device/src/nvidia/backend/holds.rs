@@ -5,7 +5,9 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use gpreempt_core::event::Event;
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::ring::RingView;
 
 use super::worker::{AddedHold, HoldError, HoldRequest, Job, Report};
 use super::{NvidiaBackend, QueueState};
@@ -15,9 +17,10 @@ use crate::controller::{
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
 use crate::nvidia::hold::watcher::{HoldWatcher, WatcherReport};
-use crate::nvidia::hold::{self, HoldChannel, HoldCounters, HoldLimits, HoldSite};
+use crate::nvidia::hold::{self, HoldChannel, HoldCounters, HoldSite};
 use crate::nvidia::process_discovery::GpuProcess;
 use crate::nvidia::ring::Rings;
+use crate::nvidia::rm::Handle;
 use crate::nvidia::sharing_constraints::MPS_SERVER;
 use crate::process::ProcessInfo;
 
@@ -129,7 +132,14 @@ impl NvidiaBackend {
         match added {
             Ok(hold) if is_wanted => {
                 let AddedHold { site, channel, rings } = *hold;
-                let counters = Arc::new(HoldCounters::default());
+                let has_fence = channel.has_fence();
+                if !has_fence {
+                    self.notes.push_back(ControllerReport::Problem(format!(
+                        "process {process}: no idle fences (the driver refused their channel); its \
+                         holds are released when its rings have not moved for a while"
+                    )));
+                }
+                let counters = Arc::new(HoldCounters::new(has_fence));
                 holds.watcher.add(queue, channel, rings, Arc::clone(&counters));
                 holds.states.insert(queue, HoldState::Ready(site, counters));
                 let task = self.queues.get(&queue).map(QueueState::task);
@@ -167,6 +177,27 @@ impl NvidiaBackend {
             ring.running = Some(false);
         }
         self.events.push_back(Event::RingObserved { queue, ring });
+    }
+
+    /// The channel of idle fences of a queue. A fence that waits is work: it would keep a context
+    /// running whose other channels are stopped.
+    pub(super) fn fence_channel(&self, queue: QueueId) -> Option<Handle> {
+        match self.holds.as_ref()?.states.get(&queue)? {
+            HoldState::Ready(site, counters) => counters.has_fence().then(|| site.fence_channel()),
+            HoldState::Requested(_) | HoldState::Impossible(_) => None,
+        }
+    }
+
+    /// Adds to a reading of the rings what idle fences show.
+    pub(super) fn with_execution(&self, queue: QueueId, ring: RingView) -> RingView {
+        let holds = self.holds.as_ref();
+        let is_running = holds.and_then(|holds| holds.states.get(&queue)).is_some_and(
+            |state| matches!(state, HoldState::Ready(_, counters) if counters.is_running()),
+        );
+        if is_running && ring.running.is_none() {
+            return RingView { running: Some(true), ..ring };
+        }
+        ring
     }
 
     /// Renews hold channels that no longer exist: a context that was reset may have the same

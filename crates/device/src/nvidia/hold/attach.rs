@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use zerocopy::FromZeros;
 
 use super::HoldSite;
-use super::channel::{ENTRIES, HoldChannel, RING};
+use super::channel::HoldChannel;
+use super::command_ring::{ENTRIES, FENCE, HOLD, RingLayout};
 use crate::change::ChangeError;
 use crate::hold_pages::{HoldSlot, SLOT_SIZE};
 use crate::nvidia::abi::hold::{ChannelParameters, ChannelSchedule, ChannelToken, HostMemory};
@@ -21,8 +22,9 @@ use crate::nvidia::rm::{Handle, Rm, RmError};
 use crate::nvidia::uvm::Uvm;
 use crate::process::{ProcessHandle, ProcessKey};
 
-/// Adds a channel to a group of a process. The caller has recorded the site. On an error the slot
-/// comes back, and parts of the channel may exist: call [`detach`].
+/// Adds the channels to a group of a process. The caller has recorded the site. On an error the
+/// slot comes back, and parts of the channels may exist: call [`detach`]. The channel of idle
+/// fences may be missing: holds work without it.
 pub fn attach(
     process: ProcessKey,
     site: &HoldSite,
@@ -47,14 +49,18 @@ pub fn attach(
             let shared = site.shared();
             let result = share(rm, site.client, &shared, true).and_then(|()| add(rm, &uvm, site));
             let revoked = share(rm, site.client, &shared, false);
-            let token = result?;
+            let tokens = result?;
             revoked?;
             rm.control(site.client, site.channel(), &mut ChannelSchedule::on())?;
-            Ok(token)
+            let (token, fence_token) = tokens;
+            let fence_token = fence_token.filter(|_| {
+                rm.control(site.client, site.fence_channel(), &mut ChannelSchedule::on()).is_ok()
+            });
+            Ok((token, fence_token))
         })
     });
-    let token = match added {
-        Ok(token) => token,
+    let tokens = match added {
+        Ok(tokens) => tokens,
         Err(error) => return Err((slot, error)),
     };
     let Some(generation) = site.generation() else {
@@ -64,15 +70,15 @@ pub fn attach(
     match doorbell {
         Ok(doorbell) => {
             let base = site.range().base;
-            Ok(HoldChannel::new(slot, doorbell, token, base, site.compute_class))
+            Ok(HoldChannel::new(slot, doorbell, tokens, base, site.compute_class))
         }
         Err(ImportError::Rm(error)) => Err((slot, failed(process, error))),
         Err(_) => Err((slot, failed(process, RmError::Os(Errno::NODEV)))),
     }
 }
 
-/// Maps the slot's memory and makes the channel. Returns its doorbell token.
-fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<u32, RmError> {
+/// Maps the slot's memory and makes the channels. Returns their doorbell tokens.
+fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<(u32, Option<u32>), RmError> {
     let memory = (site.client, site.memory());
     let mut result = Err(RmError::Refused(Status::OBJECT_NOT_FOUND));
     let mut found = None;
@@ -86,15 +92,46 @@ fn add(rm: &Rm, uvm: &[Uvm], site: &HoldSite) -> Result<u32, RmError> {
     }
     result?;
     let uvm = found.ok_or(RmError::Refused(Status::OBJECT_NOT_FOUND))?;
-    let ring = site.range().base + RING as u64;
-    let mut channel = ChannelParameters::new(ring, ENTRIES, site.context_share, site.memory());
+    let (channel, compute) = (site.channel(), site.compute());
+    let token = add_channel(rm, uvm, site, &NewChannel { channel, compute, layout: HOLD })?;
+    let (channel, compute) = (site.fence_channel(), site.fence_compute());
+    let fence = add_channel(rm, uvm, site, &NewChannel { channel, compute, layout: FENCE });
+    if fence.is_err() {
+        let _ = remove_channel(rm, std::slice::from_ref(uvm), site, channel);
+    }
+    Ok((token, fence.ok()))
+}
+
+/// A channel to be made in the group of a site.
+struct NewChannel {
+    channel: Handle,
+    compute: Handle,
+    layout: RingLayout,
+}
+
+fn add_channel(rm: &Rm, uvm: &Uvm, site: &HoldSite, new: &NewChannel) -> Result<u32, RmError> {
+    let NewChannel { channel, compute, layout } = *new;
+    let ring = site.range().base + layout.ring as u64;
+    let indices = (site.memory(), layout.indices as u64);
+    let mut parameters = ChannelParameters::new(ring, ENTRIES, site.context_share, indices);
     let generation = site.generation().ok_or(RmError::Refused(Status::INVALID_CHANNEL))?;
-    rm.alloc_channel(site.client, site.group, site.channel(), generation, &mut channel)?;
-    rm.alloc_plain(site.client, site.channel(), site.compute(), site.compute_class)?;
-    uvm.register(site.uuid, rm, (site.client, site.channel()), site.needs())?;
+    rm.alloc_channel(site.client, site.group, channel, generation, &mut parameters)?;
+    rm.alloc_plain(site.client, channel, compute, site.compute_class)?;
+    let needs = if layout == HOLD { site.needs() } else { site.fence_needs() };
+    uvm.register(site.uuid, rm, (site.client, channel), needs)?;
     let mut token = ChannelToken::new_zeroed();
-    rm.control(site.client, site.channel(), &mut token)?;
+    rm.control(site.client, channel, &mut token)?;
     Ok(token.token)
+}
+
+/// Removes a channel, if it exists.
+fn remove_channel(rm: &Rm, uvm: &[Uvm], site: &HoldSite, channel: Handle) -> Result<(), RmError> {
+    if rm.class_of(site.client, channel).is_none() {
+        return Ok(());
+    }
+    // It is registered with one of the files, or with none.
+    let _ = uvm.iter().any(|uvm| uvm.unregister(site.uuid, (site.client, channel)).is_ok());
+    rm.free(site.client, site.group, channel)
 }
 
 fn share(rm: &Rm, client: Handle, objects: &[Handle], allow: bool) -> Result<(), RmError> {
@@ -104,21 +141,18 @@ fn share(rm: &Rm, client: Handle, objects: &[Handle], allow: bool) -> Result<(),
     results.into_iter().collect()
 }
 
-/// Removes a hold channel from a group, or those parts of it that exist. The hold must have ended.
+/// Removes the channels from a group, or those parts of them that exist. The hold must have ended.
 pub fn detach(process: ProcessKey, site: &HoldSite) -> Result<(), ChangeError> {
     let uvm = files_of_unified_memory(process)?;
     with_client(process, site.client, |rm| {
-        let channel = (site.client, site.channel());
-        let is_there = |object| rm.class_of(site.client, object).is_some();
-        // A process that was killed while it added the channel has left the objects shared.
+        // A process that was killed while it added the channels has left the objects shared.
         let _ = share(rm, site.client, &site.shared(), false);
-        if is_there(site.channel()) {
-            // It is registered with one of the files, or with none.
-            let _ = uvm.iter().any(|uvm| uvm.unregister(site.uuid, channel).is_ok());
-            rm.free(site.client, site.group, site.channel())?;
-        }
+        let fence = remove_channel(rm, &uvm, site, site.fence_channel());
+        remove_channel(rm, &uvm, site, site.channel())?;
+        // The memory of a channel that could not be removed must stay.
+        fence?;
         let _ = uvm.iter().any(|uvm| uvm.free(site.range()).is_ok());
-        if is_there(site.memory()) {
+        if rm.class_of(site.client, site.memory()).is_some() {
             rm.free(site.client, site.device, site.memory())?;
         }
         Ok(())

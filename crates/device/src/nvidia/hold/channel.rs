@@ -1,29 +1,8 @@
-//! gpreempt's channel in another process's group: a ring of commands that wait.
+//! gpreempt's channels in another process's group: one that waits, and one that tells when the
+//! group's kernels have finished.
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{Ordering, fence};
-
-use crate::hold_pages::{HoldSlot, LOADED, WORD};
-use crate::mapping::SharedMap;
-
-/// The offset of the channel's ring indices in the slot.
-const INDICES: usize = 0;
-const GET: usize = INDICES + 0x88;
-const PUT: usize = INDICES + 0x8c;
-/// The offset of its ring.
-pub(super) const RING: usize = 0x1000;
-pub(super) const ENTRIES: u32 = 512;
-/// The offset of the commands that ring entries point to.
-const COMMANDS: usize = 0x2000;
-const COMMAND_SIZE: usize = 128;
-const COMMANDS_MAX: u32 = 64;
-/// The most commands that may wait to be fetched. More wait only if the group never runs.
-const WAITING_MAX: u32 = 32;
-
-// The parts do not overlap, and a command that waits is not overwritten.
-const _: () = assert!(RING + ENTRIES as usize * 8 <= COMMANDS);
-const _: () = assert!(COMMANDS + COMMANDS_MAX as usize * COMMAND_SIZE <= WORD);
-const _: () = assert!(COMMANDS_MAX > WAITING_MAX);
+use super::command_ring::{CommandRing, DoorbellMap, FENCE, HOLD};
+use crate::hold_pages::{FENCED, HoldSlot, LOADED, WORD};
 
 /// Sets the class of the engine object, for subchannel 1.
 const SET_OBJECT: u32 = 0x2001_2000;
@@ -33,74 +12,57 @@ const NO_OPERATION: u32 = 0x2001_2040;
 const SEMAPHORE: u32 = 0x2005_0017;
 /// Writes the payload.
 const RELEASE: u32 = 1;
+/// Writes the payload when the context's kernels have finished (`SEM_EXECUTE_RELEASE_WFI`).
+const RELEASE_WHEN_IDLE: u32 = RELEASE | 1 << 20;
 /// Waits until the word has reached the payload, modulo 2^32, without switching to another group.
 const WAIT_HERE: u32 = 3;
-
-/// The page of a device through which its channels are notified of work.
-#[derive(Debug)]
-pub struct DoorbellMap(SharedMap);
-
-impl DoorbellMap {
-    pub const LENGTH: usize = 0x1_0000;
-    /// The offset at which a channel's token is written.
-    const BELL: usize = 0x90;
-
-    /// Maps the beginning of a file that was prepared for it.
-    pub fn new(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
-        SharedMap::new(file, Self::LENGTH).map(Self)
-    }
-
-    /// Notifies a channel of work. All stores before it are visible before it.
-    fn ring(&self, token: u32) {
-        fence(Ordering::SeqCst);
-        self.0.store_register(Self::BELL, token);
-    }
-}
 
 #[derive(Debug)]
 pub struct HoldChannel {
     slot: HoldSlot,
     doorbell: DoorbellMap,
-    token: u32,
+    ring: CommandRing,
     /// The address of the slot in the group's address space.
     base: u64,
     compute_class: u32,
-    put: u32,
+    number: u32,
+    fence: Option<FenceChannel>,
+}
+
+/// The second channel: the hold's own is blocked while it waits.
+#[derive(Debug)]
+struct FenceChannel {
+    ring: CommandRing,
     number: u32,
 }
 
 impl HoldChannel {
-    pub(super) const fn new(
+    /// The channels with these doorbell tokens: that of the hold, and that of idle fences if there
+    /// is one.
+    pub(super) fn new(
         slot: HoldSlot,
         doorbell: DoorbellMap,
-        token: u32,
+        (token, fence_token): (u32, Option<u32>),
         base: u64,
         compute_class: u32,
     ) -> Self {
-        Self { slot, doorbell, token, base, compute_class, put: 0, number: 0 }
+        let ring = CommandRing::new(HOLD, token, base);
+        let fence = fence_token
+            .map(|token| FenceChannel { ring: CommandRing::new(FENCE, token, base), number: 0 });
+        Self { slot, doorbell, ring, base, compute_class, number: 0, fence }
     }
 
     /// Begins a hold: the device switches to the context, reports it, and waits. False if too many
     /// commands wait already.
     pub fn begin(&mut self, now_ns: u64) -> bool {
-        let waiting = self.put.wrapping_sub(self.slot.load(GET)) % ENTRIES;
-        if waiting >= WAITING_MAX {
+        if !self.ring.has_room(&self.slot) {
             return false;
         }
         self.number = self.number.wrapping_add(1);
-        // CAST: both are far below 2^32.
-        let command = COMMANDS + (self.number % COMMANDS_MAX) as usize * COMMAND_SIZE;
-        let words = command_words(self.compute_class, self.base, self.number);
-        for (index, word) in words.iter().enumerate() {
-            self.slot.store(command + index * 4, *word);
-        }
-        let entry = ring_entry(self.base + command as u64, words.len() as u64);
-        self.slot.store_double(RING + self.put as usize * 8, entry);
         // From here on the keeper can end the hold.
         self.slot.begin(self.number, now_ns);
-        self.put = (self.put + 1) % ENTRIES;
-        self.slot.store(PUT, self.put);
-        self.doorbell.ring(self.token);
+        let words = command_words(self.compute_class, self.base, self.number);
+        self.ring.submit(&self.slot, &self.doorbell, &words);
         true
     }
 
@@ -116,6 +78,28 @@ impl HoldChannel {
     /// Whether neither this process nor the keeper has ended the hold.
     pub fn is_held(&self) -> bool {
         self.slot.is_held()
+    }
+
+    pub fn has_fence(&self) -> bool {
+        self.fence.is_some()
+    }
+
+    /// Asks the device to report when the context's kernels have finished. The context should be on
+    /// the engine: otherwise the device switches to it. False if it cannot be asked.
+    pub fn place_fence(&mut self) -> bool {
+        let Some(fence) = &mut self.fence else { return false };
+        if !fence.ring.has_room(&self.slot) {
+            return false;
+        }
+        fence.number = fence.number.wrapping_add(1);
+        let words = fence_words(self.base, fence.number);
+        fence.ring.submit(&self.slot, &self.doorbell, &words);
+        true
+    }
+
+    /// Whether the device has answered the last question.
+    pub fn has_fence_answered(&self) -> bool {
+        self.fence.as_ref().is_some_and(|fence| self.slot.load(FENCED) == fence.number)
     }
 
     /// Tells the keeper that this process still watches the hold.
@@ -154,9 +138,10 @@ fn command_words(compute_class: u32, base: u64, number: u32) -> [u32; 16] {
     ]
 }
 
-/// An entry of the ring: the address of a command, and its number of words.
-const fn ring_entry(address: u64, words: u64) -> u64 {
-    address & !3 | words << 42
+/// The command: report when everything has finished.
+fn fence_words(base: u64, number: u32) -> [u32; 6] {
+    let [low, high] = halves(base + FENCED as u64);
+    [SEMAPHORE, low, high, number, 0, RELEASE_WHEN_IDLE]
 }
 
 fn halves(address: u64) -> [u32; 2] {
@@ -174,11 +159,11 @@ mod tests {
         assert_eq!(words[..4], [0x2001_2000, 0xcbc0, 0x2001_2040, 0]);
         assert_eq!(words[4..10], [0x2005_0017, 0x0040_4040, 0xe0, 9, 0, 1]);
         assert_eq!(words[10..], [0x2005_0017, 0x0040_4000, 0xe0, 9, 0, 3]);
-        assert!(size_of_val(&words) <= COMMAND_SIZE);
     }
 
     #[test]
-    fn an_entry_has_an_address_and_a_length() {
-        assert_eq!(ring_entry(0xe0_0000_2080, 16), 0x0000_40e0_0000_2080);
+    fn a_fence_waits_for_idle_and_reports() {
+        let words = fence_words(0xe0_0040_0000, 7);
+        assert_eq!(words, [0x2005_0017, 0x0040_4080, 0xe0, 7, 0, 0x10_0001]);
     }
 }

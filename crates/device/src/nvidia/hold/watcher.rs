@@ -11,21 +11,21 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration as Wait;
 
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::QueueId;
-use gpreempt_core::time::{Duration, Instant};
+use gpreempt_core::time::Instant;
 
 use super::HoldCounters;
 use super::channel::HoldChannel;
-use super::policy::{HoldAction, HoldLimits, HoldPolicy, ReleaseReason, RingSample};
-use crate::controller::{HintSource, HintState};
+use super::observed_context::{IDLE_AFTER, ObservedContext};
+use crate::controller::HintSource;
 use crate::keeper::monotonic_ns;
-use crate::nvidia::ring::{ReadingRate, Rings};
+use crate::nvidia::ring::Rings;
 use crate::process::raise_thread_priority;
 
 /// The time between two samples, in nanoseconds.
@@ -284,197 +284,6 @@ impl RingObserver {
     }
 }
 
-/// A context whose rings have not moved for this long is idle.
-const IDLE_AFTER: Duration = Duration::from_millis(2_000);
-/// A ring that moved in the last two seconds is read in every sample, and one of the others in
-/// every second: each reading goes to the device and back, which takes a processor about a
-/// microsecond.
-const RATE: ReadingRate = ReadingRate { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
-
-/// After this long without a movement a context counts as idle. Longer kernels are rare in programs
-/// that get holds.
-const QUIET_AFTER: Duration = Duration::from_millis(1);
-
-/// A sample this long after the one before is late: a first gap may be over by then.
-const LATE_AFTER: Duration = Duration::from_micros(300);
-
-struct ObservedContext {
-    hold: HoldChannel,
-    rings: Rings,
-    policy: HoldPolicy,
-    counters: Arc<HoldCounters>,
-    placed_at: Instant,
-    /// The last sample showed work that was not fetched.
-    pending: bool,
-    moved_at: Instant,
-    sampled_at: Instant,
-    /// The last report.
-    reported: Option<WatcherReport>,
-    /// Where the program gives hints, and what it said there last.
-    source: Option<Weak<dyn HintSource>>,
-    hints: HintState,
-}
-
-impl ObservedContext {
-    fn new(
-        hold: HoldChannel,
-        rings: Rings,
-        limits: HoldLimits,
-        counters: Arc<HoldCounters>,
-        now: Instant,
-    ) -> Self {
-        Self {
-            hold,
-            rings,
-            policy: HoldPolicy::new(limits),
-            counters,
-            placed_at: now,
-            pending: false,
-            moved_at: now,
-            sampled_at: now,
-            reported: None,
-            source: None,
-            hints: HintState::default(),
-        }
-    }
-
-    fn permit(&mut self, now: Instant) {
-        let action = self.policy.permit(now);
-        self.act(now, action);
-    }
-
-    fn forbid(&mut self, now: Instant) {
-        let action = self.policy.forbid();
-        self.act(now, action);
-    }
-
-    fn hint_end(&mut self, now: Instant) {
-        let action = self.policy.hint_end(self.pending);
-        self.act(now, action);
-    }
-
-    fn watch_hints(&mut self, source: Weak<dyn HintSource>) {
-        self.source = Some(source);
-        self.hints = HintState::default();
-    }
-
-    fn end(&self) {
-        self.hold.end();
-    }
-
-    fn release(self) -> (HoldChannel, Rings) {
-        self.hold.end();
-        (self.hold, self.rings)
-    }
-
-    /// One sample. Returns whether a ring moved.
-    fn sample(
-        &mut self,
-        now: Instant,
-        queue: QueueId,
-        report: &mut dyn FnMut(QueueId, WatcherReport),
-    ) -> bool {
-        self.note_lateness(now);
-        let Some(reading) = self.rings.read_at(RATE) else { return false };
-        if self.policy.is_held() {
-            if self.hold.is_held() {
-                self.hold.beat(now.as_nanos());
-            } else {
-                // The keeper received no heartbeat for a while and ended it. It may have been late
-                // and have ended an earlier hold.
-                self.hold.end();
-                self.policy.ended();
-                self.counters.is_held.store(false, Ordering::Relaxed);
-            }
-        }
-        self.pending = reading.ring.pending() > 0;
-        self.read_hints(now);
-        let sample = RingSample {
-            submitted: reading.submitted,
-            fetched: reading.fetched,
-            pending: self.pending,
-            loaded: self.policy.is_held() && self.hold.is_loaded(),
-        };
-        let moved = reading.submitted || reading.fetched;
-        if moved {
-            self.moved_at = now;
-            if self.reported == Some(WatcherReport::Idle) {
-                self.reported = None;
-            }
-        }
-        if let Some(fresh) = self.news(now, reading.submitted) {
-            self.reported = Some(fresh);
-            report(queue, fresh);
-        }
-        let action = self.policy.take_sample(now, sample);
-        self.act(now, action);
-        moved
-    }
-
-    /// Counts late samples while the program is active.
-    fn note_lateness(&mut self, now: Instant) {
-        let blind = now.since(std::mem::replace(&mut self.sampled_at, now));
-        if now.since(self.moved_at) <= IDLE_AFTER {
-            self.counters.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
-            self.counters.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
-        }
-    }
-
-    /// Reads the program's hints: the only route from a hint to a hold.
-    fn read_hints(&mut self, now: Instant) {
-        let Some(source) = &self.source else { return };
-        let Some(page) = source.upgrade() else {
-            // The client's session, which owned the page, has ended.
-            self.source = None;
-            self.hints = HintState::default();
-            return self.hint_end(now);
-        };
-        let before = std::mem::replace(&mut self.hints, page.look());
-        let action = if self.hints.is_active && self.hints.begun != before.begun {
-            self.policy.hint_begin(now)
-        } else if before.is_active && !self.hints.is_active {
-            self.policy.hint_end(self.pending)
-        } else {
-            None
-        };
-        self.act(now, action);
-    }
-
-    /// What has to be reported to the scheduler, once.
-    fn news(&self, now: Instant, submitted: bool) -> Option<WatcherReport> {
-        let is_done = !self.pending && now.since(self.moved_at) >= QUIET_AFTER;
-        if submitted && !self.policy.is_permitted() && self.reported != Some(WatcherReport::NewWork)
-        {
-            return Some(WatcherReport::NewWork);
-        }
-        (is_done && self.reported != Some(WatcherReport::Idle)).then_some(WatcherReport::Idle)
-    }
-
-    fn act(&mut self, now: Instant, action: Option<HoldAction>) {
-        match action {
-            None => return,
-            Some(HoldAction::Place) => {
-                if !self.hold.begin(now.as_nanos()) {
-                    self.policy.ended();
-                    return;
-                }
-                self.placed_at = now;
-                self.counters.placed.fetch_add(1, Ordering::Relaxed);
-            }
-            Some(HoldAction::Release(reason)) => {
-                self.hold.end();
-                let length_us = now.since(self.placed_at).as_micros();
-                self.counters.longest_us.fetch_max(length_us, Ordering::Relaxed);
-                if reason == ReleaseReason::Expired {
-                    self.counters.expired.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }
-        self.counters.is_held.store(self.policy.is_held(), Ordering::Relaxed);
-        self.counters.quiet_us.store(self.policy.quiet().as_micros(), Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -483,6 +292,9 @@ mod tests {
     use gpreempt_stage::until as wait_until;
 
     use super::*;
+    use gpreempt_core::time::Duration;
+
+    use crate::controller::HintState;
     use crate::hold_pages::HoldPages;
     use crate::nvidia::hold::DoorbellMap;
 
@@ -533,7 +345,7 @@ mod tests {
         let slot = HoldPages::new().unwrap().take().unwrap();
         let bell = memory(DoorbellMap::LENGTH as u64);
         let doorbell = DoorbellMap::new(bell.as_fd()).unwrap();
-        let channel = HoldChannel::new(slot, doorbell, token, 0xe0_0000_0000, 0xcbc0);
+        let channel = HoldChannel::new(slot, doorbell, (token, None), 0xe0_0000_0000, 0xcbc0);
         let rings = Rings::in_file(memory(0x1_0000));
         // Longer than the test takes, so that only the page ends the hold.
         let hold_max = Duration::from_millis(60_000);

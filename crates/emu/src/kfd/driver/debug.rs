@@ -16,7 +16,6 @@ use crate::kfd::driver_env::DriverEnv;
 const INFO_BYTES: u32 = 16;
 const _: () = assert!(size_of::<RuntimeInfo>() == INFO_BYTES as usize);
 
-/// The precondition of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// The caller may debug the process.

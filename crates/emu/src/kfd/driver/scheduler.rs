@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use gpreempt_core::backend::Command;
-use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
+use gpreempt_core::backend::{Capabilities, Command, Mechanism, PreemptLevel};
 use gpreempt_core::config::Config;
 use gpreempt_core::event::{Event, Fault, SchedAttr};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
@@ -26,7 +25,6 @@ use super::{Driver, Process};
 use crate::kfd::driver_env::DriverEnv;
 use crate::kfd::parameters::Parameters;
 
-/// The schedulers of all devices.
 #[derive(Debug, Default)]
 pub(super) struct Schedulers {
     parameters: Parameters,
@@ -230,16 +228,16 @@ impl NodeScheduler {
         self.rounds += 1;
         self.forget_gone(now, views);
         for view in views {
-            self.tell_of(now, view);
+            self.report_changes(now, view);
             match ring(view.queue) {
-                Some(ring) => self.tell(now, Event::RingObserved { queue: view.queue, ring }),
+                Some(ring) => self.deliver(now, Event::RingObserved { queue: view.queue, ring }),
                 None => self.unread += 1,
             }
         }
         let Some(core) = &mut self.core else { return };
         core.handle_timeout(now);
         while let Some(command) = self.core.as_mut().and_then(Scheduler::poll_command) {
-            self.carry_out(now, command, views);
+            self.execute(now, command, views);
         }
         while self.core.as_mut().and_then(Scheduler::poll_decision).is_some() {}
     }
@@ -303,7 +301,7 @@ impl NodeScheduler {
             let config = parameters.config();
             self.core = Scheduler::new(config).or_else(|_| Scheduler::new(Config::default())).ok();
             let capabilities = capabilities(parameters, FIRST_COST);
-            self.tell(now, Event::DeviceAppeared { device: DEVICE, capabilities });
+            self.deliver(now, Event::DeviceAppeared { device: DEVICE, capabilities });
         } else if self.parameters != *parameters
             && let Some(core) = &mut self.core
         {
@@ -313,23 +311,23 @@ impl NodeScheduler {
         self.parameters = *parameters;
         let cost = self.cost.unwrap_or(FIRST_COST);
         let (preempt_cost, resume_cost) = (cost, cost);
-        self.tell(now, Event::DeviceCost { device: DEVICE, preempt_cost, resume_cost });
+        self.deliver(now, Event::DeviceCost { device: DEVICE, preempt_cost, resume_cost });
     }
 
     fn forget_gone(&mut self, now: Instant, views: &[SchedulableQueue]) {
         let is_there = |queue: &QueueId| views.iter().any(|view| view.queue == *queue);
         let gone: Vec<QueueId> = self.known.keys().filter(|q| !is_there(q)).copied().collect();
         for queue in gone {
-            self.tell(now, Event::QueueVanished { queue });
+            self.deliver(now, Event::QueueVanished { queue });
             let Some(known) = self.known.remove(&queue) else { continue };
             if self.known.values().all(|other| other.task != known.task) {
-                self.tell(now, Event::TaskVanished { task: known.task });
+                self.deliver(now, Event::TaskVanished { task: known.task });
             }
         }
     }
 
     /// Reports changes of a queue.
-    fn tell_of(&mut self, now: Instant, view: &SchedulableQueue) {
+    fn report_changes(&mut self, now: Instant, view: &SchedulableQueue) {
         let SchedulableQueue { queue, priority, is_kept_off, .. } = *view;
         let task = TaskId(view.pid.into());
         let new = KnownQueue { task, priority, is_kept_off };
@@ -337,34 +335,34 @@ impl NodeScheduler {
         let before = self.known.insert(queue, new);
         if before.is_none() {
             if is_new_task {
-                self.tell(now, Event::TaskAppeared { task, attr: SchedAttr::default() });
+                self.deliver(now, Event::TaskAppeared { task, attr: SchedAttr::default() });
             }
-            self.tell(now, Event::QueueAppeared { queue, task, device: DEVICE, stopped: false });
+            self.deliver(now, Event::QueueAppeared { queue, task, device: DEVICE, stopped: false });
         }
         if before.is_none_or(|before| before.priority != priority) {
-            self.tell(now, Event::QueueChanged { queue, priority: Some(priority) });
+            self.deliver(now, Event::QueueChanged { queue, priority: Some(priority) });
         }
         if before.map_or(is_kept_off, |before| before.is_kept_off != is_kept_off) {
-            self.tell(now, Event::QueueSuspended { queue, suspended: is_kept_off });
+            self.deliver(now, Event::QueueSuspended { queue, suspended: is_kept_off });
         }
     }
 
-    fn carry_out(&mut self, now: Instant, command: Command, views: &[SchedulableQueue]) {
+    fn execute(&mut self, now: Instant, command: Command, views: &[SchedulableQueue]) {
         match command {
             Command::Preempt { queue, .. } => {
                 let obeys = views.iter().any(|view| view.queue == queue && view.obeys);
                 if obeys {
                     self.preempts += 1;
-                    self.tell(now, Event::Preempted { queue });
+                    self.deliver(now, Event::Preempted { queue });
                 } else {
                     self.faults += 1;
                     let fault = Fault::Refused(0);
-                    self.tell(now, Event::PreemptFailed { queue, fault });
+                    self.deliver(now, Event::PreemptFailed { queue, fault });
                 }
             }
             Command::Resume { queue } => {
                 self.resumes += 1;
-                self.tell(now, Event::Resumed { queue });
+                self.deliver(now, Event::Resumed { queue });
             }
             Command::SetSlice { .. }
             | Command::PermitHold { .. }
@@ -373,7 +371,7 @@ impl NodeScheduler {
         }
     }
 
-    fn tell(&mut self, now: Instant, event: Event) {
+    fn deliver(&mut self, now: Instant, event: Event) {
         // Every event is derived from the current state, so the core accepts it.
         let result = self.core.as_mut().map(|core| core.handle_event(now, event));
         debug_assert!(!matches!(result, Some(Err(_))), "{event:?}: {result:?}");

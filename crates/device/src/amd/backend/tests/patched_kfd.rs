@@ -105,7 +105,7 @@ fn queues_of_eight_processes_are_one_call_and_one_remap() {
     assert!(pids.iter().all(|pid| !fixture.kfd.is_debugged(*pid)), "no process has a session");
     assert_eq!(fixture.acts(), Some(Vec::new()), "nothing has to be undone by others");
     assert_eq!(fixture.backend.devices[0].calls, 1, "a switch costs one call");
-    assert_eq!(fixture.backend.way().name, "own-calls");
+    assert_eq!(fixture.backend.stop_method().name, "own-calls");
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn without_the_privilege_there_are_sessions_and_a_reason() {
     let queue = fixture.wait_for_queue();
     fixture.stop(queue);
     assert!(fixture.kfd.is_debugged(fixture.key.pid));
-    let way = fixture.backend.way();
-    assert_eq!(way.name, "debug-trap");
-    assert!(way.why_not_better.unwrap().contains("CAP_SYS_ADMIN"));
+    let method = fixture.backend.stop_method();
+    assert_eq!(method.name, "debug-trap");
+    assert!(method.why_not_better.unwrap().contains("CAP_SYS_ADMIN"));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn the_in_kernel_scheduler_gets_priorities_and_no_commands() {
         Some([GpuChange::Amd(AmdChange::Priority { .. })])
     ));
     assert_eq!(fixture.limit().unwrap().sentence, "scheduled by the kernel");
-    assert_eq!(fixture.backend.way().name, "kernel-scheduler");
+    assert_eq!(fixture.backend.stop_method().name, "kernel-scheduler");
     fixture.backend.set_priority(TASK, Priority::new(3).unwrap());
     let until = Instant::now() + StdDuration::from_secs(20);
     while fixture.kfd.logical_priority(pid) != Some(3) && Instant::now() < until {
@@ -292,9 +292,9 @@ fn until(fixture: &mut Fixture, what: &str, is_so: impl Fn(&mut Fixture) -> bool
     }
 }
 
-fn way(fixture: &mut Fixture) -> &'static str {
+fn method_name(fixture: &mut Fixture) -> &'static str {
     fixture.backend.take_reports();
-    fixture.backend.way_of(TASK).unwrap().name
+    fixture.backend.stop_method_of(TASK).unwrap().name
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_lost_list_of_queues_is_reported_and_found_again() {
     assert!(
         fixture.limit().is_some_and(|limit| is_it(&limit.sentence) && !limit.is_uncontrollable)
     );
-    assert_eq!(way(&mut fixture), "own-calls");
+    assert_eq!(method_name(&mut fixture), "own-calls");
     // The first queue is still known, and a new one is found in sysfs.
     fixture.stop(queue);
     fixture.client().open_queue(GPU).unwrap();
@@ -367,14 +367,14 @@ fn without_the_calls_there_are_sessions_until_they_return() {
     let is_said = |text: &str| text.contains("calls of the patched KFD are refused");
     fixture.wait_for_note(|note| matches!(note, ControllerReport::Problem(text) if is_said(text)));
     let second = fixture.wait_for_queue();
-    assert_eq!(way(&mut fixture), "debug-trap");
+    assert_eq!(method_name(&mut fixture), "debug-trap");
     assert!(fixture.kfd.is_debugged(fixture.key.pid));
     fixture.stop(second);
     assert_eq!(fixture.is_running(0), Some(false));
     fixture.kfd.set_patched(true);
     fixture.wait_for_note(|note| matches!(note, ControllerReport::Solved(text) if is_said(text)));
     let third = fixture.wait_for_queue();
-    assert_eq!(way(&mut fixture), "own-calls");
+    assert_eq!(method_name(&mut fixture), "own-calls");
     assert!(!fixture.kfd.is_debugged(fixture.key.pid), "the session has ended");
     fixture.stop(third);
     assert_eq!(fixture.is_running(0), Some(false));

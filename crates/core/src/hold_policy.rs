@@ -1,59 +1,21 @@
 //! Decides when to place and release the hold of one context, from samples of its rings and from
-//! hints. Pure: it makes no calls and reads no clock; the [watcher](super::watcher) acts.
+//! hints.
 //!
 //! New work: place the hold, so that it bridges the first gap; the device has to switch to the
 //! context anyway, and that takes longer than a sample. No work for longer than this program's own
-//! gaps (the quiet time): release it. The quiet time begins when the context is on the engine,
-//! because what was fetched before has not run. No hold lasts longer than a maximum without new
-//! work, so a program that hangs or is stopped cannot keep the device. A program whose requests
-//! have no gaps gains nothing from a hold, so after a while it gets none. Two of its requests may
-//! follow each other closely by chance, so the policy counts how many holds bridged a gap.
+//! gaps (the quiet time): release it. The quiet time begins when the work has finished, where the
+//! watcher can tell; else with the last movement of a ring, but not before the context is on the
+//! engine, because what was fetched before has not run. No hold lasts longer than a maximum
+//! without new work, so a program that hangs or is stopped cannot keep the device. A program whose
+//! requests have no gaps gains nothing from a hold, so after a while it gets none. Two of its
+//! requests may follow each other closely by chance, so the policy counts how many holds bridged a
+//! gap.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use gpreempt_core::time::{Duration, Instant};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldLimits {
-    /// The longest hold without new work.
-    pub hold_max: Duration,
-    /// The quiet time before any gap was measured.
-    pub quiet_at_first: Duration,
-}
-
-impl Default for HoldLimits {
-    fn default() -> Self {
-        Self { hold_max: Duration::from_millis(50), quiet_at_first: Duration::from_micros(300) }
-    }
-}
-
-/// What one sample of the rings showed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingSample {
-    /// The program submitted work since the last sample.
-    pub submitted: bool,
-    /// The device fetched work since the last sample.
-    pub fetched: bool,
-    /// The device has not fetched all work.
-    pub pending: bool,
-    /// The device has reached the wait command: the context is on the engine.
-    pub loaded: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HoldAction {
-    Place,
-    Release(ReleaseReason),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReleaseReason {
-    /// The quiet time is over, or the hint ended.
-    Quiet,
-    Expired,
-    /// The scheduler no longer permits it.
-    Forbidden,
-}
+use crate::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
+use crate::time::{Duration, Instant};
 
 /// The shortest quiet time: samples are 100 us apart.
 const QUIET_MIN: Duration = Duration::from_micros(150);
@@ -81,6 +43,8 @@ pub struct HoldPolicy {
     hint_hold_expired: bool,
     held: Option<PlacedHold>,
     submitted_at: Option<Instant>,
+    /// When the last work had finished, where the watcher can tell.
+    finished_at: Option<Instant>,
     gaps: VecDeque<Duration>,
     quiet: Duration,
     outcomes: HoldOutcomes,
@@ -117,6 +81,7 @@ struct PlacedHold {
 }
 
 impl HoldPolicy {
+    /// The policy of a context that may not be held yet.
     pub fn new(limits: HoldLimits) -> Self {
         Self {
             limits,
@@ -125,6 +90,7 @@ impl HoldPolicy {
             hint_hold_expired: false,
             held: None,
             submitted_at: None,
+            finished_at: None,
             gaps: VecDeque::with_capacity(GAPS_MAX),
             quiet: limits.quiet_at_first,
             outcomes: HoldOutcomes::default(),
@@ -132,10 +98,12 @@ impl HoldPolicy {
         }
     }
 
+    /// Whether the scheduler permits a hold.
     pub const fn is_permitted(&self) -> bool {
         self.permitted
     }
 
+    /// Whether the device is held, or about to be.
     pub const fn is_held(&self) -> bool {
         self.held.is_some()
     }
@@ -157,6 +125,7 @@ impl HoldPolicy {
         None
     }
 
+    /// The scheduler permits no hold any more.
     pub fn forbid(&mut self) -> Option<HoldAction> {
         self.permitted = false;
         self.held.take().map(|_| HoldAction::Release(ReleaseReason::Forbidden))
@@ -166,7 +135,7 @@ impl HoldPolicy {
     pub fn hint_begin(&mut self, now: Instant) -> Option<HoldAction> {
         self.hinted = true;
         if let Some(held) = &mut self.held {
-            if std::mem::take(&mut held.has_worked) {
+            if core::mem::take(&mut held.has_worked) {
                 held.moved_at = now;
             }
             return None;
@@ -190,8 +159,12 @@ impl HoldPolicy {
     }
 
     /// Takes in a sample.
-    pub fn take_sample(&mut self, now: Instant, sample: RingSample) -> Option<HoldAction> {
-        let gap = self.submitted_at.map(|at| now.since(at));
+    pub fn take_sample(&mut self, now: Instant, sample: ContextSample) -> Option<HoldAction> {
+        let gap = self.finished_at.or(self.submitted_at).map(|at| now.since(at));
+        self.finished_at = match sample.execution {
+            Execution::FinishedAt(at) if !sample.submitted => Some(at),
+            Execution::Unknown | Execution::Running | Execution::FinishedAt(_) => None,
+        };
         if sample.submitted {
             self.submitted_at = Some(now);
             self.hint_hold_expired = false;
@@ -217,7 +190,12 @@ impl HoldPolicy {
             self.hint_hold_expired = !held.has_worked;
             return Some(self.release(ReleaseReason::Expired));
         }
-        let quiet_since = held.on_engine_at.map(|at| at.max(held.moved_at));
+        let finished_at = match sample.execution {
+            Execution::Unknown => Some(held.moved_at),
+            Execution::Running => None,
+            Execution::FinishedAt(at) => Some(at),
+        };
+        let quiet_since = held.on_engine_at.zip(finished_at).map(|(on, at)| on.max(at));
         let is_quiet = !sample.pending && !sample.submitted && !self.hinted;
         let is_over = quiet_since.is_some_and(|since| now.since(since) >= self.quiet);
         (is_quiet && is_over).then(|| self.release(ReleaseReason::Quiet))
@@ -273,6 +251,8 @@ impl HoldPolicy {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     const TICK: u64 = 100;
@@ -281,6 +261,7 @@ mod tests {
     struct SimulatedContext {
         policy: HoldPolicy,
         now_us: u64,
+        execution: Execution,
         placed_at: Option<u64>,
         moves: Vec<(u64, HoldAction)>,
     }
@@ -289,7 +270,13 @@ mod tests {
         fn new() -> Self {
             let mut policy = HoldPolicy::new(HoldLimits::default());
             assert_eq!(policy.permit(Instant::from_nanos(0)), None);
-            Self { policy, now_us: 1_000_000, placed_at: None, moves: Vec::new() }
+            Self {
+                policy,
+                now_us: 1_000_000,
+                execution: Execution::Unknown,
+                placed_at: None,
+                moves: Vec::new(),
+            }
         }
 
         fn now(&self) -> Instant {
@@ -306,7 +293,13 @@ mod tests {
         /// One sample. The device reaches the wait command 200 us after the hold is placed.
         fn sample(&mut self, submitted: bool, pending: bool) {
             let loaded = self.placed_at.is_some_and(|at| self.now_us >= at + 200);
-            let sample = RingSample { submitted, fetched: submitted, pending, loaded };
+            let sample = ContextSample {
+                submitted,
+                fetched: submitted,
+                pending,
+                loaded,
+                execution: self.execution,
+            };
             let action = self.policy.take_sample(self.now(), sample);
             self.take(action);
             self.now_us += TICK;
@@ -355,6 +348,20 @@ mod tests {
         context.request(1, 1);
         let (placed, released) = (context.moves[0].0, context.moves[1].0);
         assert_eq!(released - placed, 200 + 300);
+    }
+
+    #[test]
+    fn the_quiet_time_begins_when_execution_has_finished() {
+        let mut context = SimulatedContext::new();
+        context.execution = Execution::Running;
+        context.sample(true, false);
+        context.idle(100);
+        assert_eq!(context.releases(), [], "a kernel of 10 ms still runs");
+        let finished = context.now_us;
+        context.execution = Execution::FinishedAt(context.now());
+        context.idle(20);
+        assert_eq!(context.releases(), [ReleaseReason::Quiet]);
+        assert_eq!(context.moves[1].0 - finished, 300);
     }
 
     #[test]
@@ -490,7 +497,7 @@ mod tests {
         let mut policy = HoldPolicy::new(HoldLimits::default());
         policy.permit(Instant::from_nanos(0));
         let at = |tick: u64| Instant::from_nanos(tick * 100_000);
-        let quiet = RingSample { submitted: false, fetched: false, pending: false, loaded: true };
+        let quiet = ContextSample { loaded: true, ..ContextSample::default() };
         let (mut held, mut holds) = (0, 0);
         for tick in 0..10_000 {
             // A new hint in every sample.
@@ -501,7 +508,7 @@ mod tests {
         assert_eq!(holds, 1);
         assert!(held <= 501, "{held} samples of 100 us");
         // Work gets a hold again, and so do hints after it.
-        let work = RingSample { submitted: true, ..quiet };
+        let work = ContextSample { submitted: true, ..quiet };
         assert_eq!(policy.take_sample(at(10_000), work), Some(HoldAction::Place));
         assert_eq!(policy.hint_end(false), Some(HoldAction::Release(ReleaseReason::Quiet)));
         assert_eq!(policy.hint_begin(at(10_001)), Some(HoldAction::Place));

@@ -1,0 +1,70 @@
+//! Holds: keeping a device on one context between its kernels.
+//!
+//! A hold watcher samples a context far more often than the scheduler's loop and passes each
+//! [`ContextSample`] to the [`HoldPolicy`](crate::hold_policy::HoldPolicy) of that context, which
+//! answers with a [`HoldAction`]. Everything here is pure: it makes no calls and reads no clock.
+
+use crate::time::{Duration, Instant};
+
+/// The limits of all holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// The longest hold without new work.
+    pub hold_max: Duration,
+    /// The quiet time before any gap was measured.
+    pub quiet_at_first: Duration,
+}
+
+impl Default for HoldLimits {
+    fn default() -> Self {
+        Self { hold_max: Duration::from_millis(50), quiet_at_first: Duration::from_micros(300) }
+    }
+}
+
+/// What one sample of a context showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextSample {
+    /// The program submitted work since the last sample.
+    pub submitted: bool,
+    /// The device fetched work since the last sample.
+    pub fetched: bool,
+    /// The device has not fetched all work.
+    pub pending: bool,
+    /// The device has reached the hold: the context is on the engine.
+    pub loaded: bool,
+    /// Whether fetched work still runs, where the watcher can tell.
+    pub execution: Execution,
+}
+
+/// Whether the fetched work of a context still runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// The watcher has no idle fence: rings show what was fetched, not what has finished. The
+    /// policy counts gaps from the last movement of a ring.
+    #[default]
+    Unknown,
+    /// Work may run: an idle fence has not answered yet, or work came after its last answer.
+    Running,
+    /// Everything that was submitted had finished at this time. The policy counts gaps from then.
+    FinishedAt(Instant),
+}
+
+/// What the watcher has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldAction {
+    /// Place the hold.
+    Place,
+    /// Release it.
+    Release(ReleaseReason),
+}
+
+/// Why a hold is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseReason {
+    /// The quiet time is over, or the hint ended.
+    Quiet,
+    /// It lasted for the maximum time without new work.
+    Expired,
+    /// The scheduler no longer permits it.
+    Forbidden,
+}

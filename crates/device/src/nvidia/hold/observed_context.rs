@@ -1,0 +1,254 @@
+//! One context that may be held: its rings, its channels and its policy.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use gpreempt_core::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
+use gpreempt_core::hold_policy::HoldPolicy;
+use gpreempt_core::id::QueueId;
+use gpreempt_core::time::{Duration, Instant};
+
+use super::HoldCounters;
+use super::channel::HoldChannel;
+use super::idle_fence::{ANSWER_AT_ONCE, IdleFence};
+use super::watcher::WatcherReport;
+use crate::controller::{HintSource, HintState};
+use crate::keeper::monotonic_ns;
+use crate::nvidia::ring::{ReadingRate, Rings};
+
+/// A context whose rings have not moved for this long is idle.
+pub(super) const IDLE_AFTER: Duration = Duration::from_millis(2_000);
+/// A ring that moved in the last two seconds is read in every sample, and one of the others in
+/// every second: each reading goes to the device and back, which takes a processor about a
+/// microsecond.
+const RATE: ReadingRate = ReadingRate { hot_readings: 20_000, cold_reads: 1, cold_every: 2 };
+
+/// After this long without a movement a context counts as idle. Longer kernels are rare in programs
+/// that get holds.
+const QUIET_AFTER: Duration = Duration::from_millis(1);
+
+/// A sample this long after the one before is late: a first gap may be over by then.
+const LATE_AFTER: Duration = Duration::from_micros(300);
+
+pub(super) struct ObservedContext {
+    hold: HoldChannel,
+    rings: Rings,
+    fence: IdleFence,
+    policy: HoldPolicy,
+    counters: Arc<HoldCounters>,
+    placed_at: Instant,
+    /// The last sample showed work that was not fetched.
+    pending: bool,
+    moved_at: Instant,
+    sampled_at: Instant,
+    /// The last report.
+    reported: Option<WatcherReport>,
+    /// Where the program gives hints, and what it said there last.
+    source: Option<Weak<dyn HintSource>>,
+    hints: HintState,
+}
+
+impl ObservedContext {
+    pub(super) fn new(
+        hold: HoldChannel,
+        rings: Rings,
+        limits: HoldLimits,
+        counters: Arc<HoldCounters>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            hold,
+            rings,
+            // No hold lasts longer without new work.
+            fence: IdleFence::new(limits.hold_max),
+            policy: HoldPolicy::new(limits),
+            counters,
+            placed_at: now,
+            pending: false,
+            moved_at: now,
+            sampled_at: now,
+            reported: None,
+            source: None,
+            hints: HintState::default(),
+        }
+    }
+
+    pub(super) fn permit(&mut self, now: Instant) {
+        let action = self.policy.permit(now);
+        self.act(now, action);
+    }
+
+    pub(super) fn forbid(&mut self, now: Instant) {
+        let action = self.policy.forbid();
+        self.act(now, action);
+    }
+
+    fn hint_end(&mut self, now: Instant) {
+        let action = self.policy.hint_end(self.pending);
+        self.act(now, action);
+    }
+
+    pub(super) fn watch_hints(&mut self, source: Weak<dyn HintSource>) {
+        self.source = Some(source);
+        self.hints = HintState::default();
+    }
+
+    pub(super) fn end(&self) {
+        self.hold.end();
+    }
+
+    pub(super) fn release(self) -> (HoldChannel, Rings) {
+        self.hold.end();
+        (self.hold, self.rings)
+    }
+
+    /// One sample. Returns whether a ring moved.
+    pub(super) fn sample(
+        &mut self,
+        now: Instant,
+        queue: QueueId,
+        report: &mut dyn FnMut(QueueId, WatcherReport),
+    ) -> bool {
+        self.note_lateness(now);
+        let Some(reading) = self.rings.read_at(RATE) else { return false };
+        if self.policy.is_held() {
+            if self.hold.is_held() {
+                self.hold.beat(now.as_nanos());
+            } else {
+                // The keeper received no heartbeat for a while and ended it. It may have been late
+                // and have ended an earlier hold.
+                self.hold.end();
+                self.policy.ended();
+                self.counters.is_held.store(false, Ordering::Relaxed);
+            }
+        }
+        self.pending = reading.ring.pending() > 0;
+        self.read_hints(now);
+        let loaded = self.policy.is_held() && self.hold.is_loaded();
+        let moved = reading.submitted || reading.fetched;
+        if moved {
+            self.moved_at = now;
+            if self.reported == Some(WatcherReport::Idle) {
+                self.reported = None;
+            }
+        }
+        if reading.submitted {
+            self.fence.submitted();
+        }
+        let execution = self.execution(now, loaded, moved);
+        if let Some(fresh) = self.news(now, reading.submitted, execution) {
+            self.reported = Some(fresh);
+            report(queue, fresh);
+        }
+        let sample = ContextSample {
+            submitted: reading.submitted,
+            fetched: reading.fetched,
+            pending: self.pending,
+            loaded,
+            execution,
+        };
+        let action = self.policy.take_sample(now, sample);
+        self.act(now, action);
+        moved
+    }
+
+    /// Whether fetched work still runs, as far as idle fences tell.
+    fn execution(&mut self, now: Instant, loaded: bool, moved: bool) -> Execution {
+        if self.fence.is_in_flight() {
+            self.fence.sampled(now, self.hold.has_fence_answered());
+        }
+        let is_silent = !moved && !self.pending;
+        if loaded && is_silent && !self.fence.is_in_flight() && self.hold.place_fence() {
+            self.fence.placed(now);
+            // A fence that only confirms an earlier answer can wait for the next sample.
+            if !self.fence.is_finished() && self.answers_at_once() {
+                self.fence.answered_at_once(self.moved_at);
+            }
+        }
+        let execution = self.fence.execution(now, loaded);
+        self.counters.is_fenced.store(self.fence.has_answered(), Ordering::Relaxed);
+        self.counters.is_running.store(execution == Execution::Running, Ordering::Relaxed);
+        execution
+    }
+
+    /// Waits for the answer to a fence for as long as an idle device needs.
+    fn answers_at_once(&self) -> bool {
+        let until = monotonic_ns() + ANSWER_AT_ONCE.as_nanos();
+        while monotonic_ns() < until {
+            if self.hold.has_fence_answered() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// Counts late samples while the program is active.
+    fn note_lateness(&mut self, now: Instant) {
+        let blind = now.since(std::mem::replace(&mut self.sampled_at, now));
+        if now.since(self.moved_at) <= IDLE_AFTER {
+            self.counters.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
+            self.counters.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the program's hints: the only route from a hint to a hold.
+    fn read_hints(&mut self, now: Instant) {
+        let Some(source) = &self.source else { return };
+        let Some(page) = source.upgrade() else {
+            // The client's session, which owned the page, has ended.
+            self.source = None;
+            self.hints = HintState::default();
+            return self.hint_end(now);
+        };
+        let before = std::mem::replace(&mut self.hints, page.look());
+        let action = if self.hints.is_active && self.hints.begun != before.begun {
+            self.policy.hint_begin(now)
+        } else if before.is_active && !self.hints.is_active {
+            self.policy.hint_end(self.pending)
+        } else {
+            None
+        };
+        self.act(now, action);
+    }
+
+    /// What has to be reported to the scheduler, once.
+    fn news(&self, now: Instant, submitted: bool, execution: Execution) -> Option<WatcherReport> {
+        let is_idle = match execution {
+            Execution::Unknown => now.since(self.moved_at) >= QUIET_AFTER,
+            Execution::Running => false,
+            // While it is held, the request may continue.
+            Execution::FinishedAt(at) => !self.policy.is_held() || now.since(at) >= QUIET_AFTER,
+        };
+        let is_done = !self.pending && is_idle;
+        if submitted && !self.policy.is_permitted() && self.reported != Some(WatcherReport::NewWork)
+        {
+            return Some(WatcherReport::NewWork);
+        }
+        (is_done && self.reported != Some(WatcherReport::Idle)).then_some(WatcherReport::Idle)
+    }
+
+    fn act(&mut self, now: Instant, action: Option<HoldAction>) {
+        match action {
+            None => return,
+            Some(HoldAction::Place) => {
+                if !self.hold.begin(now.as_nanos()) {
+                    self.policy.ended();
+                    return;
+                }
+                self.placed_at = now;
+                self.counters.placed.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(HoldAction::Release(reason)) => {
+                self.hold.end();
+                let length_us = now.since(self.placed_at).as_micros();
+                self.counters.longest_us.fetch_max(length_us, Ordering::Relaxed);
+                if reason == ReleaseReason::Expired {
+                    self.counters.expired.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        self.counters.is_held.store(self.policy.is_held(), Ordering::Relaxed);
+        self.counters.quiet_us.store(self.policy.quiet().as_micros(), Ordering::Relaxed);
+    }
+}
