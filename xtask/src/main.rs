@@ -9,6 +9,7 @@ mod ci;
 mod cost;
 mod deployment;
 mod dist;
+mod fuzz;
 mod headers;
 mod kernel;
 mod kfd_vm;
@@ -67,6 +68,8 @@ enum Command {
     },
     /// Writes crates/agent/include/gpreempt.h from the source of the library.
     Header,
+    /// Looks for inputs that break a reader, with libFuzzer (fuzz/src/lib.rs lists the targets).
+    Fuzz(fuzz::FuzzArgs),
     /// A real Slurm cluster of one node whose jobs compete for an emulated GPU.
     Slurm,
     /// The code for AMD devices against the KFD of real kernels, in virtual machines.
@@ -131,6 +134,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Cost(args) => cost::main(args),
         Command::Dist { check } => dist::make(check).map(|_| true),
         Command::Header => headers::write_agent_header(),
+        Command::Fuzz(args) => fuzz::main(&args),
         Command::Slurm => report(deployment::check_slurm()),
         Command::KfdVm { json } => kfd_vm::main(json),
         Command::Systemd => report(deployment::check_systemd()),

@@ -17,7 +17,6 @@ const FILE_LINES_MIN: usize = 40;
 
 /// Beginnings of paths of Rust files that may be shorter, and why.
 const SHORT_FILES: &[(&str, &str)] = &[
-    ("fuzz/fuzz_targets/", "cargo-fuzz needs a file for each target"),
     ("crates/core/src/id.rs", "every other crate names it"),
     ("crates/device/src/bin/", "cargo needs a file for each program"),
     ("crates/sim/tests/simulations/seeds.rs", "seeds that failed once, one test each"),
