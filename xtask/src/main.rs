@@ -5,6 +5,7 @@
     reason = "a program for people: results go to stdout, progress goes to stderr"
 )]
 
+mod attack;
 mod ci;
 mod cost;
 mod deployment;
@@ -88,6 +89,15 @@ enum Command {
     KillLoop(kill_loop::KillLoopArgs),
     /// How fast the daemon reacts, what it costs, and with how many clients it works.
     ServiceNumbers(service_numbers::ServiceNumbersArgs),
+    /// What an unprivileged user tries against a daemon that runs as root; needs root.
+    Attack(attack::AttackArgs),
+    /// One process of an attack; `attack` starts it.
+    #[command(hide = true)]
+    Attacker {
+        kind: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Installs the Python package into an environment of its own, checks and tests it.
     Python,
     /// Every page of the project in a real browser, large and small, light and dark.
@@ -141,6 +151,8 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Kernel { verb } => kernel::main(&verb),
         Command::KillLoop(args) => kill_loop::main(args),
         Command::ServiceNumbers(args) => service_numbers::main(&args),
+        Command::Attack(args) => attack::main(&args),
+        Command::Attacker { kind, arguments } => attack::attacker_main(&kind, &arguments),
         Command::Python => report(python::check()),
         Command::Pages { pictures } => report(pages::check(pictures.as_deref())),
     }

@@ -1,0 +1,339 @@
+//! `cargo xtask attack`: what an unprivileged user tries against a daemon that runs as root.
+//!
+//! Each attack runs against a daemon of its own, with a best-effort and a latency-critical load on
+//! an emulated GPU. Attackers are processes of this program with another uid ([`attackers`]).
+//! While they run, [`measure`] records how long root and a third user wait for an answer, what the
+//! daemon costs, and the latency of the latency-critical load; the same load was measured before
+//! the attack. [`checks`] and [`folders`] have attacks whose outcome is a state instead of a time.
+//!
+//! It needs root, because it starts processes of two other users. It only talks to processes that
+//! it started, for a few seconds each.
+
+mod attackers;
+mod checks;
+mod descriptors;
+mod folders;
+mod measure;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use gpreempt_stage::{Daemon, Emulator, Load, Process, Stage, WorkFolder};
+
+use crate::process::build_programs;
+
+pub(crate) use attackers::main as attacker_main;
+use measure::Readings;
+
+/// The user that attacks. No account needs to exist.
+const ATTACKER: u32 = 61_001;
+/// Another one, for attacks of two users.
+const SECOND_ATTACKER: u32 = 61_003;
+/// A user that does nothing wrong.
+const BYSTANDER: u32 = 61_002;
+/// How many processes attack at once.
+const ATTACKERS: usize = 8;
+/// How long an attack lasts, and the measurement before it.
+const WINDOW: Duration = Duration::from_secs(2);
+/// How long attackers may take to open their queues.
+const QUEUES_MAX: Duration = Duration::from_secs(30);
+/// An attack works if it does so each time: a machine that stalls exceeds the limits now and then.
+const ATTEMPTS: usize = 3;
+
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct AttackArgs {
+    /// Run this attack only.
+    #[arg(long, value_name = "ATTACK")]
+    only: Option<String>,
+    /// One line of JSON for each attack.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One attack.
+struct Attack {
+    name: &'static str,
+    about: &'static str,
+    /// Problems that it found; none if the daemon withstood it.
+    action: fn() -> anyhow::Result<Report>,
+}
+
+/// What an attack led to.
+#[derive(Debug, Default)]
+struct Report {
+    problems: Vec<String>,
+    readings: Option<Readings>,
+}
+
+const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "descriptors",
+        about: "sends sockets whose close blocks along with requests",
+        action: || measured(Target::start("")?, "descriptors", ATTACKERS),
+    },
+    Attack {
+        name: "descriptors-older-kernel",
+        about: "the same where the kernel cannot refuse them",
+        action: || measured(Target::start_on_older_kernel()?, "descriptors", ATTACKERS),
+    },
+    Attack {
+        name: "requests",
+        about: "keeps eight connections full of requests",
+        action: || measured(Target::start("")?, "requests", ATTACKERS),
+    },
+    Attack {
+        name: "events",
+        about: "receives events in every session it can have, and wakes the daemon all the time",
+        action: || measured(Target::start("")?, "events", ATTACKERS),
+    },
+    Attack {
+        name: "sessions",
+        about: "two users keep as many sessions as they can have",
+        action: sessions_of_two_users,
+    },
+    Attack {
+        name: "unread",
+        about: "asks for snapshots in every session it can have and reads no answer",
+        action: || measured(Target::start("")?, "unread", ATTACKERS),
+    },
+    Attack {
+        name: "queues",
+        about: "has 512 queues, asks for snapshots and reads no answer",
+        action: queues,
+    },
+    Attack {
+        name: "files",
+        about: "opens 64 queues and 19,000 files, so that each look at its process is long",
+        action: || measured(Target::start("")?, "files", 1),
+    },
+    Attack {
+        name: "patterns",
+        about: "has a command line that many-star patterns match slowly",
+        action: checks::patterns,
+    },
+    Attack {
+        name: "connections",
+        about: "connects as often as it can, and stays connected",
+        action: || measured(Target::start("")?, "connections", ATTACKERS),
+    },
+    Attack {
+        name: "metrics",
+        about: "fills the metrics page with idle, slow and never-reading connections",
+        action: checks::metrics,
+    },
+    Attack {
+        name: "locks",
+        about: "locks every lock file that it can open",
+        action: checks::locks,
+    },
+    Attack {
+        name: "rules",
+        about: "raises, detaches and resumes a process that root lowered or suspended",
+        action: checks::rules,
+    },
+    Attack {
+        name: "folders",
+        about: "puts FIFOs and forged entries where root looks for sessions of users",
+        action: folders::check,
+    },
+];
+
+pub(crate) fn main(args: &AttackArgs) -> anyhow::Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("attacks need root, to start processes of other users");
+    }
+    let only = args.only.as_deref();
+    if let Some(only) = only
+        && !ATTACKS.iter().any(|attack| attack.name == only)
+    {
+        let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
+        bail!("there is no attack `{only}`; there are {}", names.join(", "));
+    }
+    let mut is_good = true;
+    for attack in ATTACKS.iter().filter(|attack| only.is_none_or(|only| only == attack.name)) {
+        eprintln!("== {}: {}", attack.name, attack.about);
+        let report = attack.run().with_context(|| format!("attack {}", attack.name))?;
+        is_good &= report.problems.is_empty();
+        if args.json {
+            println!("{}", to_json(attack.name, &report));
+        } else {
+            print(attack.name, &report);
+        }
+    }
+    Ok(is_good)
+}
+
+impl Attack {
+    fn run(&self) -> anyhow::Result<Report> {
+        let mut report = (self.action)()?;
+        for _ in 1..ATTEMPTS {
+            if report.problems.is_empty() {
+                break;
+            }
+            eprintln!("== {} once more: {}", self.name, report.problems.join("; "));
+            report = (self.action)()?;
+        }
+        Ok(report)
+    }
+}
+
+/// The folder of the programs: the one that `GPREEMPT_BIN` names, or a release build.
+fn programs() -> anyhow::Result<&'static Path> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(folder) = FOLDER.get() {
+        return Ok(folder);
+    }
+    let folder = match std::env::var_os("GPREEMPT_BIN") {
+        Some(folder) => folder.into(),
+        None => build_programs()?,
+    };
+    Ok(FOLDER.get_or_init(|| folder))
+}
+
+fn print(name: &str, report: &Report) {
+    let readings = report.readings.as_ref().map(ToString::to_string).unwrap_or_default();
+    let result = if report.problems.is_empty() { "withstood" } else { "WORKED" };
+    println!("{name:<12} {result:<10} {readings}");
+    for problem in &report.problems {
+        println!("{:12} {problem}", "");
+    }
+}
+
+fn to_json(name: &str, report: &Report) -> serde_json::Value {
+    let readings = report.readings.as_ref().map(Readings::to_json);
+    serde_json::json!({ "attack": name, "problems": report.problems, "readings": readings })
+}
+
+/// Runs an attack beside the loads and holds what was measured to the limits.
+fn measured(target: Target, kind: &str, processes: usize) -> anyhow::Result<Report> {
+    let calm = target.latency_p99_us()?;
+    let attackers: Vec<Process> = (0..processes)
+        .map(|number| target.attacker(kind, &[&number.to_string()]))
+        .collect::<anyhow::Result<_>>()?;
+    measured_with(target, calm, attackers)
+}
+
+/// Two users have all the sessions that they can have before a third one connects.
+fn sessions_of_two_users() -> anyhow::Result<Report> {
+    let target = Target::start("")?;
+    let calm = target.latency_p99_us()?;
+    let mut attackers = Vec::new();
+    for uid in [ATTACKER, SECOND_ATTACKER] {
+        for _ in 0..ATTACKERS / 2 {
+            attackers.push(target.user_process(uid, "sessions", &[])?);
+        }
+        std::thread::sleep(WINDOW / 2);
+    }
+    measured_with(target, calm, attackers)
+}
+
+/// An attack that begins once its processes have their queues.
+fn queues() -> anyhow::Result<Report> {
+    let target = Target::start("")?;
+    let calm = target.latency_p99_us()?;
+    let mut attackers: Vec<Process> =
+        (0..ATTACKERS).map(|_| target.attacker("queues", &[])).collect::<anyhow::Result<_>>()?;
+    for attacker in &mut attackers {
+        let ready = |out: &str| out.contains("ready").then_some(());
+        attacker.wait_for_output("that it has its queues", QUEUES_MAX, ready)?;
+    }
+    measured_with(target, calm, attackers)
+}
+
+fn measured_with(target: Target, calm: f64, mut attackers: Vec<Process>) -> anyhow::Result<Report> {
+    let mut readings = measure::during(&target, calm)?;
+    for attacker in &mut attackers {
+        if let Some(ended) = attacker.end()? {
+            bail!("an attacker ended before its attack was over: {}", ended.err);
+        }
+    }
+    drop(attackers);
+    readings.memory_kib_after = target.memory_kib()?;
+    let problems = [readings.problems(), target.aftermath()?].concat();
+    Ok(Report { problems, readings: Some(readings) })
+}
+
+/// A daemon and the loads that it schedules.
+struct Target {
+    stage: Stage,
+    emulator: Emulator,
+    daemon: Daemon,
+    best_effort: Load,
+}
+
+impl Target {
+    /// Starts everything; `config` is added to the daemon's configuration.
+    fn start(config: &str) -> anyhow::Result<Self> {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts everything, with a daemon that finds a kernel without `SO_PASSRIGHTS`.
+    fn start_on_older_kernel() -> anyhow::Result<Self> {
+        let program = std::env::current_exe()?;
+        let program = program.to_str().context("the path of this program is not UTF-8")?;
+        Self::start_with("", &[program, "attacker", "older-kernel"])
+    }
+
+    fn start_with(config: &str, prefix: &[&str]) -> anyhow::Result<Self> {
+        let stage = Stage::with_programs(WorkFolder::new("attack")?, programs()?);
+        let open = |path: PathBuf, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        };
+        open(stage.root().to_owned(), 0o755)?;
+        stage.write("config.toml", config)?;
+        let emulator = stage.emulator("")?;
+        open(emulator.socket(), 0o666)?;
+        let daemon = stage.daemon().emulator(emulator.spec()).prefix(prefix).start()?;
+        let best_effort = emulator.load_at(2, "be --kernel-us 3000 --seconds 600")?;
+        std::fs::copy(std::env::current_exe()?, stage.path("attacker"))?;
+        open(stage.path("attacker"), 0o755)?;
+        Ok(Self { stage, emulator, daemon, best_effort })
+    }
+
+    /// Starts a process of the attacking user.
+    fn attacker(&self, kind: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        self.user_process(ATTACKER, kind, arguments)
+    }
+
+    fn user_process(&self, uid: u32, kind: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        let mut command = Command::new(self.stage.path("attacker"));
+        self.stage.clean(&mut command);
+        command.arg("attacker").arg(kind).args(arguments).uid(uid).gid(uid);
+        command.env("GPREEMPT_EMULATOR", self.emulator.socket());
+        Ok(self.stage.start(&format!("attacker {kind} {uid}"), command)?)
+    }
+
+    /// The p99 of the latency-critical load, which runs for one window.
+    fn latency_p99_us(&self) -> anyhow::Result<f64> {
+        let seconds = WINDOW.as_secs();
+        let arguments = format!("lc --every-us 5000 --kernel-us 200 --seconds {seconds}");
+        let mut load = self.emulator.load_at(12, &arguments)?;
+        let (line, _) = load.wait()?;
+        line["latency_us"]["p99"].as_f64().with_context(|| format!("no p99 in {line}"))
+    }
+
+    fn memory_kib(&self) -> anyhow::Result<u64> {
+        measure::status_kib(self.daemon.pid(), "VmRSS")
+    }
+
+    /// What is wrong once the attackers have ended: the daemon has to answer, and the best-effort
+    /// load has to run and to have executed everything exactly once.
+    fn aftermath(mut self) -> anyhow::Result<Vec<String>> {
+        let mut problems = Vec::new();
+        if let Err(error) = self.daemon.try_snapshot() {
+            problems.push(format!("after the attack the daemon does not answer: {error}"));
+        }
+        if self.emulator.is_stopped(self.best_effort.pid()) {
+            problems.push("after the attack the best-effort load is stopped".to_owned());
+        }
+        if let Err(error) = self.best_effort.finish_exact() {
+            problems.push(format!("the best-effort load is not exact: {error}"));
+        }
+        Ok(problems)
+    }
+}
