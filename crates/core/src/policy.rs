@@ -10,7 +10,6 @@
 
 pub(crate) mod deadline;
 pub(crate) mod fair;
-mod rotate;
 
 use core::cmp::Reverse;
 use core::fmt;
@@ -59,8 +58,6 @@ policies! {
     Deadline = "edf", deadline::Deadline;
     /// the high class runs before the low one, within a class in proportion to weights
     Fair = "fair", fair::Fair;
-    /// the high class runs before the low one, within a class all take equal turns
-    Rotate = "rotate", rotate::Rotate;
 }
 
 impl PolicyKind {
