@@ -26,7 +26,8 @@ use crate::failure::Failure;
 
 /// The name of this program in the daemon's log.
 pub(crate) const PROGRAM: &str = concat!("gpreempt ", env!("CARGO_PKG_VERSION"));
-/// How long a service that another process starts at the same moment may take until it answers.
+/// How long a service that another process starts at the same moment may take until it answers, or
+/// one that was killed until it is gone.
 const RIVAL_MAX: Duration = Duration::from_secs(2);
 /// How often to try meanwhile.
 const RIVAL_STEP: Duration = Duration::from_millis(20);
@@ -199,30 +200,26 @@ impl ServiceClient {
     }
 
     fn start(options: &SessionOptions<'_>) -> Result<Self, Failure> {
-        let service = match PrivateService::start(options.service_options()) {
-            Ok(service) => service,
-            Err(failure) if options.expects_others => return Err(failure.into()),
-            Err(failure) => return Self::of_rival(failure.into()),
+        let until = Instant::now() + RIVAL_MAX;
+        let service = loop {
+            let had_rival = Owner::of_private_session().is_some();
+            let failure = match PrivateService::start(options.service_options()) {
+                Ok(service) => break service,
+                Err(failure) if options.expects_others => return Err(failure.into()),
+                Err(failure) => failure.into(),
+            };
+            if let Some(client) = find_rival(until)? {
+                return Ok(Self { client, private: None });
+            }
+            // A process that is killed closes its socket first and counts as the owner of the
+            // lock until all of its memory is gone.
+            if !had_rival || Instant::now() >= until {
+                return Err(failure);
+            }
         };
         let paths = vec![service.socket().to_owned()];
         let options = ClientOptions { paths, ..ClientOptions::new(Role::Command, PROGRAM) };
         Ok(Self { client: Client::connect(&options)?, private: Some(service) })
-    }
-
-    /// A command that only suspends a process needs no session of its own if another command
-    /// started one at the same moment.
-    fn of_rival(failure: Failure) -> Result<Self, Failure> {
-        let until = Instant::now() + RIVAL_MAX;
-        while Owner::of_private_session().is_some() {
-            if let Some(client) = find()? {
-                return Ok(Self { client, private: None });
-            }
-            if Instant::now() >= until {
-                break;
-            }
-            std::thread::sleep(RIVAL_STEP);
-        }
-        Err(failure)
     }
 
     /// Whether the service runs in this process and ends with it.
@@ -254,6 +251,18 @@ impl ServiceClient {
         drop(self.client);
         self.private.map_or(Ok(()), |service| service.stop().map_err(Failure::from))
     }
+}
+
+/// The service of another command that started one at the same moment: a command that only suspends
+/// a process needs none of its own then. None if that one ends, or does not answer in time.
+fn find_rival(until: Instant) -> Result<Option<Client>, Failure> {
+    while Owner::of_private_session().is_some() && Instant::now() < until {
+        if let Some(client) = find()? {
+            return Ok(Some(client));
+        }
+        std::thread::sleep(RIVAL_STEP);
+    }
+    Ok(None)
 }
 
 /// Refuses to begin a session beside a private one: two would schedule the same GPUs.

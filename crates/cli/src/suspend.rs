@@ -46,9 +46,12 @@ pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
         let result = suspension.keep(&mut service, &stop);
         // A private session undoes everything before the command ends.
         service.end()?;
-        // The session of another command ended: the suspension continues in one of its own.
-        let has_ended = !is_own && owner.is_some() && Owner::of_private_session() != owner;
-        if result.is_err() && has_ended && !stop.is_set() {
+        // The session of another command ended: the suspension continues in one of its own. A
+        // process that is killed closes its socket before it stops being the owner.
+        let was_others = !is_own && owner.is_some();
+        let has_ended =
+            || Owner::of_private_session() != owner || matches!(service::find(), Ok(None));
+        if result.is_err() && was_others && !stop.is_set() && has_ended() {
             continue;
         }
         result?;

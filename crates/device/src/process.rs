@@ -156,8 +156,9 @@ impl AsFd for ProcessHandle {
     }
 }
 
-/// Whether an error says that there is no such process.
-fn is_gone(error: &io::Error) -> bool {
+/// Whether an error of a file below `/proc/PID` says that the process has ended, or is ending and has
+/// closed its files.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

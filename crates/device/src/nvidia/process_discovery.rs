@@ -7,7 +7,7 @@ use super::client_index;
 use super::node::{self, HeldNode, Node};
 use super::rm::{ClientState, Handle, Rm};
 use super::rm_objects::{Client, explore};
-use crate::process::{ProcessError, ProcessHandle, ProcessInfo, all_pids};
+use crate::process::{ProcessError, ProcessHandle, ProcessInfo, all_pids, is_gone};
 
 /// A process with an open `/dev/nvidiactl`.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ const ANCESTORS_MAX: u32 = 4;
 
 pub(super) fn denied_or_failed(pid: u32, error: io::Error) -> InspectError {
     // A process that ends is listed for a moment longer, without its files.
-    if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
+    if is_gone(&error) {
         return InspectError::Process(ProcessError::Gone(pid));
     }
     if error.kind() != io::ErrorKind::PermissionDenied {
