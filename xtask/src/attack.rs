@@ -25,10 +25,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use gpreempt_stage::{Daemon, Emulator, Load, Process, Stage, WorkFolder};
 
-use crate::process::build_programs;
+use crate::process::{build_programs, commit};
+use crate::step::Outcome;
 
 pub(crate) use attackers::main as attacker_main;
-use measure::Readings;
+use measure::{Comparison, Readings, as_hardware};
 
 /// The user that attacks. No account needs to exist.
 const ATTACKER: u32 = 61_001;
@@ -39,7 +40,12 @@ const BYSTANDER: u32 = 61_002;
 /// How many processes attack at once.
 const ATTACKERS: usize = 8;
 /// How long an attack lasts, and the measurement before it.
-const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW: Duration = Duration::from_secs(3);
+/// The CPU priority of the daemon, as its systemd unit sets it.
+const DAEMON_NICE: &[&str] = &["nice", "-n", "-10"];
+/// Requests that leave most of the GPU to the best-effort load, so that the daemon has to preempt
+/// that one for each of them.
+const LATENCY_CRITICAL: &str = "lc --every-us 5000 --kernels 8 --kernel-us 100";
 /// How long attackers may take to open their queues.
 const QUEUES_MAX: Duration = Duration::from_secs(30);
 /// An attack works if it does so each time: a machine that stalls exceeds the limits now and then.
@@ -50,7 +56,7 @@ pub(crate) struct AttackArgs {
     /// Run this attack only.
     #[arg(long, value_name = "ATTACK")]
     only: Option<String>,
-    /// One line of JSON for each attack.
+    /// Also print the results as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -63,14 +69,26 @@ struct Attack {
     action: fn() -> anyhow::Result<Report>,
 }
 
+/// The last attempt of an attack, and the problems of the earlier ones.
+struct AttackResult {
+    name: &'static str,
+    report: Report,
+    earlier: Vec<Vec<String>>,
+}
+
 /// What an attack led to.
 #[derive(Debug, Default)]
 struct Report {
     problems: Vec<String>,
-    readings: Option<Readings>,
+    readings: Option<Comparison>,
 }
 
 const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "processors",
+        about: "does nothing to the daemon and uses all processors, so that this is told apart",
+        action: || measured(Target::start("")?, "processors", ATTACKERS),
+    },
     Attack {
         name: "descriptors",
         about: "sends sockets whose close blocks along with requests",
@@ -144,8 +162,8 @@ const ATTACKS: &[Attack] = &[
 ];
 
 pub(crate) fn main(args: &AttackArgs) -> anyhow::Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("attacks need root, to start processes of other users");
+    if let Some(obstacle) = obstacle() {
+        bail!(obstacle);
     }
     let only = args.only.as_deref();
     if let Some(only) = only
@@ -154,32 +172,98 @@ pub(crate) fn main(args: &AttackArgs) -> anyhow::Result<bool> {
         let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
         bail!("there is no attack `{only}`; there are {}", names.join(", "));
     }
-    let mut is_good = true;
-    for attack in ATTACKS.iter().filter(|attack| only.is_none_or(|only| only == attack.name)) {
-        eprintln!("== {}: {}", attack.name, attack.about);
-        let report = attack.run().with_context(|| format!("attack {}", attack.name))?;
-        is_good &= report.problems.is_empty();
-        if args.json {
-            println!("{}", to_json(attack.name, &report));
-        } else {
-            print(attack.name, &report);
-        }
+    let chosen = ATTACKS.iter().filter(|attack| only.is_none_or(|only| only == attack.name));
+    let results = run_all(chosen)?;
+    if args.json {
+        println!("{}", to_json(&results)?);
     }
-    Ok(is_good)
+    Ok(results.iter().all(|result| result.report.problems.is_empty()))
+}
+
+/// All attacks, as a step of the tests.
+pub(crate) fn check() -> Outcome {
+    if let Some(obstacle) = obstacle() {
+        eprintln!("SKIPPED: {obstacle}");
+        return Outcome::Skipped(obstacle);
+    }
+    let results = match run_all(ATTACKS) {
+        Ok(results) => results,
+        Err(error) => return Outcome::Failed(format!("{error:#}")),
+    };
+    let worked = |result: &AttackResult| !result.report.problems.is_empty();
+    let failures = results
+        .iter()
+        .filter(|result| worked(result))
+        .map(|result| format!("{}: {}", result.name, result.report.problems.join(", ")));
+    let failures: Vec<String> = failures.collect();
+    if failures.is_empty() { Outcome::Passed } else { Outcome::Failed(failures.join("; ")) }
+}
+
+/// What prevents attacks here.
+fn obstacle() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("attacks need root, to start processes of other users".to_owned());
+    }
+    measure::check_priorities().err().map(|error| {
+        format!("attacks need a real-time CPU priority for what stands for hardware: {error:#}")
+    })
+}
+
+fn run_all<'a>(attacks: impl IntoIterator<Item = &'a Attack>) -> anyhow::Result<Vec<AttackResult>> {
+    let mut results = Vec::new();
+    for attack in attacks {
+        eprintln!("== {}: {}", attack.name, attack.about);
+        let result = attack.run().with_context(|| format!("attack {}", attack.name))?;
+        result.print();
+        results.push(result);
+    }
+    Ok(results)
 }
 
 impl Attack {
-    fn run(&self) -> anyhow::Result<Report> {
-        let mut report = (self.action)()?;
-        for _ in 1..ATTEMPTS {
-            if report.problems.is_empty() {
-                break;
-            }
+    fn run(&self) -> anyhow::Result<AttackResult> {
+        let (mut report, mut earlier) = ((self.action)()?, Vec::new());
+        while !report.problems.is_empty() && earlier.len() + 1 < ATTEMPTS {
             eprintln!("== {} once more: {}", self.name, report.problems.join("; "));
+            earlier.push(report.problems);
             report = (self.action)()?;
         }
-        Ok(report)
+        Ok(AttackResult { name: self.name, report, earlier })
     }
+}
+
+impl AttackResult {
+    fn print(&self) {
+        let readings = self.report.readings.as_ref().map(ToString::to_string).unwrap_or_default();
+        let result = if self.report.problems.is_empty() { "withstood" } else { "WORKED" };
+        eprintln!("{:<24} {result:<10} {readings}", self.name);
+        for problem in &self.report.problems {
+            eprintln!("{:24} {problem}", "");
+        }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "attack": self.name,
+            "problems": self.report.problems,
+            "problems_of_earlier_attempts": self.earlier,
+            "readings": self.report.readings.as_ref().map(Comparison::to_json),
+        })
+    }
+}
+
+/// All results, with the machine and its load.
+fn to_json(results: &[AttackResult]) -> anyhow::Result<String> {
+    let results: Vec<_> = results.iter().map(AttackResult::to_json).collect();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let json = serde_json::json!({
+        "command": "cargo xtask attack --json",
+        "commit": commit(),
+        "processors": std::thread::available_parallelism()?.get(),
+        "load_average_at_the_end": load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+        "attacks": results,
+    });
+    Ok(serde_json::to_string_pretty(&json)?)
 }
 
 /// The folder of the programs: the one that `GPREEMPT_BIN` names, or a release build.
@@ -195,23 +279,9 @@ fn programs() -> anyhow::Result<&'static Path> {
     Ok(FOLDER.get_or_init(|| folder))
 }
 
-fn print(name: &str, report: &Report) {
-    let readings = report.readings.as_ref().map(ToString::to_string).unwrap_or_default();
-    let result = if report.problems.is_empty() { "withstood" } else { "WORKED" };
-    println!("{name:<12} {result:<10} {readings}");
-    for problem in &report.problems {
-        println!("{:12} {problem}", "");
-    }
-}
-
-fn to_json(name: &str, report: &Report) -> serde_json::Value {
-    let readings = report.readings.as_ref().map(Readings::to_json);
-    serde_json::json!({ "attack": name, "problems": report.problems, "readings": readings })
-}
-
 /// Runs an attack beside the loads and holds what was measured to the limits.
 fn measured(target: Target, kind: &str, processes: usize) -> anyhow::Result<Report> {
-    let calm = target.latency_p99_us()?;
+    let calm = Readings::during(&target)?;
     let attackers: Vec<Process> = (0..processes)
         .map(|number| target.attacker(kind, &[&number.to_string()]))
         .collect::<anyhow::Result<_>>()?;
@@ -221,7 +291,7 @@ fn measured(target: Target, kind: &str, processes: usize) -> anyhow::Result<Repo
 /// Two users have all the sessions that they can have before a third one connects.
 fn sessions_of_two_users() -> anyhow::Result<Report> {
     let target = Target::start("")?;
-    let calm = target.latency_p99_us()?;
+    let calm = Readings::during(&target)?;
     let mut attackers = Vec::new();
     for uid in [ATTACKER, SECOND_ATTACKER] {
         for _ in 0..ATTACKERS / 2 {
@@ -235,7 +305,7 @@ fn sessions_of_two_users() -> anyhow::Result<Report> {
 /// An attack that begins once its processes have their queues.
 fn queues() -> anyhow::Result<Report> {
     let target = Target::start("")?;
-    let calm = target.latency_p99_us()?;
+    let calm = Readings::during(&target)?;
     let mut attackers: Vec<Process> =
         (0..ATTACKERS).map(|_| target.attacker("queues", &[])).collect::<anyhow::Result<_>>()?;
     for attacker in &mut attackers {
@@ -245,8 +315,12 @@ fn queues() -> anyhow::Result<Report> {
     measured_with(target, calm, attackers)
 }
 
-fn measured_with(target: Target, calm: f64, mut attackers: Vec<Process>) -> anyhow::Result<Report> {
-    let mut readings = measure::during(&target, calm)?;
+fn measured_with(
+    target: Target,
+    calm: Readings,
+    mut attackers: Vec<Process>,
+) -> anyhow::Result<Report> {
+    let mut readings = Comparison::new(calm, Readings::during(&target)?);
     for attacker in &mut attackers {
         if let Some(ended) = attacker.end()? {
             bail!("an attacker ended before its attack was over: {}", ended.err);
@@ -287,9 +361,12 @@ impl Target {
         open(stage.root().to_owned(), 0o755)?;
         stage.write("config.toml", config)?;
         let emulator = stage.emulator("")?;
+        as_hardware(emulator.pid())?;
         open(emulator.socket(), 0o666)?;
-        let daemon = stage.daemon().emulator(emulator.spec()).prefix(prefix).start()?;
+        let prefix = [DAEMON_NICE, prefix].concat();
+        let daemon = stage.daemon().emulator(emulator.spec()).prefix(&prefix).start()?;
         let best_effort = emulator.load_at(2, "be --kernel-us 3000 --seconds 600")?;
+        as_hardware(best_effort.pid())?;
         std::fs::copy(std::env::current_exe()?, stage.path("attacker"))?;
         open(stage.path("attacker"), 0o755)?;
         Ok(Self { stage, emulator, daemon, best_effort })
@@ -311,8 +388,9 @@ impl Target {
     /// The p99 of the latency-critical load, which runs for one window.
     fn latency_p99_us(&self) -> anyhow::Result<f64> {
         let seconds = WINDOW.as_secs();
-        let arguments = format!("lc --every-us 5000 --kernel-us 200 --seconds {seconds}");
+        let arguments = format!("{LATENCY_CRITICAL} --seconds {seconds}");
         let mut load = self.emulator.load_at(12, &arguments)?;
+        as_hardware(load.pid())?;
         let (line, _) = load.wait()?;
         line["latency_us"]["p99"].as_f64().with_context(|| format!("no p99 in {line}"))
     }

@@ -10,8 +10,8 @@ use anyhow::Context;
 use crate::process::{build_release, cargo, repository_root, run_to_success};
 use crate::step::{Outcome, Step};
 use crate::{
-    ci, cost, deployment, dist, headers, kernel, kfd_vm, kill_loop, packages, pages, python, step,
-    tidy,
+    attack, ci, cost, deployment, dist, headers, kernel, kfd_vm, kill_loop, packages, pages,
+    python, step, tidy,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -65,6 +65,7 @@ const TESTS: &[Test] = &[
     slow("systemd", 20, deployment::check_systemd),
     slow("kfd-vm", 20, kfd_vm::check),
     slow("kills", 10, kill_loop::check),
+    slow("attacks", 12, attack::check),
     slow("python", 15, python::check),
     slow("pages", 10, || pages::check(None)),
 ];
@@ -202,7 +203,7 @@ mod tests {
         let slow = TESTS.iter().filter(|test| test.is_slow);
         let summary = step::run(slow.map(|test| step_of(test, true, deadline)).collect());
         let summary = summary.to_string();
-        assert!(summary.ends_with("0 passed, 0 failed, 9 skipped"), "{summary}");
+        assert!(summary.ends_with("0 passed, 0 failed, 10 skipped"), "{summary}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use gpreempt_wire::request::{Request, Role};
 use gpreempt_wire::text::Text;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{descriptors, folders, measure};
 
@@ -44,6 +45,7 @@ pub(crate) fn main(kind: &str, rest: &[String]) -> anyhow::Result<bool> {
         "overrule" => overrule(rest),
         "patterns" => patterns(end),
         "impostor" => folders::impostor(rest.first().context("the socket is missing")?, end),
+        "processors" => processors(end),
         "ping" => ping(rest),
         other => bail!("there is no attacker `{other}`"),
     }?;
@@ -122,8 +124,6 @@ fn unread(end: Instant) -> anyhow::Result<()> {
         for session in &mut sessions {
             let _ = session.send(Request::Snapshot);
         }
-        // A loop without a pause would slow every program down, with or without the daemon.
-        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
@@ -327,6 +327,19 @@ fn patterns(end: Instant) -> anyhow::Result<()> {
 
 pub(super) fn sleep(end: Instant) -> anyhow::Result<()> {
     std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    Ok(())
+}
+
+/// No attack on the daemon: sends to a socket of its own as often as it can, so that it takes the
+/// processors and the kernel as much as the other attackers do.
+fn processors(end: Instant) -> anyhow::Result<()> {
+    let (one, other) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (packet, mut buffer) = (Message { request: 1, body: Request::Ping }.encode(), [0; 4096]);
+    while Instant::now() < end {
+        packet_socket::send(&one, &packet, &[])?;
+        packet_socket::receive_bytes(&other, &mut buffer)?;
+    }
     Ok(())
 }
 

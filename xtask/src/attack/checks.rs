@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gpreempt_stage::{Process, until};
 
-use super::{ATTACKER, ATTACKERS, Report, Target, measure, measured};
+use super::{ATTACKER, ATTACKERS, Comparison, Readings, Report, Target, measured};
 
 /// Longer than anything here may wait for a process of another user.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -202,7 +202,7 @@ pub(super) fn metrics() -> anyhow::Result<Report> {
     let address = format!("127.0.0.1:{port}");
     let target = Target::start(&format!("[metrics]\nlisten = \"{address}\"\n"))?;
     scrape(&address).context("before the attack")?;
-    let calm = target.latency_p99_us()?;
+    let calm = Readings::during(&target)?;
     let attackers: Vec<Process> = (0..ATTACKERS)
         .map(|number| target.attacker("metrics", &[&address, &number.to_string()]))
         .collect::<anyhow::Result<_>>()?;
@@ -210,12 +210,12 @@ pub(super) fn metrics() -> anyhow::Result<Report> {
     // ORDERING: the flag alone is read; the thread is joined before anything else is.
     let (readings, scraped) = std::thread::scope(|scope| {
         let scraper = scope.spawn(|| scrapes(&address, || is_over.load(Ordering::Relaxed)));
-        let readings = measure::during(&target, calm);
+        let readings = Readings::during(&target);
         is_over.store(true, Ordering::Relaxed);
         (readings, scraper.join())
     });
     drop(attackers);
-    let mut readings = readings?;
+    let mut readings = Comparison::new(calm, readings?);
     readings.memory_kib_after = target.memory_kib()?;
     let mut problems = readings.problems();
     let (count, failed) = scraped.map_err(|_| anyhow::anyhow!("the scraper failed"))?;
