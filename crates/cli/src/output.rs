@@ -30,6 +30,16 @@ pub(crate) fn note(sentence: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "gpreempt: {sentence}");
 }
 
+/// Prints a warning on stderr, as JSON if the output is.
+pub(crate) fn warn(is_json: bool, warning: &str) {
+    match is_json {
+        true => {
+            let _ = writeln!(std::io::stderr(), "{}", serde_json::json!({ "warning": warning }));
+        }
+        false => note(warning),
+    }
+}
+
 /// Fails if the reader of the output has closed it. A command that waits and prints nothing would
 /// not notice it otherwise.
 pub(crate) fn check_reader() -> Result<(), Failure> {

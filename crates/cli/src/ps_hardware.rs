@@ -3,8 +3,6 @@
 //!
 //! Reads only, except that leftovers of sessions without a keeper are undone first.
 
-use std::io::Write;
-
 use gpreempt_device::amd::KfdLocation;
 use gpreempt_device::amd::probe::KfdPaths;
 use gpreempt_device::amd::queue::{Kind, ListedQueue, queues_of, users};
@@ -90,7 +88,7 @@ impl State {
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     if let Some(path) = service::died_at().filter(|_| !args.hardware) {
-        warn(args, &service::daemon_died_message(&path));
+        output::warn(args.json, &service::daemon_died_message(&path));
     }
     // Without a driver no process uses a GPU, which is an answer and no error.
     if !matches!(Driver::find(), Err(DriverError::Absent)) {
@@ -118,15 +116,6 @@ pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
         return output::print("No process uses a GPU, as far as this user may see.\n");
     }
     output::print(&text(&rows))
-}
-
-/// Prints a warning beside the listing, in the same format.
-fn warn(args: &PsArgs, warning: &str) {
-    let line = match args.json {
-        true => serde_json::json!({ "warning": warning }).to_string(),
-        false => format!("gpreempt: {warning}"),
-    };
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Undoes what sessions without a keeper left. A listing does not fail because of it: what

@@ -100,7 +100,11 @@ fn by_journal(args: &ResumeArgs) -> Result<(Vec<u32>, Result<(), Failure>), Fail
     if journal::is_of_system() {
         let of_users = args.pid.map_or_else(resume_users::resume_all, resume_users::resume);
         resumed.extend(of_users.resumed);
-        if !of_users.problems.is_empty() {
+        if args.pid.is_none() {
+            // A user can make the undo of their own sessions fail at any time. That concerns their
+            // processes alone, so it must not make root's command fail.
+            of_users.problems.iter().for_each(|problem| output::warn(args.json, problem));
+        } else if !of_users.problems.is_empty() {
             let problems = of_users.problems.join("\n");
             problem = problem.and_then(|()| Err(Failure::run(problems)));
         }

@@ -3,7 +3,8 @@
 //! The script runs with a `/run` of its own. It forges what gpreempt itself writes there, by the
 //! real names: owner journals with a record of a process of root, the owner's file, FIFOs at each
 //! of the names, and a socket at which an [`impostor`] listens. Root must neither wait, nor connect
-//! to a socket of the user, nor believe a record, nor print what the user wrote.
+//! to a socket of the user, nor believe a record, nor print what the user wrote, and no command of
+//! root may fail or be refused because of the user.
 
 use std::fs;
 use std::path::Path;
@@ -94,7 +95,14 @@ root() {
     what=$1
     shift
     timeout 20 "$@" >/run/out/root 2>&1 </dev/null
-    [ $? -ne 124 ] || echo "root's \`$what\` hangs ($case)"
+    code=$?
+    [ $code -ne 124 ] || echo "root's \`$what\` hangs ($case)"
+    if [ "$what" = "gpreempt resume --all" ] && [ $code -ne 0 ]; then
+        echo "root's \`$what\` fails because of a user ($case)"
+    fi
+    if grep -q "controls the GPUs; end it first" /run/out/root; then
+        echo "root's \`$what\` is refused because of a session of a user ($case)"
+    fi
     if grep -q "$victim was resumed" /run/out/root; then
         echo "root's \`$what\` reports what a user forged ($case)"
     fi
@@ -165,7 +173,9 @@ case="an impostor"
 rm -r $folder
 as_user mkdir $folder
 forge
-as_user "$attacker" attacker impostor $folder/gpreemptd.sock >/run/out/impostor &
+# By its file, it is a session of gpreempt.
+cp "$attacker" /run/out/gpreempt
+as_user /run/out/gpreempt attacker impostor $folder/gpreemptd.sock >/run/out/impostor &
 started="$started $!"
 as_user "$attacker" attacker impostor $folder/emu >/run/out/emu &
 started="$started $!"

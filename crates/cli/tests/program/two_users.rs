@@ -43,13 +43,6 @@ attach=$!
 started="$started $attach"
 wait_for grep -q '"attached"' "$out/attach"
 
-# A private session of root is refused beside it, with the pid of the first.
-if GPREEMPT_EMULATED=$emulator "$bin/gpreempt" attach $load -p 3 >/dev/null 2>"$out/root"; then
-    echo "root attached beside a user's session" >&2
-    exit 1
-fi
-grep -q "gpreempt attach (pid $attach) controls the GPUs" "$out/root"
-
 "$bin/gpreemptd" --no-nvidia --no-amd --emulated $emulator >/dev/null 2>"$out/daemon" &
 daemon=$!
 started="$started $daemon"
@@ -66,6 +59,40 @@ wait_for sh -c "setpriv --reuid 4242 --regid 4242 --clear-groups '$bin/gpreempt'
 grep -q "priority 1 (asked for by uid 4242)" "$out/ps"
 kill $daemon
 wait $daemon
+"#;
+
+/// A second session of the user is refused beside that of root.
+const ROOT_ATTACHES: &str = r#"
+as_user "$bin/gpreempt" attach $load -p 2 --json >"$out/attach" 2>"$out/attach.err" &
+attach=$!
+started="$started $attach"
+wait_for grep -q '"attached"' "$out/attach"
+GPREEMPT_EMULATED=$emulator "$bin/gpreempt" attach $load -p 3 --json >"$out/root" 2>&1 &
+root=$!
+started="$started $root"
+wait_for grep -q '"attached"' "$out/root"
+code=0
+wait $attach || code=$?
+test $code -eq 1
+grep -q "gpreempt attach (pid $root) was started and controls the GPUs now" "$out/attach.err"
+code=0
+(as_user "$bin/gpreempt" attach $load -p 2 >"$out/attach" 2>"$out/attach.err") || code=$?
+test $code -eq 2
+grep -q "gpreempt attach (pid $root) controls the GPUs" "$out/attach.err"
+kill $root
+wait $root
+"#;
+
+/// The folder of the user's journal is a FIFO, so the undo with that user's rights fails.
+const UNDO_FAILS: &str = r#"
+(as_user mkfifo /run/user/4242/gpreempt)
+"$bin/gpreempt" resume --all --json >"$out/root" 2>"$out/root.err"
+grep -q '"resumed": \[\]' "$out/root"
+grep -q '^{"warning":"user 4242: ' "$out/root.err"
+# A process of that user was named, so what could not be undone is an error.
+code=0
+"$bin/gpreempt" resume $load >"$out/root" 2>&1 || code=$?
+test $code -eq 1
 "#;
 
 /// Session and keeper are killed together, so that the load stays stopped.
@@ -105,6 +132,24 @@ fn a_users_session_ends_when_roots_daemon_starts() {
 }
 
 #[test]
+fn a_users_session_ends_when_roots_session_starts() {
+    if !is_possible() {
+        println!("SKIPPED: {NEEDED}");
+        return;
+    }
+    run(ROOT_ATTACHES);
+}
+
+#[test]
+fn a_user_cannot_make_roots_undo_of_all_sessions_fail() {
+    if !is_possible() {
+        println!("SKIPPED: {NEEDED}");
+        return;
+    }
+    run(UNDO_FAILS);
+}
+
+#[test]
 fn root_undoes_what_a_killed_session_of_a_user_left() {
     if !is_possible() {
         println!("SKIPPED: {NEEDED}");
@@ -141,11 +186,12 @@ fn run(script: &str) {
     let said = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
     assert!(
         ran.status.success(),
-        "{}\nattach: {}\nsuspend: {}\nroot: {}\ndaemon: {}\nps: {}",
+        "{}\nattach: {}\nsuspend: {}\nroot: {}{}\ndaemon: {}\nps: {}",
         String::from_utf8_lossy(&ran.stderr),
         said("attach.err"),
         said("suspend"),
         said("root"),
+        said("root.err"),
         said("daemon"),
         said("ps"),
     );

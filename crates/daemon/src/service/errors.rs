@@ -49,9 +49,9 @@ pub(crate) enum StartError {
 pub(crate) enum LoopError {
     #[error(transparent)]
     Wait(io::Error),
-    /// A private session of a user ends when root's daemon begins to control the GPUs.
+    /// A private session of a user ends when root begins to control the GPUs.
     #[error("{0} was started and controls the GPUs now; all changes of this session were undone")]
-    SystemDaemon(Owner),
+    RootControls(Owner),
     #[error(transparent)]
     NoKeeper(#[from] KeeperError),
     #[error(

@@ -79,7 +79,7 @@ impl Service {
         processes.sweep(now_ns, &mut context);
         self.end_suspensions_of_ended_processes();
         self.processes.save_settings(&mut self.telemetry);
-        self.check_for_system_daemon()?;
+        self.check_for_root()?;
         self.check_keeper()
     }
 

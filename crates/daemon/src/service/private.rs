@@ -25,7 +25,7 @@ use super::processes::Named;
 use super::processes::changes::drives_display;
 use super::setup::Host;
 use super::signals::{Signals, StopHandle};
-use super::undo::lock::system_daemon_beside;
+use super::undo::lock::system_owner;
 use super::{Failure, Options, Service};
 use crate::config::{Config, LogLevel, SchedulerConfig, ServiceConfig};
 
@@ -278,12 +278,13 @@ impl Service {
         }
     }
 
-    /// Ends a private session of a user when root's daemon begins to control the GPUs.
-    pub(crate) fn check_for_system_daemon(&self) -> Result<(), LoopError> {
+    /// Ends a private session of a user when root begins to control the GPUs, with its daemon or with
+    /// a private session.
+    pub(crate) fn check_for_root(&self) -> Result<(), LoopError> {
         if self.options.private.is_none() {
             return Ok(());
         }
-        system_daemon_beside(self.recovery.journal().root())
-            .map_or(Ok(()), |owner| Err(LoopError::SystemDaemon(owner)))
+        system_owner(self.recovery.journal())
+            .map_or(Ok(()), |owner| Err(LoopError::RootControls(owner)))
     }
 }

@@ -26,7 +26,7 @@ use super::clients::request_error::RequestError;
 use super::errors::{LoopError, RenewalError};
 use super::setup::controllers;
 use hardware_check::{HardwareCheck, device_places};
-use lock::{JournalLock, LockError, Owner, lock, owners_elsewhere, wait_for_others};
+use lock::{JournalLock, LockError, Owner, lock, system_owner, wait_for_users};
 
 /// How long the daemon waits for keepers of dead owners to finish.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -81,7 +81,8 @@ pub(crate) struct CleanupResult {
     pub(crate) cleaned: usize,
     /// Why some changes could not be undone. A keeper tries again.
     pub(crate) problem: Option<String>,
-    /// A private session of another user that has not ended although this daemon controls the GPUs.
+    /// The service of another user that controls the GPUs as well: root's, or for root a private
+    /// session that has not ended.
     pub(crate) other: Option<Owner>,
 }
 
@@ -97,13 +98,11 @@ impl Recovery {
             None => Journal::open(),
         }?;
         let lock = lock(&journal, &Owner::current(command)?)?;
-        let other = match command {
-            // A user cannot keep the system's daemon from starting.
-            None => wait_for_others(&journal),
-            Some(_) => match owners_elsewhere(&journal).into_iter().next() {
-                Some(other) => return Err(LockError::Private(other)),
-                None => None,
-            },
+        let other = match system_owner(&journal) {
+            Some(owner) if command.is_some() => return Err(LockError::Private(owner)),
+            Some(owner) => Some(owner),
+            // No user can keep root from controlling the GPUs, with the daemon or with a command.
+            None => wait_for_users(&journal),
         };
         wait_for_undo(&journal)?;
         // Held until the session has its keeper: a command that cleans up now would take the

@@ -26,8 +26,8 @@ pub(super) const DAEMON: &str = "gpreemptd";
 /// has the descriptors of its parent until it has become the keeper.
 const KILLED_MAX: Duration = Duration::from_millis(200);
 const WAIT_STEP: Duration = Duration::from_millis(5);
-/// How long root's daemon waits for private sessions of other users. They end by themselves: they
-/// check for it every 250 ms.
+/// How long root's daemon, or root's private session, waits for private sessions of other users.
+/// They end by themselves: they check for it every 250 ms.
 const OTHERS_MAX: Duration = Duration::from_secs(2);
 
 /// The process that controls the GPUs.
@@ -149,29 +149,23 @@ fn held_by(owner: Owner, root: &Path) -> LockError {
     }
 }
 
-/// Processes that control the GPUs with a journal of another user: root checks the sessions of
-/// every user, a user checks root's. A journal in a chosen folder (for tests) checks none.
-pub(crate) fn owners_elsewhere(journal: &Journal) -> Vec<Owner> {
+/// Root's daemon or private session, for a journal in the usual folder of an ordinary user.
+pub(crate) fn system_owner(journal: &Journal) -> Option<Owner> {
     let root = journal.root();
-    if root == Path::new(SYSTEM_ROOT) {
-        return user_sessions::owners();
-    }
-    let system = is_usual(root).then(|| Owner::living(Path::new(SYSTEM_ROOT)));
-    system.flatten().into_iter().collect()
-}
-
-/// Root's daemon, if it was started while a user has a private session.
-pub(crate) fn system_daemon_beside(root: &Path) -> Option<Owner> {
     let is_beside = root != Path::new(SYSTEM_ROOT) && is_usual(root);
     let owner = is_beside.then(|| Owner::living(Path::new(SYSTEM_ROOT))).flatten();
     owner.filter(|owner| !owner.is_this_process())
 }
 
-/// Waits until private sessions of other users have ended. Returns one that has not.
-pub(crate) fn wait_for_others(journal: &Journal) -> Option<Owner> {
+/// Waits until private sessions of users have ended, if this is root's journal. Returns one that
+/// has not.
+pub(crate) fn wait_for_users(journal: &Journal) -> Option<Owner> {
+    if journal.root() != Path::new(SYSTEM_ROOT) {
+        return None;
+    }
     let until = Instant::now() + OTHERS_MAX;
     loop {
-        let other = owners_elsewhere(journal).into_iter().find(Owner::is_private);
+        let other = user_sessions::owners().into_iter().find(Owner::is_private);
         if other.is_none() || Instant::now() >= until {
             return other;
         }
@@ -257,7 +251,7 @@ mod tests {
             fs::write(root.join(OWNER), nonsense).unwrap();
             assert_eq!(Owner::last(&root), None, "{nonsense}");
         }
-        assert_eq!(owners_elsewhere(&journal), [], "the folder was chosen");
-        assert_eq!(system_daemon_beside(&root), None);
+        assert_eq!(system_owner(&journal), None, "the folder was chosen");
+        assert_eq!(wait_for_users(&journal), None);
     }
 }
