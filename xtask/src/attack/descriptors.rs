@@ -82,36 +82,38 @@ fn send(socket: &OwnedFd, packet: &[u8], files: &[BorrowedFd<'_>]) -> anyhow::Re
 
 /// Sends sockets in every way and closes its own copies, so that the daemon has the last ones.
 pub(super) fn attack(end: Instant) -> anyhow::Result<()> {
-    let hello = Request::Hello { role: Role::Command, program: Text::new("attacker") };
-    let hello = Message { request: 1, body: hello }.encode();
-    let ping = |request| Message { request, body: Request::Ping }.encode();
     let mut sockets = Sockets::new()?;
     for round in 0.. {
         if Instant::now() >= end || sockets.far_ends.len() >= SOCKETS_MAX {
             break;
         }
         std::thread::sleep(PAUSE);
-        let Ok(session) = gpreempt_wire::packet_socket::connect(&daemon_socket()?) else {
-            continue;
-        };
-        // A kernel that refuses files says so here; the session goes on without them.
-        if round % 4 == 0 {
-            // The daemon may not have accepted the connection, which ends here.
-            let _refused = send(&session, &hello, &[sockets.make()?.as_fd()]);
-            continue;
-        }
-        if gpreempt_wire::packet_socket::send(&session, &hello, &[]).is_err() {
-            // Refused, because it connects too often.
-            continue;
-        }
-        let _refused = match round % 4 {
-            1 => send(&session, &ping(2), &[sockets.make()?.as_fd()])
-                .and_then(|()| send(&session, &ping(3), &[sockets.make()?.as_fd()])),
-            2 => send(&session, &ping(2), &[sockets.make()?.as_fd(); FILES_MAX]),
-            _ => send(&session, &ping(2), &[sockets.make_nested()?.as_fd()]),
-        };
+        // The daemon refuses a session that follows too soon, a newer kernel refuses the files, and
+        // every kernel does so while too many of this user wait to be received. The attack goes on:
+        // if it ended, so would the wait of a daemon that closes such a socket.
+        let _refused = send_in_one_way(&mut sockets, round);
     }
     sleep(end)
+}
+
+fn send_in_one_way(sockets: &mut Sockets, round: u32) -> anyhow::Result<()> {
+    let hello = Request::Hello { role: Role::Command, program: Text::new("attacker") };
+    let hello = Message { request: 1, body: hello }.encode();
+    let ping = |request| Message { request, body: Request::Ping }.encode();
+    let session = gpreempt_wire::packet_socket::connect(&daemon_socket()?)?;
+    if round.is_multiple_of(4) {
+        // The daemon may not have accepted the connection, which ends here.
+        return send(&session, &hello, &[sockets.make()?.as_fd()]);
+    }
+    gpreempt_wire::packet_socket::send(&session, &hello, &[])?;
+    match round % 4 {
+        1 => {
+            send(&session, &ping(2), &[sockets.make()?.as_fd()])?;
+            send(&session, &ping(3), &[sockets.make()?.as_fd()])
+        }
+        2 => send(&session, &ping(2), &[sockets.make()?.as_fd(); FILES_MAX]),
+        _ => send(&session, &ping(2), &[sockets.make_nested()?.as_fd()]),
+    }
 }
 
 /// One instruction of a filter: `struct sock_filter` of `linux/filter.h`.
