@@ -20,10 +20,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gpreempt_stage::{Daemon, Emulator, Load, Process, Stage, WorkFolder};
+use gpreempt_wire::emulator::TaskInfo;
 
 use crate::process::{build_programs, commit};
 use crate::step::Outcome;
@@ -48,6 +49,9 @@ const DAEMON_NICE: &[&str] = &["nice", "-n", "-10"];
 const LATENCY_CRITICAL: &str = "lc --every-us 5000 --kernels 8 --kernel-us 100";
 /// How long attackers may take to open their queues.
 const QUEUES_MAX: Duration = Duration::from_secs(30);
+/// How long the daemon may take to resume what it preempted, and the emulator to remove the queues
+/// of attackers that were killed.
+const RESUMED_MAX: Duration = Duration::from_secs(1);
 /// An attack works if it does so each time: a machine that stalls exceeds the limits now and then.
 const ATTEMPTS: usize = 3;
 
@@ -399,15 +403,34 @@ impl Target {
         measure::status_kib(self.daemon.pid(), "VmRSS")
     }
 
-    /// What is wrong once the attackers have ended: the daemon has to answer, and the best-effort
-    /// load has to run and to have executed everything exactly once.
+    /// Processes with a queue that is stopped although no latency-critical load runs any more.
+    fn processes_left_stopped(&self) -> anyhow::Result<Vec<u32>> {
+        let mut control = self.emulator.control()?;
+        let begin = Instant::now();
+        loop {
+            let listing = control.list()?;
+            let has_stopped_queue = |task: &TaskInfo| {
+                listing.queues.iter().any(|queue| queue.task == task.task && queue.is_stopped)
+            };
+            let stopped = listing.tasks.iter().filter(|task| has_stopped_queue(task));
+            let stopped: Vec<u32> = stopped.map(|task| task.pid).collect();
+            if stopped.is_empty() || begin.elapsed() > RESUMED_MAX {
+                return Ok(stopped);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What is wrong once the attackers have ended: the daemon has to answer, no process may be
+    /// stopped, and the best-effort load has to have executed everything exactly once.
     fn aftermath(mut self) -> anyhow::Result<Vec<String>> {
         let mut problems = Vec::new();
         if let Err(error) = self.daemon.try_snapshot() {
             problems.push(format!("after the attack the daemon does not answer: {error}"));
         }
-        if self.emulator.is_stopped(self.best_effort.pid()) {
-            problems.push("after the attack the best-effort load is stopped".to_owned());
+        let stopped = self.processes_left_stopped()?;
+        if !stopped.is_empty() {
+            problems.push(format!("after the attack the processes {stopped:?} are stopped"));
         }
         if let Err(error) = self.best_effort.finish_exact() {
             problems.push(format!("the best-effort load is not exact: {error}"));

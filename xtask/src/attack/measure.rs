@@ -79,8 +79,7 @@ impl Comparison {
             (cores, 0.25, "of a core used by the daemon"),
             (memory, 32.0, "MiB of memory used by the daemon"),
         ];
-        // What is no number is no success.
-        let exceeded = limits.iter().filter(|(value, limit, _)| !(value <= limit));
+        let exceeded = limits.iter().filter(|(value, limit, _)| value.is_nan() || value > limit);
         exceeded.map(|(value, limit, of)| format!("{value:.2} {of}; limit {limit}")).collect()
     }
 
