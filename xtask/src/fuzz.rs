@@ -42,7 +42,7 @@ const INPUT_SECONDS_MAX: u32 = 10;
 /// So is one that needs more memory, in MiB.
 const MEMORY_MIB_MAX: u32 = 512;
 /// Longer inputs are not kept: what they reach, shorter ones nearly always reach too.
-const KEPT_BYTES_MAX: usize = 4096;
+const KEPT_BYTES_MAX: usize = 2048;
 
 /// Folders with valid documents, as first inputs of the targets that read such documents.
 const EXAMPLES: &[(&str, &str)] =
