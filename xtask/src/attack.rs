@@ -438,3 +438,16 @@ impl Target {
         Ok(problems)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_has_the_cpu_priority_of_its_unit() {
+        let unit = crate::process::repository_root().join("deploy/gpreemptd.service");
+        let unit = std::fs::read_to_string(unit).unwrap();
+        assert!(unit.lines().any(|line| line == "Nice=-10"), "{unit}");
+        assert_eq!(DAEMON_NICE.last(), Some(&"-10"));
+    }
+}

@@ -235,3 +235,58 @@ fn ticks_per_second() -> f64 {
     let ticks = rustix::param::clock_ticks_per_second();
     f64::from(u32::try_from(ticks).unwrap_or(100))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(latency_us: f64) -> Readings {
+        Readings {
+            root_ms: vec![1.0; 100],
+            bystander_ms: vec![1.0; 100],
+            latency_us,
+            cores: 0.1,
+            memory_kib_max: 8 << 10,
+        }
+    }
+
+    fn problems(change: impl Fn(&mut Readings)) -> Vec<String> {
+        let mut attacked = readings(1400.0);
+        change(&mut attacked);
+        Comparison::new(readings(1000.0), attacked).problems()
+    }
+
+    #[test]
+    fn each_limit_can_be_exceeded() {
+        assert_eq!(problems(|_| ()), [""; 0]);
+        assert_eq!(problems(|now| now.root_ms[0] = 900.0), [""; 0], "one in a hundred");
+        for (change, expected) in [
+            (
+                (|now: &mut Readings| now.root_ms[..2].fill(101.0)) as fn(&mut Readings),
+                "101.00 ms until root's ping was answered at p99; limit 100",
+            ),
+            (
+                |now| now.bystander_ms[7] = 1001.0,
+                "1001.00 ms until another user's ping was answered, at most; limit 1000",
+            ),
+            (
+                |now| now.latency_us = 1600.0,
+                "1.60 times the latency (p99) of the latency-critical load without the attack; \
+                 limit 1.5",
+            ),
+            (|now| now.cores = 0.26, "0.26 of a core used by the daemon; limit 0.25"),
+            (
+                |now| now.memory_kib_max = 33 << 10,
+                "33.00 MiB of memory used by the daemon; limit 32",
+            ),
+        ] {
+            assert_eq!(problems(change), [expected]);
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_no_success() {
+        assert_eq!(problems(|now| now.root_ms.clear()).len(), 1);
+        assert_eq!(problems(|now| now.latency_us = f64::NAN).len(), 1);
+    }
+}
