@@ -1,11 +1,11 @@
 //! What is measured with and without an attack, and the limits that it is held to.
 //!
-//! The limits are about the daemon, but the emulator that stands for the GPU is a process, and so are
-//! the loads. Attackers that use all processors delay them by what the CPU scheduler gives to each,
-//! whatever the daemon does: on two processors, eight processes that only use a socket of their own
-//! (the attack `processors`) make the p99 of the latency-critical load 59 to 127 times as long. A
-//! GPU does not compete for processors, and how a program competes for them is not the daemon's to
-//! decide. So the emulator, the loads and the pings run at a real-time CPU priority
+//! The limits are about the daemon, but the emulator that stands for the GPU is a process, and so
+//! are the loads. Attackers that use all processors delay them by what the CPU scheduler gives to
+//! each, whatever the daemon does: on two processors, eight processes that only use a socket of
+//! their own (the attack `processors`) make the p99 of the latency-critical load 59 to 127 times as
+//! long. A GPU does not compete for processors, and how a program competes for them is not the
+//! daemon's to decide. So the emulator, the loads and the pings run at a real-time CPU priority
 //! ([`as_hardware`]), with which the same processes leave the p99 within 1.1 times. The daemon runs
 //! at the nice value of its systemd unit and competes with the attackers as on any machine: whatever
 //! delays it, or makes it decide wrongly, is measured. `processors` is run each time, with the same

@@ -278,8 +278,8 @@ impl Service {
         }
     }
 
-    /// Ends a private session of a user when root begins to control the GPUs, with its daemon or with
-    /// a private session.
+    /// Ends a private session of a user when root begins to control the GPUs, with its daemon or
+    /// with a private session.
     pub(crate) fn check_for_root(&self) -> Result<(), LoopError> {
         if self.options.private.is_none() {
             return Ok(());
