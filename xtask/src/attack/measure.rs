@@ -7,9 +7,9 @@
 //! long. A GPU does not compete for processors, and how a program competes for them is not the
 //! daemon's to decide. So the emulator, the loads and the pings run at a real-time CPU priority
 //! ([`as_hardware`]), with which the same processes leave the p99 within 1.1 times. The daemon runs
-//! at the nice value of its systemd unit and competes with the attackers as on any machine: whatever
-//! delays it, or makes it decide wrongly, is measured. `processors` is run each time, with the same
-//! limits, so that a machine on which this does not hold is noticed.
+//! at the nice value of its systemd unit and competes with the attackers as on any machine:
+//! whatever delays it, or makes it decide wrongly, is measured. `processors` is run each time, with
+//! the same limits, so that a machine on which this does not hold is noticed.
 
 use std::fmt;
 use std::fs;
