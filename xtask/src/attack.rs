@@ -38,6 +38,8 @@ const ATTACKER: u32 = 61_001;
 const SECOND_ATTACKER: u32 = 61_003;
 /// A user that does nothing wrong.
 const BYSTANDER: u32 = 61_002;
+/// The copy of this program that other users can execute.
+const ATTACKER_PROGRAM: &str = "attacker";
 /// How many processes attack at once.
 const ATTACKERS: usize = 8;
 /// How long an attack lasts, and the measurement before it.
@@ -347,17 +349,15 @@ struct Target {
 impl Target {
     /// Starts everything; `config` is added to the daemon's configuration.
     fn start(config: &str) -> anyhow::Result<Self> {
-        Self::start_with(config, &[])
+        Self::start_with(config, false)
     }
 
     /// Starts everything, with a daemon that finds a kernel without `SO_PASSRIGHTS`.
     fn start_on_older_kernel() -> anyhow::Result<Self> {
-        let program = std::env::current_exe()?;
-        let program = program.to_str().context("the path of this program is not UTF-8")?;
-        Self::start_with("", &[program, "attacker", "older-kernel"])
+        Self::start_with("", true)
     }
 
-    fn start_with(config: &str, prefix: &[&str]) -> anyhow::Result<Self> {
+    fn start_with(config: &str, is_kernel_older: bool) -> anyhow::Result<Self> {
         let stage = Stage::with_programs(WorkFolder::new("attack")?, programs()?);
         let open = |path: PathBuf, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
@@ -367,12 +367,17 @@ impl Target {
         let emulator = stage.emulator("")?;
         as_hardware(emulator.pid())?;
         open(emulator.socket(), 0o666)?;
-        let prefix = [DAEMON_NICE, prefix].concat();
+        // This very program, also if it was built anew meanwhile.
+        let attacker = stage.path(ATTACKER_PROGRAM);
+        std::fs::copy("/proc/self/exe", &attacker).context("cannot copy this program")?;
+        open(attacker.clone(), 0o755)?;
+        let attacker = attacker.to_str().context("the path of a temporary folder is not UTF-8")?;
+        let on_older_kernel = [attacker, "attacker", "older-kernel"];
+        let kernel: &[&str] = if is_kernel_older { &on_older_kernel } else { &[] };
+        let prefix = [DAEMON_NICE, kernel].concat();
         let daemon = stage.daemon().emulator(emulator.spec()).prefix(&prefix).start()?;
         let best_effort = emulator.load_at(2, "be --kernel-us 3000 --seconds 600")?;
         as_hardware(best_effort.pid())?;
-        std::fs::copy(std::env::current_exe()?, stage.path("attacker"))?;
-        open(stage.path("attacker"), 0o755)?;
         Ok(Self { stage, emulator, daemon, best_effort })
     }
 
@@ -382,7 +387,7 @@ impl Target {
     }
 
     fn user_process(&self, uid: u32, kind: &str, arguments: &[&str]) -> anyhow::Result<Process> {
-        let mut command = Command::new(self.stage.path("attacker"));
+        let mut command = Command::new(self.stage.path(ATTACKER_PROGRAM));
         self.stage.clean(&mut command);
         command.arg("attacker").arg(kind).args(arguments).uid(uid).gid(uid);
         command.env("GPREEMPT_EMULATOR", self.emulator.socket());

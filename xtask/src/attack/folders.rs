@@ -15,7 +15,7 @@ use gpreempt_wire::reply::{Refusal, RefusalCode, Reply};
 use gpreempt_wire::request::Request;
 use gpreempt_wire::server::{Accepted, Connection, Limits, Listener};
 
-use super::{Report, Target};
+use super::{ATTACKER_PROGRAM, Report, Target};
 
 /// Every command of root in the script has a limit; this is for all of them.
 const SCRIPT_MAX: Duration = Duration::from_secs(150);
@@ -30,7 +30,7 @@ pub(super) fn check() -> anyhow::Result<Report> {
     let mut command = Command::new("unshare");
     target.stage.clean(&mut command);
     command.args(["--mount", "sh", "-c", SCRIPT, "sh"]).arg(&programs);
-    command.arg(target.stage.path("attacker")).arg(target.emulator.socket());
+    command.arg(target.stage.path(ATTACKER_PROGRAM)).arg(target.emulator.socket());
     command.env_remove("GPREEMPT_STATE").env_remove("GPREEMPT_SOCKET");
     let mut process = target.stage.start("forged folders", command)?;
     let ended = process.wait(SCRIPT_MAX)?;
@@ -81,7 +81,8 @@ mkdir -p /run/user/61001 /run/out
 chown 61001:61001 /run/user/61001
 chmod 700 /run/user/61001
 folder=/run/user/61001/gpreempt
-as_user() { setpriv --reuid 61001 --regid 61001 --clear-groups "$@"; }
+user="setpriv --reuid 61001 --regid 61001 --clear-groups"
+as_user() { $user "$@"; }
 # A process of root, which no record of a user may concern.
 sleep 600 &
 victim=$!
@@ -175,9 +176,10 @@ as_user mkdir $folder
 forge
 # By its file, it is a session of gpreempt.
 cp "$attacker" /run/out/gpreempt
-as_user /run/out/gpreempt attacker impostor $folder/gpreemptd.sock >/run/out/impostor &
+# Not in a subshell, which would be ended in place of the program.
+$user /run/out/gpreempt attacker impostor $folder/gpreemptd.sock >/run/out/impostor &
 started="$started $!"
-as_user "$attacker" attacker impostor $folder/emu >/run/out/emu &
+$user "$attacker" attacker impostor $folder/emu >/run/out/emu &
 started="$started $!"
 for name in impostor emu; do
     for _ in $(seq 100); do grep -q ready /run/out/$name && break; sleep 0.1; done
