@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use gpreempt_stage::{Process, until};
 
-use super::{ATTACKER, ATTACKERS, Comparison, Readings, Report, Target, measured};
+use super::{ATTACKER, ATTACKERS, Comparison, Readings, Report, Target, measure, measured};
 
 /// Longer than anything here may wait for a process of another user.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -209,7 +209,12 @@ pub(super) fn metrics() -> anyhow::Result<Report> {
     let is_over = AtomicBool::new(false);
     // ORDERING: the flag alone is read; the thread is joined before anything else is.
     let (readings, scraped) = std::thread::scope(|scope| {
-        let scraper = scope.spawn(|| scrapes(&address, || is_over.load(Ordering::Relaxed)));
+        // A scraper that waits for a processor between its connection and its request is taken for
+        // an idle one, of which the oldest is closed.
+        let scraper = scope.spawn(|| {
+            measure::this_thread_as_hardware()?;
+            anyhow::Ok(scrapes(&address, || is_over.load(Ordering::Relaxed)))
+        });
         let readings = Readings::during(&target);
         is_over.store(true, Ordering::Relaxed);
         (readings, scraper.join())
@@ -218,7 +223,7 @@ pub(super) fn metrics() -> anyhow::Result<Report> {
     let mut readings = Comparison::new(calm, readings?);
     readings.memory_kib_after = target.memory_kib()?;
     let mut problems = readings.problems();
-    let (count, failed) = scraped.map_err(|_| anyhow::anyhow!("the scraper failed"))?;
+    let (count, failed) = scraped.map_err(|_| anyhow::anyhow!("the scraper failed"))??;
     if let Some(error) = failed.first() {
         let failed = failed.len();
         problems.push(format!("{failed} of {count} requests for the metrics failed: {error}"));
@@ -241,7 +246,8 @@ fn scrapes(address: &str, is_over: impl Fn() -> bool) -> (u32, Vec<String>) {
 fn scrape(address: &str) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     anyhow::ensure!(text.starts_with("HTTP/1.1 200"), "answered {:?}", text.lines().next());

@@ -163,6 +163,12 @@ pub(super) fn as_hardware(pid: u32) -> anyhow::Result<()> {
     chrt(&["--all-tasks", "--fifo", "--pid", "1", &pid.to_string()])
 }
 
+/// The same for the calling thread alone, which starts no process.
+pub(super) fn this_thread_as_hardware() -> anyhow::Result<()> {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    chrt(&["--fifo", "--pid", "1", &thread.to_string()])
+}
+
 /// Fails if this user may not give a process such a priority.
 pub(super) fn check_priorities() -> anyhow::Result<()> {
     chrt(&["--fifo", "1", "true"])
