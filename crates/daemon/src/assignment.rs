@@ -26,6 +26,8 @@ pub enum SettingSource {
     BuiltIn,
     /// A request of root, or of the user that runs the daemon.
     Administrator(u32),
+    /// The process could not be inspected in time, so its rules are not known.
+    Unread,
 }
 
 impl From<RuleLabel> for SettingSource {
@@ -35,9 +37,9 @@ impl From<RuleLabel> for SettingSource {
 }
 
 impl SettingSource {
-    /// The source, if it is a rule.
-    pub fn rule(&self) -> Option<Self> {
-        matches!(self, Self::Rule(_)).then(|| self.clone())
+    /// The source, if the owner may not exceed what it sets.
+    pub fn binding(&self) -> Option<Self> {
+        matches!(self, Self::Rule(_) | Self::Unread).then(|| self.clone())
     }
 }
 
@@ -186,13 +188,21 @@ impl Assignment {
         Self { outcome, distrusting: None, notes: Vec::new() }
     }
 
+    /// What a process gets whose rules are not known, because it could not be inspected in time:
+    /// the lowest priority, which its owner cannot raise.
+    pub fn unread() -> Self {
+        let priority = Sourced { value: Priority::MIN, source: SettingSource::Unread };
+        let weight = built_in(SchedAttr::default().weight);
+        Self::new(Outcome::Scheduled { priority, weight, deadline: None })
+    }
+
     /// What in the configuration has the process scheduled: a rule or `default_priority`. `None` if
     /// only its environment does, or nothing.
     pub fn scheduled_by(&self) -> Option<SettingSource> {
         let Outcome::Scheduled { priority, weight, deadline } = &self.outcome else { return None };
         let sources = [&priority.source, &weight.source];
         let sources = sources.into_iter().chain(deadline.as_ref().map(|given| &given.source));
-        let rule = sources.clone().find_map(SettingSource::rule);
+        let rule = sources.clone().find_map(SettingSource::binding);
         rule.or_else(|| sources.clone().find(|source| **source == SettingSource::Default).cloned())
     }
 
@@ -219,6 +229,7 @@ impl fmt::Display for SettingSource {
             Self::BuiltIn => f.write_str("built in"),
             Self::Administrator(0) => f.write_str("root"),
             Self::Administrator(uid) => write!(f, "uid {uid}, which runs gpreemptd"),
+            Self::Unread => f.write_str("gpreemptd until it has been inspected"),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Bounds {
                 deadline: sourced(None, distrusting.as_ref()),
             },
             Outcome::Scheduled { priority, weight, deadline } => {
-                let of = |source: &SettingSource| source.rule().or_else(|| distrusting.clone());
+                let of = |source: &SettingSource| source.binding().or_else(|| distrusting.clone());
                 Self {
                     priority: sourced(priority.value, of(&priority.source).as_ref()),
                     weight: sourced(weight.value, of(&weight.source).as_ref()),
@@ -217,6 +217,17 @@ mod tests {
         assert_eq!(refused(&silent, change(4, 1, 9)).as_deref(), Some("no deadline"));
         assert_eq!(refused(&silent, change(4, 1, 0)), None);
         assert_eq!(bounds("deadline_us = 500\n").priority, None, "the environment set it");
+    }
+
+    #[test]
+    fn a_process_whose_rules_are_not_known_is_not_raised() {
+        let unread = Assignment::unread();
+        assert_eq!(unread.to_string(), "priority 0 (gpreemptd until it has been inspected)");
+        let bounds = Bounds::of_configuration(&unread);
+        assert!(bounds.check(&change(0, 1, 0)).is_ok());
+        let exceeded = bounds.check(&change(1, 1, 0)).unwrap_err();
+        assert_eq!(exceeded.source, SettingSource::Unread);
+        assert_eq!(unread.scheduled_by(), Some(SettingSource::Unread), "nor detached");
     }
 
     #[test]

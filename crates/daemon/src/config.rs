@@ -91,6 +91,8 @@ pub struct ServiceConfig {
     pub socket: PathBuf,
     /// The longest time between two searches for processes that started or stopped using a GPU.
     pub rescan: Duration,
+    /// Queues of one user that are scheduled at most; root's are not limited.
+    pub queues_per_user: usize,
     pub log: LogLevel,
 }
 
@@ -99,6 +101,9 @@ impl Default for ServiceConfig {
         Self {
             socket: PathBuf::from("/run/gpreempt/gpreemptd.sock"),
             rescan: Duration::from_millis(5_000),
+            // Eight queues in each of 32 processes. Reading the rings of twice as many took the
+            // daemon a fifth of a core.
+            queues_per_user: 256,
             log: LogLevel::default(),
         }
     }

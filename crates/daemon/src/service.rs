@@ -7,6 +7,7 @@
 mod clients;
 mod devices;
 mod errors;
+mod looks;
 mod maintenance;
 mod notify;
 mod poller;
@@ -17,6 +18,7 @@ mod signals;
 mod telemetry;
 mod undo;
 mod work_budget;
+mod work_share;
 
 use std::path::PathBuf;
 
@@ -33,6 +35,7 @@ use errors::LoopError;
 use notify::Notifier;
 use poller::{PollSource, Poller, Wakeup};
 pub use private::{PrivateOptions, PrivateService};
+use processes::inspection::{Finding, ProcessLooks, Sights};
 use processes::{Context, Processes};
 use setup::Host;
 pub use setup::SocketPathError;
@@ -75,6 +78,10 @@ struct Service {
     wakeup: Wakeup,
     signals: Signals,
     notifier: Notifier,
+    /// Reads of what users control, beside the loop.
+    looks: ProcessLooks,
+    /// What was read for the request that is served now.
+    sights: Sights,
     /// What remains for this iteration.
     budget: WorkBudget,
     hardware: HardwareCheck,
@@ -185,8 +192,10 @@ impl Service {
         let Self { clients, processes, devices, telemetry, .. } = self;
         clients.read_hint_pages(instant(now_ns), processes, devices, telemetry);
         self.budget.leave_one();
+        self.take_findings();
         let wait = self.step(instant(now_ns));
-        if self.processes.finish_inspections(&mut self.telemetry.log) {
+        self.serve_parked();
+        if self.processes.inspections.take_end_of_reload() {
             self.end_reload();
         }
         self.answer_suspensions();
@@ -206,13 +215,56 @@ impl Service {
             let mut budget = self.budget;
             let (processes, mut context) = self.processes_and_context();
             processes.take_notes(&mut context);
-            processes.inspect_some(&mut budget, &mut context);
+            processes.ask_inspections(&mut budget, now, &mut context);
             self.budget = budget;
             if !self.devices.is_changed {
                 break;
             }
         }
         wait
+    }
+
+    /// Takes in what threads have read, within the budget.
+    fn take_findings(&mut self) {
+        while !self.budget.is_spent()
+            && let Some((look, finding)) = self.looks.poll(instant(monotonic_ns()))
+        {
+            self.budget.take(Work::Process);
+            self.take_finding(look, finding);
+        }
+    }
+
+    fn take_finding(&mut self, look: u64, finding: Option<Finding>) {
+        let (processes, mut context) = self.processes_and_context();
+        match finding {
+            Some(Finding::Inspected(inspected)) => {
+                processes.take_inspection(look, *inspected, &mut context);
+            }
+            Some(Finding::Sights(sights)) => self.serve_with(look, sights),
+            None => {
+                processes.take_late_inspection(look, &mut context);
+                self.refuse_parked(look);
+            }
+        }
+    }
+
+    /// Inspects all processes before the loop runs, as far as that takes no longer than usual.
+    fn inspect_all(&mut self) {
+        /// How often to look for an answer.
+        const STEP: std::time::Duration = std::time::Duration::from_micros(200);
+        loop {
+            let now = instant(monotonic_ns());
+            let mut budget = WorkBudget::unlimited();
+            let (processes, mut context) = self.processes_and_context();
+            processes.ask_inspections(&mut budget, now, &mut context);
+            while let Some((look, finding)) = self.looks.poll(now) {
+                self.take_finding(look, finding);
+            }
+            if self.looks.is_settled() {
+                return;
+            }
+            std::thread::sleep(STEP);
+        }
     }
 
     /// Ends the queue suspensions of closed sessions and applies the others.
@@ -235,7 +287,11 @@ impl Service {
         if !self.clients.pending.is_empty() {
             at_ns = at_ns.min(now_ns.saturating_add(CHECK_NS));
         }
-        if self.devices.is_changed || !self.processes.inspections.is_empty() {
+        if let Some(at) = self.looks.next(instant(now_ns)) {
+            at_ns = at_ns.min(at.as_nanos());
+        }
+        let waits = !self.processes.inspections.is_empty() || self.looks.has_ready();
+        if self.devices.is_changed || waits {
             at_ns = now_ns;
         } else if self.clients.sessions.has_polled_page() {
             at_ns = at_ns.min(now_ns.saturating_add(SLEEP_POLLING_NS));
@@ -245,8 +301,8 @@ impl Service {
 
     /// The processes, and the other jobs as far as a change of a process concerns them.
     fn processes_and_context(&mut self) -> (&mut Processes, Context<'_>) {
-        let Self { processes, devices, telemetry, recovery, poller, .. } = self;
-        (processes, Context { devices, telemetry, recovery, poller })
+        let Self { processes, devices, telemetry, recovery, poller, looks, sights, .. } = self;
+        (processes, Context { devices, telemetry, recovery, poller, looks, sights })
     }
 
     fn snapshot(&self, now_ns: u64) -> Snapshot {

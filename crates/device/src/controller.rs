@@ -41,8 +41,9 @@ pub trait Controller: Backend + Debug {
 
     fn devices(&self) -> Vec<DeviceName>;
 
-    /// The UUIDs of the devices that a process uses which was not adopted, as far as is known.
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String>;
+    /// Finds the UUIDs of the devices that a process uses which was not adopted, as far as is
+    /// known.
+    fn device_search(&self, process: ProcessKey) -> DeviceSearch;
 
     fn queues_of(&self, task: TaskId) -> Vec<QueueId>;
 
@@ -88,6 +89,10 @@ pub trait Controller: Backend + Debug {
         None
     }
 }
+
+/// The search for the devices of a process, for another thread: it may read one file for each
+/// queue of the process.
+pub type DeviceSearch = Box<dyn FnOnce() -> Vec<String> + Send>;
 
 /// Queues have numbers that their processes know too.
 pub trait NumberedQueues {

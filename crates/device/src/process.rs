@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, makedev, open, statx};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, getpriority_process, pidfd_getfd, pidfd_open,
     setpriority_process,
@@ -50,23 +51,13 @@ pub enum ProcessError {
 
 impl ProcessInfo {
     pub fn read(pid: u32) -> Result<Self, ProcessError> {
-        let folder = folder(pid);
-        let read = |name: &str| {
-            fs::read(folder.join(name)).map_err(|error| match is_gone(&error) {
-                true => ProcessError::Gone(pid),
-                false => ProcessError::Hidden(pid, error),
-            })
-        };
-        let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
-        let (name, state, start_ticks) = parse_stat(&stat).ok_or_else(|| {
-            ProcessError::Hidden(pid, io::Error::other("its stat file is malformed"))
-        })?;
-        let status = String::from_utf8_lossy(&read("status")?).into_owned();
-        let cgroup = read("cgroup").map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let stat = Stat::read(pid)?;
+        let status = read(pid, "status")?;
+        let cgroup = read(pid, "cgroup");
         Ok(Self {
-            key: ProcessKey { pid, start_ticks },
-            name,
-            zombie: matches!(state, 'Z' | 'X') && !has_living_thread(pid),
+            key: stat.key,
+            zombie: stat.is_zombie(),
+            name: stat.name,
             uid: parse_uid(&status).unwrap_or(u32::MAX),
             parent: parse_parent(&status).unwrap_or(0),
             container: cgroup.ok().and_then(|cgroup| parse_container(&cgroup)),
@@ -77,21 +68,71 @@ impl ProcessInfo {
 impl ProcessKey {
     /// Fails unless this very process still lives.
     pub fn check(self) -> Result<(), ProcessError> {
-        let info = ProcessInfo::read(self.pid)?;
-        if info.key != self {
+        let stat = Stat::read(self.pid)?;
+        if stat.key != self {
             return Err(ProcessError::Replaced(self.pid));
         }
-        if info.zombie { Err(ProcessError::Gone(self.pid)) } else { Ok(()) }
+        if stat.is_zombie() { Err(ProcessError::Gone(self.pid)) } else { Ok(()) }
     }
 
     /// Whether it is stopped, by a signal or by a debugger.
     pub fn is_stopped(self) -> bool {
-        let stat = fs::read(folder(self.pid).join("stat")).unwrap_or_default();
-        let stat = parse_stat(&String::from_utf8_lossy(&stat));
-        stat.is_some_and(|(_, state, ticks)| {
-            matches!(state, 'T' | 't') && ticks == self.start_ticks
+        let stat = Stat::read(self.pid);
+        stat.is_ok_and(|stat| matches!(stat.state, 'T' | 't') && stat.key == self)
+    }
+}
+
+/// The process that has this pid now and its ancestors, the nearest first.
+pub fn lineage(pid: u32) -> impl Iterator<Item = ProcessKey> {
+    let of = |pid: u32| Stat::read(pid).ok();
+    std::iter::successors(of(pid), move |stat| of(stat.parent)).map(|stat| stat.key)
+}
+
+/// What this crate uses of `/proc/PID/stat`. The process chooses none of its length.
+#[derive(Debug)]
+struct Stat {
+    key: ProcessKey,
+    name: String,
+    state: char,
+    parent: u32,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Result<Self, ProcessError> {
+        Self::parse(pid, &read(pid, "stat")?).ok_or_else(|| {
+            ProcessError::Hidden(pid, io::Error::other("its stat file is malformed"))
         })
     }
+
+    /// The name is in parentheses and may contain anything, other parentheses included, so the last
+    /// one ends it.
+    fn parse(pid: u32, stat: &str) -> Option<Self> {
+        let open = stat.find('(')?;
+        let close = stat.rfind(')')?;
+        let name = stat.get(open + 1..close)?.to_owned();
+        let mut fields = stat.get(close + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        // The parent is field 4 and the start time field 22.
+        let start_ticks = fields.nth(17)?.parse().ok()?;
+        Some(Self { key: ProcessKey { pid, start_ticks }, name, state, parent })
+    }
+
+    /// Whether all threads of the process have ended. Where only the first one has, the pidfd is
+    /// not readable; asking each thread would take as long as the process likes.
+    fn is_zombie(&self) -> bool {
+        let has_ended = || ProcessHandle::open(self.key.pid).map_or(true, |it| it.has_ended());
+        matches!(self.state, 'Z' | 'X') && has_ended()
+    }
+}
+
+/// A file of a process whose length the kernel bounds.
+fn read(pid: u32, name: &str) -> Result<String, ProcessError> {
+    let bytes = fs::read(folder(pid).join(name)).map_err(|error| match is_gone(&error) {
+        true => ProcessError::Gone(pid),
+        false => ProcessError::Hidden(pid, error),
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A pidfd. It does not keep the process from ending, but while it is open its pid cannot be taken
@@ -169,37 +210,40 @@ impl fmt::Display for ProcessKey {
     }
 }
 
-/// Whether a process whose first thread has ended has other threads.
-fn has_living_thread(pid: u32) -> bool {
-    let threads = fs::read_dir(folder(pid).join("task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| fs::read(thread.path().join("stat")).ok()).any(|stat| {
-        let stat = String::from_utf8_lossy(&stat);
-        parse_stat(&stat).is_some_and(|(_, state, _)| !matches!(state, 'Z' | 'X'))
-    })
+/// The number of a character device; none if the file is something else, or was closed.
+pub(crate) fn device_number(path: &Path) -> Option<u64> {
+    device_number_in(CWD, path)
 }
 
-/// The number of a character device; none if the file is something else, or was closed.
+/// The same for a path below an open folder.
 ///
 /// Files of other processes may be on a network, or served by a process that does not answer. So
 /// this asks the kernel alone, without synchronising with any file system.
-pub(crate) fn device_number(path: &Path) -> Option<u64> {
-    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+fn device_number_in(folder: impl AsFd, path: impl Arg) -> Option<u64> {
+    let found = statx(folder, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
     let kind = FileType::from_raw_mode(found.stx_mode.into());
     (kind == FileType::CharacterDevice).then(|| makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Numbers and device numbers of the character devices that a process has open, by number.
-pub(crate) fn open_devices(pid: u32) -> io::Result<Vec<(i32, u64)>> {
-    let mut open: Vec<(i32, u64)> = fs::read_dir(folder(pid).join("fd"))?
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let fd = entry.file_name().to_str()?.parse().ok()?;
-            Some((fd, device_number(&entry.path())?))
-        })
-        .collect();
-    open.sort_unstable();
-    Ok(open)
+/// Numbers and device numbers of the character devices among the first `files_max` open files of a
+/// process, by number. The process chooses how many there are, and each takes about a microsecond:
+/// nothing that must not wait may call this.
+pub(crate) fn open_devices(pid: u32, files_max: usize) -> io::Result<Vec<(i32, u64)>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = open(folder(pid).join("fd"), flags, Mode::empty())?;
+    let mut devices = Vec::new();
+    for file in Dir::read_from(&folder)?.take(files_max.saturating_add(DOTS)) {
+        let Ok(file) = file else { continue };
+        let name = file.file_name();
+        let Some(fd) = name.to_str().ok().and_then(|name| name.parse().ok()) else { continue };
+        devices.extend(device_number_in(&folder, name).map(|number| (fd, number)));
+    }
+    devices.sort_unstable();
+    Ok(devices)
 }
+
+/// The entries of a folder for itself and for the folder above.
+const DOTS: usize = 2;
 
 /// As nice as the system's own urgent threads.
 pub const NICENESS: i32 = -10;
@@ -233,19 +277,6 @@ fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Name, state and start time. The name is in parentheses and may contain anything, other
-/// parentheses included, so the last one ends it.
-fn parse_stat(stat: &str) -> Option<(String, char, u64)> {
-    let open = stat.find('(')?;
-    let close = stat.rfind(')')?;
-    let name = stat.get(open + 1..close)?.to_owned();
-    let mut fields = stat.get(close + 1..)?.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    // The state is field 3 and the start time field 22.
-    let start_ticks = fields.nth(18)?.parse().ok()?;
-    Some((name, state, start_ticks))
-}
-
 fn parse_uid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
@@ -269,10 +300,24 @@ mod tests {
 
     #[test]
     fn names_may_contain_anything() {
-        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 1 0 0 0 1 2 0 0 20 0 1 0 777 1 2 3";
-        assert_eq!(parse_stat(stat), Some(("a) b (c)".into(), 'S', 777)));
-        assert_eq!(parse_stat("42 (cut off"), None);
-        assert_eq!(parse_stat(""), None);
+        let stat = "42 (a) b (c)) S 7 42 42 0 -1 4194304 1 0 0 0 1 2 0 0 20 0 1 0 777 1 2 3";
+        let parsed = Stat::parse(42, stat).unwrap();
+        assert_eq!((parsed.name.as_str(), parsed.state, parsed.parent), ("a) b (c)", 'S', 7));
+        assert_eq!(parsed.key, ProcessKey { pid: 42, start_ticks: 777 });
+        assert!(Stat::parse(42, "42 (cut off").is_none());
+        assert!(Stat::parse(42, "").is_none());
+    }
+
+    #[test]
+    fn a_child_leads_to_its_parent() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let own = ProcessInfo::read(std::process::id()).unwrap().key;
+        let line: Vec<u32> = lineage(child.id()).map(|key| key.pid).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(line[..2], [child.id(), own.pid]);
+        assert_eq!(lineage(own.pid).next(), Some(own));
+        assert_eq!(lineage(u32::MAX).next(), None);
     }
 
     #[test]
@@ -333,15 +378,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_lives_as_long_as_one_of_its_threads() {
-        assert!(has_living_thread(std::process::id()));
+    fn a_process_that_was_not_waited_for_is_a_zombie() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         while !ProcessInfo::read(pid).unwrap().zombie {
             std::thread::yield_now();
         }
-        assert!(!has_living_thread(pid));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn open_devices_are_listed_up_to_a_limit() {
+        let null = fs::File::open("/dev/null").unwrap();
+        let own = std::process::id();
+        let number = device_number(Path::new("/dev/null")).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&null);
+        assert!(open_devices(own, usize::MAX).unwrap().contains(&(fd, number)));
+        assert_eq!(open_devices(own, 0).unwrap(), []);
+        assert!(open_devices(u32::MAX, 1).is_err());
     }
 
     #[test]

@@ -193,6 +193,7 @@ fn must_be(key: &str, written: &str, allowed: &str) -> FieldError {
 struct RawService {
     socket: Option<String>,
     rescan_ms: Option<Int<100, 60_000>>,
+    queues_per_user: Option<Int<1, 65_536>>,
     log: Option<LogLevel>,
 }
 
@@ -213,6 +214,10 @@ impl RawService {
         Ok(ServiceConfig {
             socket: self.socket.map_or(default.socket, PathBuf::from),
             rescan: self.rescan_ms.map_or(default.rescan, Int::ms),
+            queues_per_user: self
+                .queues_per_user
+                .and_then(|most| usize::try_from(most.0).ok())
+                .unwrap_or(default.queues_per_user),
             log: self.log.unwrap_or(default.log),
         })
     }

@@ -76,6 +76,7 @@ fn everything_can_be_set() {
         [daemon]
         socket = "/tmp/s"
         rescan_ms = 100
+        queues_per_user = 9
         log = "trace"
         "#,
     );
@@ -102,6 +103,7 @@ fn everything_can_be_set() {
     let service = ServiceConfig {
         socket: "/tmp/s".into(),
         rescan: Duration::from_millis(100),
+        queues_per_user: 9,
         log: LogLevel::Trace,
     };
     assert_eq!(config.service, service);

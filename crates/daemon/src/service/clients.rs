@@ -5,6 +5,7 @@
 //! that depends on a device is sent later, by [`pending_answers`].
 
 pub(crate) mod hint_pages;
+pub(crate) mod parked_requests;
 pub(crate) mod pending_answers;
 pub(crate) mod permission;
 pub(crate) mod request_error;
@@ -33,6 +34,7 @@ use super::work_budget::Work;
 use super::{Service, instant};
 use crate::accounts::Accounts;
 use hint_pages::HintPage;
+use parked_requests::ParkedRequest;
 use pending_answers::{PENDING_MAX, PendingSuspension, RequestRef};
 use permission::{Caller, Operation, Target};
 use request_error::RequestError;
@@ -43,6 +45,8 @@ pub(crate) struct Clients {
     pub(crate) sessions: Sessions,
     /// Suspensions whose clients wait for an answer.
     pub(crate) pending: Vec<PendingSuspension>,
+    /// Requests that wait until a process has been inspected.
+    pub(crate) parked: Vec<ParkedRequest>,
     socket: PathBuf,
     /// The user that runs the daemon.
     own_uid: u32,
@@ -75,7 +79,7 @@ impl Clients {
     pub(crate) fn listen(socket: PathBuf, poller: &Poller) -> Result<Self, ListenError> {
         let own_uid = rustix::process::geteuid().as_raw();
         let sessions = Sessions::listen(&socket, own_uid, poller)?;
-        Ok(Self { sessions, pending: Vec::new(), socket, own_uid })
+        Ok(Self { sessions, pending: Vec::new(), parked: Vec::new(), socket, own_uid })
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -164,6 +168,9 @@ impl Service {
 
     /// Sends what a session waits for, and serves one message. False if there was none.
     fn serve_session(&mut self, id: u64, now_ns: u64) -> bool {
+        if self.clients.sessions.is_waiting(id) {
+            return false;
+        }
         let (log, poller) = (&mut self.telemetry.log, &self.poller);
         self.clients.sessions.flush(id, poller, log);
         let message = self.clients.sessions.receive(id, instant(now_ns), poller, log);
@@ -173,12 +180,12 @@ impl Service {
         true
     }
 
-    fn serve_message(&mut self, id: u64, message: Message<Request>, now_ns: u64) {
+    pub(crate) fn serve_message(&mut self, id: u64, message: Message<Request>, now_ns: u64) {
         let Message { request, body } = message;
         let accounts = &self.processes.rules.accounts;
         let Some(requester) = self.clients.requester(id, accounts) else { return };
         let is_change = work_of(&body) == Work::Change;
-        let answer = match self.answer(requester, request, body, now_ns) {
+        let answer = match self.answer_or_park(requester, request, body, now_ns) {
             Ok(answer) => answer,
             Err(error) => Reply::Refused(error.to_wire()).into(),
         };
@@ -206,6 +213,22 @@ impl Service {
             },
         };
         self.clients.sessions.sent(id, sent, &self.poller, &mut self.telemetry.log);
+    }
+
+    fn answer_or_park(
+        &mut self,
+        requester: Requester,
+        request: u64,
+        body: Request,
+        now_ns: u64,
+    ) -> Result<Answer, RequestError> {
+        match self.answer(requester, request, body.clone(), now_ns) {
+            Err(RequestError::NotRead(need)) => {
+                self.park(requester, Message { request, body }, need, now_ns)?;
+                Ok(Answer::Nothing)
+            }
+            result => result,
+        }
     }
 
     fn answer(
@@ -300,7 +323,8 @@ impl Service {
                 return Ok(Reply::Queues(devices.read_queue(table, requester, queue)?).into());
             }
             Request::SuspendQueues(stop) => {
-                devices.suspend_queues((table, &self.recovery), requester, &stop, now_ns)?;
+                let known = (table, &self.recovery, &self.sights);
+                devices.suspend_queues(known, requester, &stop, now_ns)?;
                 let (count, uid) = (stop.queues.as_slice().len(), requester.caller.uid());
                 let (log, lease_ms) = (&mut self.telemetry.log, stop.lease_ms);
                 log.debug(format_args!("uid {uid} suspends {count} queues for {lease_ms} ms"));
@@ -347,7 +371,7 @@ impl Service {
 }
 
 /// What a request costs in the work budget of an iteration.
-const fn work_of(request: &Request) -> Work {
+pub(crate) const fn work_of(request: &Request) -> Work {
     match request {
         Request::Ping | Request::Wake => Work::Message,
         Request::Hello { .. }

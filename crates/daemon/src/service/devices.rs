@@ -9,6 +9,7 @@ pub(crate) mod backends;
 pub(crate) mod fake;
 pub(crate) mod policy_settings;
 pub(crate) mod queue_priorities;
+pub(crate) mod queue_quota;
 pub(crate) mod queue_suspensions;
 
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use gpreempt_core::id::{DeviceId, TaskId};
 use gpreempt_core::scheduler::Scheduler;
 use gpreempt_core::scheduler_loop::SchedulerLoop;
 use gpreempt_core::time::{Duration, Instant};
-use gpreempt_device::controller::Waker;
+use gpreempt_device::controller::{DeviceSearch, Waker};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::policy::PolicySettings;
@@ -74,12 +75,17 @@ impl Devices {
         devices
     }
 
-    /// The uuids of the devices that a process uses: those of its task's queues, and those on which
-    /// a controller found it.
-    pub(crate) fn uuids_of(&self, key: ProcessKey, task: Option<TaskId>) -> BTreeSet<String> {
+    /// The search for the devices that a process uses: those of its task's queues, and those on
+    /// which a controller finds it.
+    pub(crate) fn device_search(&self, key: ProcessKey, task: Option<TaskId>) -> DeviceSearch {
         let devices = task.map(|task| self.devices_of(task)).unwrap_or_default();
         let known = devices.into_iter().filter_map(|device| self.backends.uuid(device));
-        known.chain(self.backends.uuids_of(key)).collect()
+        let (known, searches) = (known.collect::<Vec<_>>(), self.backends.device_searches(key));
+        Box::new(move || {
+            let found = searches.into_iter().flat_map(|search| search());
+            let all: BTreeSet<String> = known.into_iter().chain(found).collect();
+            all.into_iter().collect()
+        })
     }
 
     /// Changes the scheduler's settings as a client asks. Returns the settings in force.

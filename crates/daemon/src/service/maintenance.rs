@@ -1,6 +1,7 @@
 //! Signals, reload of the configuration, and maintenance every 250 ms.
 
 use std::io;
+use std::sync::Arc;
 
 use gpreempt_core::config::ConfigError;
 use gpreempt_core::time::Duration;
@@ -136,10 +137,11 @@ impl Service {
         self.devices.driver.scheduler_mut().set_config(now, config.scheduler.core)?;
         telemetry.log.set_level(config.service.log);
         self.devices.backends.set_rescan(config.service.rescan);
+        self.devices.backends.quota.set_max(config.service.queues_per_user);
         if self.options.socket_path(&config).is_ok_and(|socket| socket != self.clients.socket()) {
             telemetry.log.warn("the new socket path takes effect after a restart of gpreemptd");
         }
-        self.processes.rules = Rules::new(config, accounts);
+        self.processes.rules = Arc::new(Rules::new(config, accounts));
         self.processes.inspections.add_reload(self.processes.table.keys());
         Ok(())
     }

@@ -22,7 +22,6 @@ use super::clients::request_error::RequestError;
 use super::errors::LoopError;
 use super::poller::PollSource;
 use super::processes::Named;
-use super::processes::changes::drives_display;
 use super::setup::Host;
 use super::signals::{Signals, StopHandle};
 use super::undo::lock::system_owner;
@@ -160,33 +159,31 @@ impl PrivateRules {
         for_private_session(self.allow_untested_driver).map(|_| ())
     }
 
-    /// Whether a process that is not tracked yet has the NVIDIA driver open but no context. It gets
-    /// its priority with its first context.
-    pub(crate) fn expects(self, key: ProcessKey) -> bool {
-        self.nvidia_gate().is_ok()
-            && process_discovery::inspect_process(key.pid)
-                .is_ok_and(|process| process.clients.is_ok())
-    }
-
-    /// Refuses a priority for a process that drives a display.
-    pub(crate) fn check_display(self, key: ProcessKey) -> Result<(), RequestError> {
-        if drives_display(key.pid) { Err(RequestError::PriorityOnDisplay(key)) } else { Ok(()) }
+    /// Whether a process has the NVIDIA driver open and may be controlled, or why not. Its priority
+    /// applies to its first context. Not for the loop.
+    pub(crate) fn look(self, key: ProcessKey) -> Result<(), String> {
+        self.nvidia_gate().map_err(|error| error.to_string())?;
+        match process_discovery::inspect_process(key.pid).map(|process| process.clients) {
+            Err(error) | Ok(Err(error)) => Err(error.to_string()),
+            Ok(Ok(_)) => Ok(()),
+        }
     }
 
     /// Why a session with these kinds of devices cannot control a process that is not tracked.
-    pub(crate) fn explain_untracked(self, key: ProcessKey, kinds: &[&str]) -> RequestError {
+    pub(crate) fn explain_untracked(
+        self,
+        key: ProcessKey,
+        on_nvidia: &Result<(), String>,
+        kinds: &[&str],
+    ) -> RequestError {
         let process = Named(key);
-        let sentence = match self.nvidia_gate() {
-            Ok(()) => {
-                match process_discovery::inspect_process(key.pid).map(|process| process.clients) {
-                    Err(error) | Ok(Err(error)) => error.to_string(),
-                    Ok(Ok(_)) => format!("{process} has no GPU work to stop yet"),
-                }
-            }
-            Err(why) if kinds.contains(&"amd") => {
+        let sentence = match (self.nvidia_gate(), on_nvidia) {
+            (Ok(()), Ok(())) => format!("{process} has no GPU work to stop yet"),
+            (Ok(()), Err(why)) => why.clone(),
+            (Err(why), _) if kinds.contains(&"amd") => {
                 format!("{process} uses no AMD GPU, and {why}")
             }
-            Err(why) => format!("{process} uses no emulated GPU, and {why}"),
+            (Err(why), _) => format!("{process} uses no emulated GPU, and {why}"),
         };
         RequestError::NotOnPrivateGpu(sentence)
     }

@@ -6,6 +6,7 @@
 
 pub(crate) mod changes;
 pub(crate) mod client_settings;
+pub(crate) mod inspection;
 pub(crate) mod inspection_queue;
 pub(crate) mod process_table;
 pub(crate) mod registrations;
@@ -15,9 +16,10 @@ pub(crate) mod tracking;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use gpreempt_core::priority::Priority;
-use gpreempt_device::process::{ProcessError, ProcessInfo, ProcessKey};
+use gpreempt_device::process::{ProcessInfo, ProcessKey};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::clients::request_error::RequestError;
@@ -27,17 +29,17 @@ use super::private::PrivateRules;
 use super::telemetry::Telemetry;
 use super::undo::Recovery;
 use crate::accounts::Accounts;
-use crate::assignment::Assignment;
 use crate::config::Config;
-use crate::process_attributes::{Gpu, ProcessAttributes};
+use inspection::{ProcessLooks, Sights};
 use inspection_queue::InspectionQueue;
-use process_table::{ProcessLabels, ProcessTable};
+use process_table::ProcessTable;
 use registrations::Registrations;
 use saved_settings::SavedSettings;
 
 #[derive(Debug)]
 pub(crate) struct Processes {
-    pub(crate) rules: Rules,
+    /// Threads that inspect processes share them.
+    pub(crate) rules: Arc<Rules>,
     pub(crate) table: ProcessTable,
     pub(crate) registrations: Registrations,
     pub(crate) saved: SavedSettings,
@@ -52,12 +54,15 @@ pub(crate) struct Context<'a> {
     pub(crate) telemetry: &'a mut Telemetry,
     pub(crate) recovery: &'a Recovery,
     pub(crate) poller: &'a Poller,
+    pub(crate) looks: &'a mut ProcessLooks,
+    /// What was read for the request that is served.
+    pub(crate) sights: &'a Sights,
 }
 
 impl Processes {
     pub(crate) fn new(rules: Rules, saved: SavedSettings) -> Self {
         Self {
-            rules,
+            rules: Arc::new(rules),
             table: ProcessTable::default(),
             registrations: Registrations::default(),
             saved,
@@ -124,8 +129,15 @@ impl Rules {
     }
 
     /// Refuses a priority for a process that drives a display, in a private session.
-    pub(crate) fn check_display(&self, key: ProcessKey) -> Result<(), RequestError> {
-        self.private.map_or(Ok(()), |private| private.check_display(key))
+    pub(crate) fn check_display(
+        &self,
+        key: ProcessKey,
+        sights: &Sights,
+    ) -> Result<(), RequestError> {
+        if self.private.is_some() && sights.of(key)?.drives_display {
+            return Err(RequestError::PriorityOnDisplay(key));
+        }
+        Ok(())
     }
 
     /// Whether a rule depends on the devices that a process uses.
@@ -136,18 +148,6 @@ impl Rules {
     /// The priority of processes that no rule matches.
     pub(crate) const fn default_priority(&self) -> Option<Priority> {
         self.config.scheduler.default_priority
-    }
-
-    /// Reads the attributes of a process and evaluates the rules. `uuids` names its devices.
-    pub(crate) fn assign(
-        &self,
-        key: ProcessKey,
-        uuids: impl FnOnce() -> BTreeSet<String>,
-    ) -> Result<(ProcessLabels, Assignment), ProcessError> {
-        let gpus = if self.mention_gpus() { Gpu::named(uuids()) } else { Vec::new() };
-        let attributes = ProcessAttributes::read(key, gpus, &self.environment_names)?;
-        let assignment = self.config.assign(&attributes, &self.accounts);
-        Ok((ProcessLabels::new(&attributes), assignment))
     }
 }
 

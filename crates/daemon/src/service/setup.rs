@@ -11,13 +11,15 @@ use gpreempt_device::process;
 use gpreempt_device::registry::{self, DeviceFinding, RegistryError, Settings};
 use gpreempt_device::undo_log::UndoLog;
 use gpreempt_wire::socket_path::SocketEnv;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 use super::clients::Clients;
 use super::clients::sessions::ListenError;
 use super::devices::Devices;
 use super::devices::backends::Backends;
+use super::devices::queue_quota::QueueQuota;
 use super::errors::StartError;
+use super::looks::Looks;
 use super::notify::Notifier;
 use super::poller::{PollSource, Poller, Wakeup};
 use super::processes::saved_settings::SavedSettings;
@@ -137,6 +139,8 @@ impl Service {
         };
         let mut service = Self {
             clients,
+            looks: Looks::new(waker.clone(), geteuid().as_raw()),
+            sights: Default::default(),
             processes: Processes::new(rules, saved),
             devices: Devices::new(driver, backends, waker),
             recovery,
@@ -152,10 +156,10 @@ impl Service {
             watchdog_at_ns: 0,
             is_stopping: false,
         };
-        let (processes, mut context) = service.processes_and_context();
+        let (processes, context) = service.processes_and_context();
         processes.restore_registrations(registrations, context.poller);
         processes.queue_all_users(context.devices);
-        processes.inspect_all(&mut context);
+        service.inspect_all();
         Ok(service)
     }
 }
@@ -227,6 +231,7 @@ pub(crate) fn controllers(
         backends.push(controller);
     }
     backends.set_rescan(config.service.rescan);
+    backends.quota = QueueQuota::new(config.service.queues_per_user, geteuid().as_raw());
     Ok(backends)
 }
 

@@ -37,6 +37,11 @@ impl WorkBudget {
     /// About a millisecond. The last piece of work may exceed it.
     const ITERATION: u32 = 100;
 
+    /// For work before the loop runs.
+    pub(crate) const fn unlimited() -> Self {
+        Self(u32::MAX)
+    }
+
     pub(crate) fn take(&mut self, work: Work) {
         self.0 = self.0.saturating_sub(work.parts());
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test is a panic")]
 
 mod amd;
+mod bounds;
 mod contention;
 mod emulated;
 mod lifecycle;

@@ -24,8 +24,8 @@ use super::watcher::EmulatorWatcher;
 use super::worker::{self, Job, Report};
 use crate::change::{GpuChange, UndoError};
 use crate::controller::{
-    AdoptError, Controller, ControllerReport, DeviceName, NumberedQueues, Numbering, QueueParking,
-    Reporter, Waker,
+    AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues, Numbering,
+    QueueParking, Reporter, Waker,
 };
 use crate::process::{ProcessHandle, ProcessKey};
 use crate::undo_log::UndoLog;
@@ -383,10 +383,11 @@ impl Controller for EmulatedBackend {
         owners.filter(|(owner, _)| *owner == task).map(|(_, queue)| queue).collect()
     }
 
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
+    fn device_search(&self, process: ProcessKey) -> DeviceSearch {
         let own = self.queues.values().filter(|state| state.process() == process);
         let devices: BTreeSet<usize> = own.map(QueueState::device).collect();
-        devices.into_iter().map(|device| uuid(&self.socket, device)).collect()
+        let uuids = devices.into_iter().map(|device| uuid(&self.socket, device)).collect();
+        Box::new(|| uuids)
     }
 
     fn poll_report(&mut self) -> Option<ControllerReport> {

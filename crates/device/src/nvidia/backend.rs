@@ -77,6 +77,8 @@ pub struct NvidiaBackend {
     next_unmanaged: u64,
     /// What was found of processes that were not adopted yet.
     appeared: BTreeMap<ProcessKey, GpuProcess>,
+    /// How many of those there may be before the ended ones are forgotten.
+    appeared_max: usize,
     holds: Option<Holds>,
     context_options: ContextOptions,
 }
@@ -120,6 +122,7 @@ impl NvidiaBackend {
             numbering,
             next_unmanaged: u64::MAX,
             appeared: BTreeMap::new(),
+            appeared_max: 0,
             holds: None,
             context_options: ContextOptions::default(),
         })
@@ -283,7 +286,7 @@ impl NvidiaBackend {
                 Report::Appeared(process) => {
                     let key = process.info.key;
                     if !self.tasks.values().any(|adopted| adopted.key == key) {
-                        self.appeared.retain(|key, _| key.check().is_ok());
+                        self.forget_ended_when_full();
                         self.appeared.insert(key, *process);
                         self.notes.push_back(ControllerReport::Appeared(key));
                     }
@@ -299,6 +302,16 @@ impl NvidiaBackend {
         for task in ended {
             self.release(task);
             self.notes.push_back(ControllerReport::Ended(task));
+        }
+    }
+
+    /// Forgets processes that ended before they were adopted. That reads a file for each, so it is
+    /// done when their number has doubled, not for every process that appears.
+    fn forget_ended_when_full(&mut self) {
+        const MIN: usize = 64;
+        if self.appeared.len() >= self.appeared_max {
+            self.appeared.retain(|key, _| key.check().is_ok());
+            self.appeared_max = (2 * self.appeared.len()).max(MIN);
         }
     }
 

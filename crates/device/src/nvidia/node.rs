@@ -50,9 +50,20 @@ impl Node {
 
 /// The NVIDIA nodes a process has open.
 pub fn held_by(pid: u32) -> io::Result<Vec<HeldNode>> {
+    held_among(pid, usize::MAX)
+}
+
+/// Whether a process drives a display, as far as its first open files tell. A process with more
+/// files than any display server has cannot keep the answer from being found.
+pub fn drives_display(pid: u32) -> bool {
+    const FILES_MAX: usize = 1 << 16;
+    held_among(pid, FILES_MAX).is_ok_and(|held| held.iter().any(|held| held.node == Node::Modeset))
+}
+
+fn held_among(pid: u32, files_max: usize) -> io::Result<Vec<HeldNode>> {
     let unified_memory =
         unified_memory_major(&fs::read_to_string("/proc/devices").unwrap_or_default());
-    let open = open_devices(pid)?.into_iter();
+    let open = open_devices(pid, files_max)?.into_iter();
     Ok(open
         .filter_map(|(fd, number)| Some(HeldNode { fd, node: Node::of(number, unified_memory)? }))
         .collect())
@@ -85,5 +96,6 @@ mod tests {
     #[test]
     fn this_process_holds_no_gpu() {
         assert_eq!(held_by(std::process::id()).unwrap(), []);
+        assert!(!drives_display(std::process::id()));
     }
 }

@@ -111,7 +111,7 @@ impl Clients {
             let Some(page) = &mut session.page else { continue };
             let client = session.client.as_ref();
             // A hint of a process that has not been inspected yet would be lost.
-            if client.is_some_and(|client| processes.inspections.awaits(client.key)) {
+            if client.is_some_and(|client| processes.awaits(client.key)) {
                 continue;
             }
             // A page belongs to the process that opened it, not to one with its pid.

@@ -7,6 +7,7 @@ use gpreempt_device::process::{ProcessError, ProcessKey};
 use gpreempt_wire::hint_page::MappingError;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
 
+use super::parked_requests::PARKED_MAX;
 use super::pending_answers::{PENDING_MAX, SuspendError};
 use super::sessions::FOLLOWERS_MAX;
 use crate::accounts::RAISING_GROUP;
@@ -14,7 +15,9 @@ use crate::assignment::SettingSource;
 use crate::bounds::Exceeded;
 use crate::rule::AttrSettings;
 use crate::service::devices::policy_settings::PolicyError;
+use crate::service::looks::LOOK_MAX;
 use crate::service::processes::Named;
+use crate::service::processes::inspection::Need;
 use crate::service::undo::hardware_check::ResumeError;
 
 /// Why a request is refused. Its text is the sentence that the client receives.
@@ -58,6 +61,11 @@ pub(crate) enum RequestError {
     UnreadableProcess(#[from] ProcessError),
     #[error("process {0} has ended; its pid may belong to another process now")]
     ReplacedProcess(u32),
+    /// The request is served again when that has been read; the sentence is for when that is late.
+    #[error("{0} was not inspected within {LOOK_MAX}; the machine or its user is busy, try again")]
+    NotRead(Need),
+    #[error("{PARKED_MAX} requests of uid {0} wait for processes to be inspected; wait for them")]
+    TooManyParked(u32),
 
     #[error(
         "{} uses no GPU that gpreemptd controls; start it with `gpreempt run` to set its priority \
@@ -88,6 +96,11 @@ pub(crate) enum RequestError {
     TooManyFollowers(u32),
     #[error("{PENDING_MAX} suspensions of uid {0} are not answered yet; wait for some of them")]
     TooManyPending(u32),
+    #[error(
+        "{count} queues of {} are not scheduled, because its user has more than {max}; close some",
+        Named(*.key)
+    )]
+    QueuesLeftAlone { key: ProcessKey, count: usize, max: usize },
     #[error(transparent)]
     NoHintPage(#[from] MappingError),
 
@@ -148,8 +161,10 @@ impl RequestError {
             Self::TooManyRegistrations
             | Self::TooManyFollowers(_)
             | Self::TooManyPending(_)
+            | Self::TooManyParked(_)
+            | Self::QueuesLeftAlone { .. }
             | Self::NoHintPage(_) => RefusalCode::Limit,
-            Self::FollowsAlready | Self::HasHintPage => RefusalCode::Busy,
+            Self::FollowsAlready | Self::HasHintPage | Self::NotRead(_) => RefusalCode::Busy,
             Self::NotAdopted(_) | Self::BeyondControl(_) | Self::Unrecorded { .. } => {
                 RefusalCode::Failed
             }

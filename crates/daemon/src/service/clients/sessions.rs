@@ -75,8 +75,10 @@ pub(crate) struct Session {
     pub(crate) hinted: Option<TaskId>,
     since: Instant,
     is_watched_for_writing: bool,
-    /// False while its user is paused and a message waits.
+    /// False while its user is paused, or it waits, and a message is there.
     is_watched: bool,
+    /// It is not read until its last request has been answered.
+    pub(crate) is_waiting: bool,
     /// How many packets the client had been sent, and when that last changed.
     progress: (u64, Instant),
 }
@@ -258,6 +260,7 @@ impl Sessions {
             since: now,
             is_watched_for_writing: false,
             is_watched: true,
+            is_waiting: false,
             progress: (0, now),
         };
         self.known.insert(id, session);
@@ -270,7 +273,7 @@ impl Sessions {
         for id in ready {
             let Some(session) = self.known.get_mut(&id) else { continue };
             let uid = session.peer().uid;
-            if self.users.is_paused(uid) {
+            if session.is_waiting || self.users.is_paused(uid) {
                 session.is_watched = false;
                 poller.forget(&session.connection);
             } else {
@@ -292,11 +295,27 @@ impl Sessions {
         }
         if self.users.resume(now) {
             let users = &self.users;
-            let is_resumed =
-                |session: &Session| !session.is_watched && !users.is_paused(session.peer().uid);
+            let is_resumed = |session: &Session| {
+                !session.is_watched && !session.is_waiting && !users.is_paused(session.peer().uid)
+            };
             for id in self.ids(is_resumed) {
                 self.watch_again(id, poller, log);
             }
+        }
+    }
+
+    /// Whether a session is read: its requests are served in order, so not while one waits.
+    pub(crate) fn is_waiting(&self, id: u64) -> bool {
+        self.known.get(&id).is_some_and(|session| session.is_waiting)
+    }
+
+    /// The request of a session that waited has been answered.
+    pub(crate) fn end_wait(&mut self, id: u64, poller: &Poller, log: &mut Log) {
+        let is_ready = self.known.get(&id).is_some_and(|session| {
+            !session.is_waiting && !session.is_watched && !self.users.is_paused(session.peer().uid)
+        });
+        if is_ready {
+            self.watch_again(id, poller, log);
         }
     }
 

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_wire::token_bucket::TokenBucket;
 
+use crate::service::work_share::WorkShare;
+
 /// Sessions of all users.
 const SESSIONS_MAX: usize = 512;
 /// Sessions that only root may use, so that root can always connect.
@@ -21,8 +23,6 @@ const CONNECTS_PER_SECOND: u32 = 100;
 const WORK_SHARE: u64 = 8;
 /// Work of a user at once, before the share applies: about 100 requests that change a process.
 const WORK_BURST: Duration = Duration::from_millis(30);
-/// Work that a user may do after a pause before the next one.
-const WORK_AFTER_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why a client is turned away. Its text is the sentence that the client receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,9 +42,7 @@ pub(crate) enum AdmitError {
 struct User {
     sessions: usize,
     connects: TokenBucket,
-    /// The time at which the share will have paid for all work so far.
-    paid_at: Instant,
-    is_paused: bool,
+    share: WorkShare,
     last_served: u64,
 }
 
@@ -117,27 +115,24 @@ impl Users {
             if self.is_trusted(uid) {
                 continue;
             }
-            let user = self.user(uid, now);
-            user.paid_at = user.paid_at.max(now) + (work + common).times(WORK_SHARE);
-            user.is_paused |= user.paid_at.since(now) > WORK_BURST.times(WORK_SHARE);
+            self.user(uid, now).share.charge(work + common, now);
         }
     }
 
     pub(crate) fn is_paused(&self, uid: u32) -> bool {
-        self.known.get(&uid).is_some_and(|user| user.is_paused)
+        self.known.get(&uid).is_some_and(|user| user.share.is_paused())
     }
 
     /// The time at which the next pause ends.
     pub(crate) fn next_resume(&self) -> Option<Instant> {
-        self.known.values().filter(|user| user.is_paused).map(User::resumed_at).min()
+        self.known.values().filter_map(|user| user.share.resumes_at()).min()
     }
 
     /// Ends the pauses whose time has come. Returns whether one did.
     pub(crate) fn resume(&mut self, now: Instant) -> bool {
         let mut is_any = false;
-        for user in self.known.values_mut().filter(|user| user.is_paused) {
-            user.is_paused = user.resumed_at() > now;
-            is_any |= !user.is_paused;
+        for user in self.known.values_mut() {
+            is_any |= user.share.resume(now);
         }
         is_any
     }
@@ -147,15 +142,14 @@ impl Users {
         // A bucket of connections is full after this time.
         let burst =
             Duration::from_millis(u64::from(CONNECTS_BURST / CONNECTS_PER_SECOND + 1) * 1_000);
-        self.known.retain(|_, user| user.sessions > 0 || now.since(user.paid_at) < burst);
+        self.known.retain(|_, user| user.sessions > 0 || user.share.rested(now) < burst);
     }
 
     fn user(&mut self, uid: u32, now: Instant) -> &mut User {
         self.known.entry(uid).or_insert_with(|| User {
             sessions: 0,
             connects: TokenBucket::new(CONNECTS_BURST, CONNECTS_PER_SECOND, now),
-            paid_at: now,
-            is_paused: false,
+            share: WorkShare::new(WORK_SHARE, WORK_BURST, now),
             last_served: 0,
         })
     }
@@ -183,13 +177,6 @@ impl Users {
         if let Some(user) = self.known.get_mut(&uid) {
             user.last_served = session;
         }
-    }
-}
-
-impl User {
-    fn resumed_at(&self) -> Instant {
-        let credit = (WORK_BURST.saturating_sub(WORK_AFTER_PAUSE)).times(WORK_SHARE);
-        Instant::from_nanos(self.paid_at.as_nanos().saturating_sub(credit.as_nanos()))
     }
 }
 
@@ -287,27 +274,6 @@ mod tests {
         let mut order = users.order(ready.into_iter());
         let served: Vec<u64> = std::iter::from_fn(|| Some(order.next()?.1)).collect();
         assert_eq!(served, [5, 3, 4, 2, 1]);
-    }
-
-    #[test]
-    fn a_user_gets_its_share_of_the_loop_however_much_it_asks_for() {
-        let mut users = Users::new(DAEMON);
-        let (mut worked, step) = (Duration::ZERO, Duration::from_micros(100));
-        let end = at_ms(10_000);
-        let mut now = NOW;
-        while now < end {
-            now += step;
-            users.resume(now);
-            if !users.is_paused(10) {
-                users.charge(10, Duration::from_micros(60));
-                worked += step;
-                users.end_iteration(step, now);
-            }
-        }
-        let expected = Duration::from_millis(10_000 / WORK_SHARE) + WORK_BURST;
-        let error = worked.max(expected).saturating_sub(worked.min(expected));
-        assert!(error < Duration::from_millis(30), "{worked:?} of {expected:?}");
-        assert!(users.next_resume().is_none_or(|at| at.since(end) < Duration::from_millis(20)));
     }
 
     #[test]

@@ -15,11 +15,13 @@ use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Duration;
 use gpreempt_device::change::UndoError;
 use gpreempt_device::controller::{
-    AdoptError, ControlLimit, Controller, ControllerReport, DeviceName, HintSource, HoldStatus,
-    StopMethodInUse,
+    AdoptError, ControlLimit, Controller, ControllerReport, DeviceName, DeviceSearch, HintSource,
+    HoldStatus, StopMethodInUse,
 };
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
+
+use super::queue_quota::QueueQuota;
 
 /// Events kept for followers between two iterations of the loop.
 const SEEN_MAX: usize = 4096;
@@ -38,6 +40,7 @@ pub(crate) struct Backends {
     pub(crate) is_followed: bool,
     /// The priority of each controller's placeholder task for unmanaged processes.
     unmanaged: BTreeMap<usize, Priority>,
+    pub(crate) quota: QueueQuota,
 }
 
 impl Backends {
@@ -67,9 +70,10 @@ impl Backends {
     pub(crate) fn adopt(
         &mut self,
         controller: usize,
-        task: TaskId,
+        (task, uid): (TaskId, u32),
         process: ProcessKey,
     ) -> Result<(), AdoptError> {
+        self.quota.add_task(task, uid);
         match self.controllers.get_mut(controller) {
             Some(controller) => controller.adopt(task, process),
             None => Err(AdoptError::Unseen("there is no such controller".to_owned())),
@@ -78,6 +82,7 @@ impl Backends {
 
     pub(crate) fn release(&mut self, controller: usize, task: TaskId) {
         self.owners.retain(|_, owner| *owner != (controller, task));
+        self.quota.remove_task(task);
         if let Some(controller) = self.controllers.get_mut(controller) {
             controller.release(task);
         }
@@ -180,9 +185,9 @@ impl Backends {
         self.devices().into_iter().find(|(_, name)| name.id == device).map(|(_, name)| name.uuid)
     }
 
-    /// The uuids of the devices on which controllers found a process.
-    pub(crate) fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        self.controllers.iter().flat_map(|controller| controller.uuids_of(process)).collect()
+    /// The searches for the devices on which controllers find a process.
+    pub(crate) fn device_searches(&self, process: ProcessKey) -> Vec<DeviceSearch> {
+        self.controllers.iter().map(|controller| controller.device_search(process)).collect()
     }
 
     pub(crate) fn kind_of(&self, queue: QueueId) -> Option<&'static str> {
@@ -279,10 +284,14 @@ impl Backend for Backends {
         if let Some(event) = self.own.pop_front() {
             return Some(event);
         }
+        let quota = &mut self.quota;
         let next = |(index, controller): (usize, &mut Box<dyn Controller>)| {
-            Some((index, controller.poll_event()?))
+            std::iter::from_fn(|| controller.poll_event())
+                .find_map(|event| Some((index, quota.pass(index, event)?)))
         };
-        let (index, event) = self.controllers.iter_mut().enumerate().find_map(next)?;
+        let found = self.controllers.iter_mut().enumerate().find_map(next);
+        // Last of all, because the end of another queue may be among the events.
+        let (index, event) = found.or_else(|| self.quota.next_admitted())?;
         self.record(index, &event);
         Some(event)
     }

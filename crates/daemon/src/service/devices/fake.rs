@@ -12,7 +12,8 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
 use gpreempt_device::change::UndoError;
 use gpreempt_device::controller::{
-    AdoptError, Controller, ControllerReport, DeviceName, Numbering, Rescanning, UnadoptedProcesses,
+    AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, Numbering, Rescanning,
+    UnadoptedProcesses,
 };
 use gpreempt_device::process::ProcessKey;
 
@@ -102,8 +103,8 @@ impl Controller for Fake {
         vec![DeviceName { id: self.0.borrow().numbering.device(0), uuid: "FAKE-0".to_owned() }]
     }
 
-    fn uuids_of(&self, _process: ProcessKey) -> Vec<String> {
-        Vec::new()
+    fn device_search(&self, _process: ProcessKey) -> DeviceSearch {
+        Box::new(Vec::new)
     }
 
     fn queues_of(&self, _task: TaskId) -> Vec<QueueId> {

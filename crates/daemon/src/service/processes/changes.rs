@@ -1,16 +1,17 @@
 //! Requests that change a process: register, set, suspend, resume, detach.
 //!
 //! Every request passes [`Processes::resolve`], which checks that the process lives and that the
-//! caller may change it.
+//! caller may change it. A request that needs to know what the process controls, such as its open
+//! files, fails with [`RequestError::NotRead`] and is served again when a thread has read that.
 
-use gpreempt_device::nvidia::node::{self, Node};
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::process::{ProcessInfo, ProcessKey, lineage};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
 
 use super::client_settings::{Layers, SchedOverride, Suspension};
+use super::inspection::{Need, Question};
 use super::process_table::TrackedProcess;
-use super::registrations::Registration;
+use super::registrations::{ANCESTORS_MAX, Registration};
 use super::{Context, Named, Processes};
 use crate::assignment::{SettingSource, open_to_all};
 use crate::bounds::Bounds;
@@ -27,10 +28,9 @@ pub(crate) const LEASE_MS_MAX: u32 = 86_400_000;
 impl Processes {
     /// The process that a request names, if it lives and the caller may change it.
     pub(crate) fn resolve(
-        &mut self,
+        &self,
         requester: Requester,
         process: Process,
-        context: &mut Context<'_>,
     ) -> Result<ProcessInfo, RequestError> {
         let (pid, start_ticks) = if process == Process::SENDER {
             let sender = requester.process.ok_or(RequestError::SenderEnded)?;
@@ -43,7 +43,9 @@ impl Processes {
             return Err(RequestError::ReplacedProcess(pid));
         }
         requester.caller.check_touch(pid, info.uid)?;
-        self.inspect_now(info.key, context);
+        if self.awaits(info.key) {
+            return Err(RequestError::NotRead(Need(Question::Rules(info.key))));
+        }
         Ok(info)
     }
 
@@ -54,7 +56,7 @@ impl Processes {
         change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let info = self.resolve(requester, process, context)?;
+        let info = self.resolve(requester, process)?;
         let (caller, key) = (requester.caller, info.key);
         check_limits(&change)?;
         if self.table.get(key).is_some() {
@@ -74,7 +76,8 @@ impl Processes {
         let open = open_to_all(self.rules.default_priority());
         let target = Target::undecided(info.key, info.uid, open);
         let (saved, suspensions) = self.saved.layers_of(info.key);
-        let overrides = saved.or(self.registrations.find(info.key, info.uid));
+        let lineage: Vec<ProcessKey> = lineage(info.key.pid).take(1 + ANCESTORS_MAX).collect();
+        let overrides = saved.or(self.registrations.find(&lineage, info.uid));
         let by_admin = overrides.admin.map(|admin| SettingSource::Administrator(admin.uid));
         Target {
             bounds: overrides.bounds(Bounds::default()),
@@ -120,11 +123,14 @@ impl Processes {
         change: SchedAttrChange,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let info = self.resolve(requester, process, context)?;
+        let info = self.resolve(requester, process)?;
         check_limits(&change)?;
         let is_tracked = self.table.get(info.key).is_some();
-        if !is_tracked && self.rules.private.is_some_and(|private| private.expects(info.key)) {
-            self.rules.check_display(info.key)?;
+        if !is_tracked
+            && self.rules.private.is_some()
+            && context.sights.of(info.key)?.on_nvidia.is_ok()
+        {
+            self.rules.check_display(info.key, context.sights)?;
             self.add_registration(requester.caller, &info, change, context);
             return Ok(());
         }
@@ -140,9 +146,9 @@ impl Processes {
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
         let key = info.key;
-        self.controllable(key, context.devices)?;
+        self.controllable(key, context)?;
         caller.check(Operation::Change(change), &self.target(info, context.devices))?;
-        self.rules.check_display(key)?;
+        self.rules.check_display(key, context.sights)?;
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
         process.overrides.add(caller, change);
         process.is_detached = false;
@@ -158,13 +164,14 @@ impl Processes {
     fn controllable(
         &self,
         key: ProcessKey,
-        devices: &Devices,
+        context: &Context<'_>,
     ) -> Result<&TrackedProcess, RequestError> {
         let Some(process) = self.table.get(key) else {
-            let private = self.rules.private;
-            return Err(private.map_or(RequestError::NotOnGpu(key), |private| {
-                private.explain_untracked(key, &devices.backends.kinds())
-            }));
+            let Some(private) = self.rules.private else {
+                return Err(RequestError::NotOnGpu(key));
+            };
+            let (sight, kinds) = (context.sights.of(key)?, context.devices.backends.kinds());
+            return Err(private.explain_untracked(key, &sight.on_nvidia, &kinds));
         };
         if process.is_ignored() {
             return Err(RequestError::IgnoredByRule { key, why: process.why() });
@@ -182,17 +189,18 @@ impl Processes {
         context: &mut Context<'_>,
     ) -> Result<Option<PendingSuspension>, RequestError> {
         let caller = requester.caller;
-        let info = self.resolve(requester, process, context)?;
+        let info = self.resolve(requester, process)?;
         caller.check(Operation::Suspend, &self.target(&info, context.devices))?;
         let key = info.key;
         if lease_ms > LEASE_MS_MAX {
             return Err(RequestError::LeaseTooLong(lease_ms));
         }
-        self.controllable(key, context.devices)?;
-        if drives_display(key.pid) {
+        self.controllable(key, context)?;
+        if context.sights.of(key)?.drives_display {
             return Err(RequestError::DrivesDisplay(key));
         }
-        let is_off = self.is_off_its_devices(key, context.devices);
+        let all_known = self.schedule_all_queues(key, caller, context)?;
+        let is_off = all_known && self.is_off_its_devices(key, context.devices);
         if !is_off {
             context.recovery.check_journal(|| Named(key).to_string())?;
         }
@@ -227,6 +235,28 @@ impl Processes {
         Ok(None)
     }
 
+    /// Has all queues of a process scheduled, so that a suspension concerns all of them. Returns
+    /// whether that is so already.
+    fn schedule_all_queues(
+        &self,
+        key: ProcessKey,
+        caller: Caller,
+        context: &mut Context<'_>,
+    ) -> Result<bool, RequestError> {
+        let quota = &mut context.devices.backends.quota;
+        let task = self.table.get(key).and_then(|process| Some(process.applied?.task));
+        let left = task.and_then(|task| Some((task, quota.left_by_task().remove(&task)?)));
+        match left {
+            None => Ok(true),
+            Some((task, _)) if caller.is_admin() => {
+                quota.exempt(task);
+                context.devices.is_changed = true;
+                Ok(false)
+            }
+            Some((_, count)) => Err(RequestError::QueuesLeftAlone { key, count, max: quota.max() }),
+        }
+    }
+
     /// Refuses to suspend a process that the controllers cannot stop.
     fn check_limit(
         &mut self,
@@ -253,7 +283,7 @@ impl Processes {
         process: Process,
         context: &mut Context<'_>,
     ) -> Result<(ProcessKey, bool), RequestError> {
-        let info = self.resolve(requester, process, context)?;
+        let info = self.resolve(requester, process)?;
         let (key, by_admin) = (info.key, requester.caller.is_admin());
         requester.caller.check(Operation::Resume, &self.target(&info, context.devices))?;
         // An array, so that each of them is called.
@@ -285,12 +315,12 @@ impl Processes {
         process: Process,
         context: &mut Context<'_>,
     ) -> Result<(), RequestError> {
-        let info = self.resolve(requester, process, context)?;
+        let info = self.resolve(requester, process)?;
         let key = info.key;
         requester.caller.check(Operation::Detach, &self.target(&info, context.devices))?;
         self.registrations.remove(key);
         self.saved.forget(key);
-        self.controllable(key, context.devices)?;
+        self.controllable(key, context)?;
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
         process.is_detached = true;
         process.overrides = Layers::default();
@@ -316,10 +346,6 @@ fn check_obstacle(process: &TrackedProcess) -> Result<(), RequestError> {
     process.obstacle.as_ref().map_or(Ok(()), |why| Err(RequestError::NotAdopted(why.clone())))
 }
 
-pub(crate) fn drives_display(pid: u32) -> bool {
-    node::held_by(pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Modeset))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,10 +363,5 @@ mod tests {
         for bad in [change(1_001, 0), change(1, 3_600_000_001)] {
             assert_eq!(check_limits(&bad).unwrap_err().code(), RefusalCode::BadSetting);
         }
-    }
-
-    #[test]
-    fn this_process_drives_no_display() {
-        assert!(!drives_display(std::process::id()));
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct TrackedProcess {
     pub(crate) labels: ProcessLabels,
     /// What the configuration gives it.
     pub(crate) assignment: Assignment,
+    /// Whether it has the lowest priority because its inspection is late.
+    pub(crate) is_unread: bool,
     /// What clients asked for.
     pub(crate) overrides: Layers<SchedOverride>,
     pub(crate) is_detached: bool,
@@ -82,6 +84,7 @@ impl TrackedProcess {
             key,
             labels,
             assignment,
+            is_unread: false,
             overrides: Layers::default(),
             is_detached: false,
             suspensions: Layers::default(),

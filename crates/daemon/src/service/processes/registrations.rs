@@ -4,17 +4,17 @@
 //! daemon searches its ancestors for a registration.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::fd::OwnedFd;
 
-use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_device::process::ProcessKey;
 
 use super::client_settings::{Layers, SchedOverride};
 
 /// For each user but root and the user that runs the daemon.
 const PER_USER_MAX: usize = 1_000;
 const ALL_MAX: usize = 10_000;
-const ANCESTORS_MAX: usize = 64;
+/// More ancestors of a process are not searched for a registration.
+pub(crate) const ANCESTORS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Registration {
@@ -70,16 +70,9 @@ impl Registrations {
 
     /// The registrations of a process of that user and of its ancestors: the nearest one of an
     /// administrator, and the nearest one of the user unless an administrator's is nearer.
-    pub(crate) fn find(&self, key: ProcessKey, uid: u32) -> Layers<SchedOverride> {
-        if self.known.is_empty() {
-            return Layers::default();
-        }
-        self.find_in(std::iter::once(key).chain(ancestors(key.pid)), uid)
-    }
-
-    fn find_in(&self, line: impl Iterator<Item = ProcessKey>, uid: u32) -> Layers<SchedOverride> {
+    pub(crate) fn find(&self, lineage: &[ProcessKey], uid: u32) -> Layers<SchedOverride> {
         let mut found = Layers::default();
-        for known in line.filter_map(|key| self.known.get(&key)) {
+        for known in lineage.iter().filter_map(|key| self.known.get(key)) {
             if known.uid == uid {
                 found.owner = found.owner.or(known.overrides.owner);
             }
@@ -90,23 +83,6 @@ impl Registrations {
         }
         found
     }
-}
-
-fn ancestors(pid: u32) -> impl Iterator<Item = ProcessKey> {
-    let parents = std::iter::successors(parent(pid), |pid| parent(*pid)).take(ANCESTORS_MAX);
-    parents.filter_map(|pid| ProcessInfo::read(pid).ok()).map(|info| info.key)
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parent_in(&String::from_utf8_lossy(&stat))
-}
-
-/// The second field after the name, which is in parentheses and may contain parentheses.
-fn parent_in(stat: &str) -> Option<u32> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let pid: u32 = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    (pid > 0).then_some(pid)
 }
 
 #[cfg(test)]
@@ -132,7 +108,8 @@ mod tests {
         known.insert(key(1), registration(1, 1000, false));
         known.insert(key(2), registration(2, 1000, false));
         let level = |known: &Registrations, line: &[u32], uid| {
-            let found = known.find_in(line.iter().map(|pid| key(*pid)), uid);
+            let line: Vec<ProcessKey> = line.iter().map(|pid| key(*pid)).collect();
+            let found = known.find(&line, uid);
             let nearest = found.owner.or(found.admin);
             nearest.and_then(|asked| asked.change.priority).map(Priority::level)
         };
@@ -152,7 +129,7 @@ mod tests {
         known.insert(key(1), registration(0, 0, true));
         known.insert(key(2), registration(7, 1000, false));
         let find = |known: &Registrations, line: [u32; 2]| {
-            let found = known.find_in(line.iter().map(|pid| key(*pid)), 1000);
+            let found = known.find(&line.map(key), 1000);
             let level = |asked: SchedOverride| asked.change.priority.map(Priority::level);
             (found.admin.and_then(level), found.owner.and_then(level))
         };
@@ -170,18 +147,5 @@ mod tests {
         assert!(!known.has_room(key(1_000), 5, false));
         assert!(known.has_room(key(999), 5, false), "it is there already");
         assert!(known.has_room(key(1_000), 6, false) && known.has_room(key(1_000), 5, true));
-    }
-
-    #[test]
-    fn a_child_leads_to_its_parent() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let own = ProcessInfo::read(std::process::id()).unwrap().key;
-        let line: Vec<ProcessKey> = ancestors(child.id()).collect();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(line.first(), Some(&own));
-        assert_eq!(parent_in("7 (a) b) S 42 1"), Some(42));
-        assert_eq!(parent_in("1 (init) S 0 1"), None);
-        assert_eq!(parent_in("cut"), None);
     }
 }

@@ -4,14 +4,14 @@ use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::TaskId;
 use gpreempt_device::controller::ControllerReport;
 use gpreempt_device::keeper::monotonic_ns;
-use gpreempt_device::process::{ProcessError, ProcessKey};
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::EventKind;
 
 use super::client_settings::{Layers, Suspension};
+use super::inspection::Inspected;
 use super::inspection_queue::InspectReason;
-use super::process_table::{AppliedAttr, ProcessLabels, TrackedProcess};
+use super::process_table::{AppliedAttr, TrackedProcess};
 use super::{Context, Named, Processes};
-use crate::assignment::Assignment;
 use crate::service::devices::Devices;
 use crate::service::telemetry::Telemetry;
 
@@ -47,56 +47,88 @@ impl Processes {
                 }
             }
         }
+        for (uid, is_above) in context.devices.backends.quota.take_changed() {
+            let max = context.devices.backends.quota.max();
+            let beginning = format!("uid {uid} has more than {max} GPU queues");
+            if is_above {
+                context.telemetry.problem(&format!(
+                    "{beginning}; the others are not scheduled until it closes some (gpreempt ps \
+                     names the processes); raise queues_per_user if it needs so many"
+                ));
+            } else {
+                context.telemetry.problems.solve(&beginning);
+            }
+        }
     }
 
     /// Starts to track a process that uses devices of a controller.
-    pub(super) fn track(&mut self, controller: usize, key: ProcessKey, context: &mut Context<'_>) {
-        if let Some(process) = self.table.get_mut(key) {
-            if process.controllers.insert(controller) {
-                self.apply(key, context);
+    pub(super) fn track(
+        &mut self,
+        controller: usize,
+        key: ProcessKey,
+        inspected: &Inspected,
+        context: &mut Context<'_>,
+    ) {
+        if let Some(process) = self.table.get(key) {
+            let is_unread = process.is_unread;
+            self.add_controller(controller, key, context);
+            if is_unread {
+                self.complete(key, inspected, context);
+            } else {
+                self.reassign_for_devices(key, inspected, context);
             }
-            self.reassign_for_devices(key, context);
             return;
         }
-        // A process that has ended since is not reported.
-        let Ok(assigned) = self.assign(key, context.devices) else { return };
         let watch = self.watch(key, context.poller);
+        let assigned = (inspected.labels.clone(), inspected.assignment.clone());
         let mut process = TrackedProcess::new(key, assigned, controller, watch);
-        if self.rules.check_display(key).is_ok() {
-            process.overrides = self.registrations.find(key, process.labels.uid);
+        if !inspected.drives_display {
+            process.overrides = self.registrations.find(&inspected.lineage, process.labels.uid);
         }
         self.load_saved(&mut process, monotonic_ns());
-        let (name, why) = (&process.labels.name, process.why());
-        context.telemetry.log.info(format_args!("{name} ({key}) uses a GPU: {why}"));
-        for note in &process.assignment.notes {
-            context.telemetry.log.info(format_args!("{name} ({key}): {note}"));
-        }
+        announce(&process, context.telemetry);
         self.table.insert(process);
         self.apply(key, context);
         self.tell_of(key, EventKind::Appeared, 0, context.telemetry);
     }
 
-    /// Evaluates the rules for a process.
-    fn assign(
-        &self,
+    /// A process that is tracked uses devices of another controller.
+    pub(super) fn add_controller(
+        &mut self,
+        controller: usize,
         key: ProcessKey,
-        devices: &Devices,
-    ) -> Result<(ProcessLabels, Assignment), ProcessError> {
-        let applied = self.table.get(key).and_then(|process| process.applied);
-        self.rules.assign(key, || devices.uuids_of(key, applied.map(|applied| applied.task)))
+        context: &mut Context<'_>,
+    ) {
+        if let Some(process) = self.table.get_mut(key)
+            && process.controllers.insert(controller)
+        {
+            self.apply(key, context);
+        }
     }
 
-    /// Evaluates the rules again for a process whose devices may have changed.
-    pub(super) fn reassign_for_devices(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        if !self.rules.mention_gpus() {
-            return;
-        }
-        let Ok((_, assignment)) = self.assign(key, context.devices) else { return };
+    /// Gives a process whose inspection was late what the rules give it.
+    fn complete(&mut self, key: ProcessKey, inspected: &Inspected, context: &mut Context<'_>) {
+        let found = self.registrations.find(&inspected.lineage, inspected.labels.uid);
         let Some(process) = self.table.get_mut(key) else { return };
-        if process.assignment == assignment {
+        process.overrides = process.overrides.or(found);
+        self.reassign(key, inspected, context);
+        if let Some(process) = self.table.get(key) {
+            announce(process, context.telemetry);
+        }
+    }
+
+    /// Gives a process whose devices may have changed what the rules give it.
+    pub(super) fn reassign_for_devices(
+        &mut self,
+        key: ProcessKey,
+        inspected: &Inspected,
+        context: &mut Context<'_>,
+    ) {
+        let Some(process) = self.table.get_mut(key) else { return };
+        if !self.rules.mention_gpus() || process.assignment == inspected.assignment {
             return;
         }
-        process.assignment = assignment;
+        process.assignment = inspected.assignment.clone();
         if process.is_ignored() {
             process.suspensions = Layers::default();
         }
@@ -105,12 +137,19 @@ impl Processes {
         self.apply(key, context);
     }
 
-    /// Evaluates changed rules for a process, which may itself have changed.
-    pub(super) fn reassign(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Ok((labels, assignment)) = self.assign(key, context.devices) else { return };
+    /// Gives a process what changed rules give it; it may itself have changed.
+    pub(super) fn reassign(
+        &mut self,
+        key: ProcessKey,
+        inspected: &Inspected,
+        context: &mut Context<'_>,
+    ) {
         let Some(process) = self.table.get_mut(key) else { return };
-        process.labels = labels;
-        process.assignment = assignment;
+        if std::mem::take(&mut process.is_unread) {
+            Self::solve_unread(key, &process.labels.name, context);
+        }
+        process.labels = inspected.labels.clone();
+        process.assignment = inspected.assignment.clone();
         process.obstacle = None;
         if process.is_ignored() {
             process.suspensions = Layers::default();
@@ -121,6 +160,9 @@ impl Processes {
     pub(super) fn untrack(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(process) = self.table.get(key) else { return };
         let name = &process.labels.name;
+        if process.is_unread {
+            Self::solve_unread(key, name, context);
+        }
         context.telemetry.log.info(format_args!("{name} ({key}) no longer uses a GPU"));
         self.tell_of(key, EventKind::Vanished, 0, context.telemetry);
         self.release(key, context);
@@ -214,11 +256,12 @@ impl Processes {
     fn adopt(&mut self, key: ProcessKey, context: &mut Context<'_>) {
         let Some(process) = self.table.get(key) else { return };
         let Some(applied) = process.applied else { return };
+        let uid = process.labels.uid;
         let missing: Vec<usize> =
             process.controllers.difference(&process.adopted).copied().collect();
         for controller in missing {
             let backends = &mut context.devices.backends;
-            match backends.adopt(controller, applied.task, key) {
+            match backends.adopt(controller, (applied.task, uid), key) {
                 Ok(()) => {
                     backends.set_priority(applied.task, applied.attr.priority);
                     let Some(process) = self.table.get_mut(key) else { return };
@@ -317,5 +360,14 @@ impl Processes {
         self.apply(key, context);
         self.tell_of(key, EventKind::Released, 0, context.telemetry);
         true
+    }
+}
+
+/// Logs what a process is given, and why.
+fn announce(process: &TrackedProcess, telemetry: &mut Telemetry) {
+    let (key, name, why) = (process.key, &process.labels.name, process.why());
+    telemetry.log.info(format_args!("{name} ({key}) uses a GPU: {why}"));
+    for note in &process.assignment.notes {
+        telemetry.log.info(format_args!("{name} ({key}): {note}"));
     }
 }

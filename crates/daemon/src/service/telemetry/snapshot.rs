@@ -48,6 +48,8 @@ impl Telemetry {
             queues.entry(view.task).or_default().push(view);
         }
         let lately = self.history.recent_of_all(devices.driver.now(), &totals(scheduler.queues()));
+        let (left_alone, max) =
+            (devices.backends.quota.left_by_task(), devices.backends.quota.max());
         let task = |member: &TrackedProcess| {
             let task = member.applied.map(|applied| applied.task);
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
@@ -58,6 +60,12 @@ impl Telemetry {
                 snapshot.why.push_str(
                     "; its GPU reports it as stopped, but gpreemptd did not stop it: resume it",
                 );
+            }
+            if let Some(count) = task.and_then(|task| left_alone.get(&task)) {
+                let uid = member.labels.uid;
+                snapshot.why.push_str(&format!(
+                    "; {count} of its queues are not scheduled: uid {uid} has more than {max}"
+                ));
             }
             if let Some(limit) = task.and_then(|task| devices.backends.limit_of(task)) {
                 snapshot.why.push_str(&format!("; {}", limit.sentence));
@@ -263,6 +271,7 @@ mod tests {
             key: ProcessKey { pid, start_ticks: 10 * u64::from(pid) },
             labels,
             assignment: Assignment::new(Outcome::Unknown),
+            is_unread: false,
             overrides: Layers::default(),
             is_detached: false,
             suspensions: Layers::default(),

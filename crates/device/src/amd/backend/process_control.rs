@@ -11,8 +11,8 @@ use crate::amd::queue::queues_of;
 use crate::amd::stop_method::PatchedCalls;
 use crate::change::UndoError;
 use crate::controller::{
-    AdoptError, Controller, ControllerReport, DeviceName, NumberedQueues, PriorityForwarding,
-    Rescanning, StopMethodReporting,
+    AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues,
+    PriorityForwarding, Rescanning, StopMethodReporting,
 };
 use crate::process::ProcessKey;
 
@@ -128,10 +128,16 @@ impl Controller for AmdBackend {
         own.map(|(queue, _)| *queue).collect()
     }
 
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        let queues = queues_of(&self.instance.paths.sysfs, process.pid).unwrap_or_default();
-        let used = |device: &&Device| queues.iter().any(|queue| queue.gpu_id == device.gpu_id);
-        self.devices.iter().filter(used).map(|device| device.uuid.clone()).collect()
+    fn device_search(&self, process: ProcessKey) -> DeviceSearch {
+        let sysfs = self.instance.paths.sysfs.clone();
+        let devices = self.devices.iter().map(|device| (device.gpu_id, device.uuid.clone()));
+        let devices: Vec<(u32, String)> = devices.collect();
+        Box::new(move || {
+            let queues = queues_of(&sysfs, process.pid).unwrap_or_default();
+            let is_used = |gpu_id: u32| queues.iter().any(|queue| queue.gpu_id == gpu_id);
+            let used = devices.into_iter().filter(|(gpu_id, _)| is_used(*gpu_id));
+            used.map(|(_, uuid)| uuid).collect()
+        })
     }
 
     fn poll_report(&mut self) -> Option<ControllerReport> {

@@ -6,8 +6,8 @@ use super::worker::Job;
 use super::{Device, NvidiaBackend};
 use crate::change::{GpuChange, UndoError};
 use crate::controller::{
-    AdoptError, Controller, ControllerReport, DeviceName, HintWatching, HoldReporting, Rescanning,
-    UnadoptedProcesses,
+    AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, HintWatching,
+    HoldReporting, Rescanning, UnadoptedProcesses,
 };
 use crate::nvidia::process_discovery::{GpuProcess, gpu_processes};
 use crate::process::ProcessKey;
@@ -68,8 +68,9 @@ impl Controller for NvidiaBackend {
         own.map(|(queue, _)| *queue).collect()
     }
 
-    fn uuids_of(&self, process: ProcessKey) -> Vec<String> {
-        self.appeared.get(&process).map(GpuProcess::uuids).unwrap_or_default()
+    fn device_search(&self, process: ProcessKey) -> DeviceSearch {
+        let uuids = self.appeared.get(&process).map(GpuProcess::uuids).unwrap_or_default();
+        Box::new(|| uuids)
     }
 
     fn poll_report(&mut self) -> Option<ControllerReport> {
