@@ -25,11 +25,11 @@ use super::work_share::WorkShare;
 /// The time after which a read is late, waiting in its lane included. A look at 19,000 open
 /// files takes about 60 ms, and one command line against 900 rules 50 ms.
 pub(crate) const LOOK_MAX: Duration = Duration::from_millis(2_000);
-/// A user's reads may use a sixteenth of a core. With the eighth that the loop may work for the
-/// user that is less than a quarter.
-const SHARE: u64 = 16;
-/// Reads at once before the share applies: those of several hundred ordinary processes.
-const BURST: Duration = Duration::from_millis(150);
+/// A user's reads may use this part of a core, one in so many. With the eighth that the loop may
+/// work for the user that is less than a quarter.
+const SHARE: u64 = 24;
+/// Reads at once before the share applies: those of a few hundred ordinary processes.
+const BURST: Duration = Duration::from_millis(100);
 /// Reads of root, and of the user that runs the daemon, at once.
 const TRUSTED_AT_ONCE: usize = 4;
 /// Late threads of one user. Beyond that nothing of the user is read until one of them ends.
