@@ -42,6 +42,12 @@ const BYSTANDER: u32 = 61_002;
 const ATTACKER_PROGRAM: &str = "attacker";
 /// How many processes attack at once.
 const ATTACKERS: usize = 8;
+/// Processes with 64 queues each: as many as a user may have in the attack `files`, four times as
+/// many in the attack `queues`.
+const FILE_OWNERS: usize = 4;
+const QUEUE_OWNERS: usize = 16;
+/// The most processor time of one turn of the daemon's loop. A look at 19,700 files takes more.
+const TURN_US_MAX: u64 = 30_000;
 /// How long an attack lasts, and the measurement before it.
 const WINDOW: Duration = Duration::from_secs(3);
 /// The CPU priority of the daemon, as its systemd unit sets it.
@@ -127,17 +133,17 @@ const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "queues",
-        about: "has 512 queues, asks for snapshots and reads no answer",
-        action: queues,
+        about: "has more queues than a user may have, asks for snapshots and reads no answer",
+        action: || waiting("queues", QUEUE_OWNERS),
     },
     Attack {
         name: "files",
-        about: "opens 64 queues and 19,000 files, so that each look at its process is long",
-        action: || measured(Target::start("")?, "files", 1),
+        about: "has 64 queues and 19,700 files, and asks for what needs a look at all of them",
+        action: || waiting("files", FILE_OWNERS),
     },
     Attack {
         name: "patterns",
-        about: "has a command line that many-star patterns match slowly",
+        about: "starts processes with a command line that many-star patterns match slowly",
         action: checks::patterns,
     },
     Attack {
@@ -309,11 +315,11 @@ fn sessions_of_two_users() -> anyhow::Result<Report> {
 }
 
 /// An attack that begins once its processes have their queues.
-fn queues() -> anyhow::Result<Report> {
-    let target = Target::start("")?;
+fn waiting(kind: &str, processes: usize) -> anyhow::Result<Report> {
+    let target = Target::start("[scheduler]\ndefault_priority = 1\n")?;
     let calm = Readings::during(&target)?;
     let mut attackers: Vec<Process> =
-        (0..ATTACKERS).map(|_| target.attacker("queues", &[])).collect::<anyhow::Result<_>>()?;
+        (0..processes).map(|_| target.attacker(kind, &[])).collect::<anyhow::Result<_>>()?;
     for attacker in &mut attackers {
         let ready = |out: &str| out.contains("ready").then_some(());
         attacker.wait_for_output("that it has its queues", QUEUES_MAX, ready)?;
@@ -430,8 +436,15 @@ impl Target {
     /// stopped, and the best-effort load has to have executed everything exactly once.
     fn aftermath(mut self) -> anyhow::Result<Vec<String>> {
         let mut problems = Vec::new();
-        if let Err(error) = self.daemon.try_snapshot() {
-            problems.push(format!("after the attack the daemon does not answer: {error}"));
+        match self.daemon.try_snapshot().map(|snapshot| snapshot.daemon.turn_cpu_us_max) {
+            Err(error) => {
+                problems.push(format!("after the attack the daemon does not answer: {error}"));
+            }
+            Ok(turn_us) if turn_us > TURN_US_MAX => {
+                problems
+                    .push(format!("one turn of the loop took {turn_us} us; limit {TURN_US_MAX}"));
+            }
+            Ok(_) => {}
         }
         let stopped = self.processes_left_stopped()?;
         if !stopped.is_empty() {

@@ -17,6 +17,7 @@ use gpreempt_wire::emulator::client::Client as EmulatorClient;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::packet_socket;
 use gpreempt_wire::process::{Process, SchedAttrChange};
+use gpreempt_wire::queue::{QueueIds, QueueStop, StopDepth};
 use gpreempt_wire::request::{Request, Role};
 use gpreempt_wire::text::Text;
 use rustix::fs::FlockOperation;
@@ -43,7 +44,7 @@ pub(crate) fn main(kind: &str, rest: &[String]) -> anyhow::Result<bool> {
         "metrics" => metrics(rest, end),
         "locks" => locks(rest, end),
         "overrule" => overrule(rest),
-        "patterns" => patterns(end),
+        "patterns" => patterns(rest, end),
         "impostor" => folders::impostor(rest.first().context("the socket is missing")?, end),
         "processors" => processors(end),
         "ping" => ping(rest),
@@ -137,38 +138,59 @@ fn queues(end: Instant) -> anyhow::Result<()> {
     unread(end)
 }
 
-/// Opens queues on the GPU and as many files as the system permits.
-fn files(end: Instant) -> anyhow::Result<()> {
-    files_and_queues(19_000, end)
-}
+/// Files that a process of the attack `files` has open.
+const FILES: usize = 19_700;
 
-fn files_and_queues(count: usize, end: Instant) -> anyhow::Result<()> {
-    let path: PathBuf = std::env::var_os("GPREEMPT_EMULATOR").context("no emulator")?.into();
+/// Opens 64 queues and as many files as the system permits, and asks the daemon all the time for
+/// what needs a look at the open files of the process.
+fn files(end: Instant) -> anyhow::Result<()> {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
     let null = File::open("/dev/null")?;
     let mut open = Vec::new();
-    while open.len() < count {
+    while open.len() < FILES {
         match null.try_clone() {
             Ok(file) => open.push(file),
             Err(_) => break,
         }
     }
     open.truncate(open.len().saturating_sub(200));
+    let path: PathBuf = std::env::var_os("GPREEMPT_EMULATOR").context("no emulator")?.into();
     let mut client = EmulatorClient::connect(&path, 4096)?;
-    let mut queues = Vec::new();
-    while Instant::now() < end {
-        if queues.len() < 64
-            && let Ok(queue) = client.open_queue(DeviceId(0), 64)
-        {
-            queues.push(queue);
-        } else {
-            for queue in queues.drain(..) {
-                let _ = client.close_queue(&queue);
-            }
+    let queues: Vec<_> = (0..64).map_while(|_| client.open_queue(DeviceId(0), 64).ok()).collect();
+    let options = ClientOptions::new(Role::Command, "attacker");
+    let own = std::process::id();
+    let mut asker = Client::connect(&options)?;
+    let change = SchedAttrChange { priority: Priority::new(1), ..SchedAttrChange::default() };
+    let ids = loop {
+        // Refused while the process is not known, or was not inspected.
+        let _ = asker.expect_ok(&Request::Set { process: Process::SENDER, change });
+        let known = asker.queues()?;
+        let ids: Vec<u64> =
+            known.iter().filter(|queue| queue.pid == own).map(|queue| queue.id).collect();
+        if ids.len() == queues.len() {
+            break QueueIds::new(&ids).context("no queues")?;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        anyhow::ensure!(Instant::now() < end, "the daemon knows {} queues", ids.len());
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    println!("ready: {} queues, {} files", queues.len(), open.len());
+    let lease_ms = NonZeroU32::MIN;
+    let stop = QueueStop { queues: ids, grace_us: 0, lease_ms, depth: StopDepth::Any };
+    let mut session = RawSession::open()?;
+    while Instant::now() < end {
+        for request in [
+            Request::SuspendQueues(stop.clone()),
+            Request::Suspend { process: Process::SENDER, lease_ms },
+        ] {
+            let _ = session.send(request);
+        }
+        session.discard_answers();
+        if session.send(Request::Ping).is_err_and(|error| is_closed(&error)) {
+            session = RawSession::open().unwrap_or(session);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
@@ -313,16 +335,25 @@ fn overrule(args: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has a command line of 120 kB and opens queues, so that the rules are matched against it.
-fn patterns(end: Instant) -> anyhow::Result<()> {
-    use std::os::unix::process::CommandExt;
-    if std::env::args().len() < 10 {
-        let words: Vec<String> = (0..60).map(|_| "a".repeat(2000)).collect();
-        let mut command = std::process::Command::new(std::env::current_exe()?);
-        let error = command.args(["attacker", "patterns"]).args(words).exec();
-        return Err(error.into());
+/// Starts one process after the other that has a command line of 120 kB and opens a queue, so that
+/// the rules are matched against each.
+fn patterns(rest: &[String], end: Instant) -> anyhow::Result<()> {
+    /// How long a process lives: longer than the match of its command line takes.
+    const EACH: Duration = Duration::from_millis(100);
+    let is_child = rest.iter().any(|word| word.len() > 1_000);
+    if is_child {
+        let path: PathBuf = std::env::var_os("GPREEMPT_EMULATOR").context("no emulator")?.into();
+        let mut client = EmulatorClient::connect(&path, 4096)?;
+        let _queue = client.open_queue(DeviceId(0), 64)?;
+        return sleep(Instant::now() + EACH);
     }
-    files_and_queues(0, end)
+    let words: Vec<String> = (0..60).map(|_| "a".repeat(2000)).collect();
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.args(["attacker", "patterns"]).args(words);
+    while Instant::now() < end {
+        command.status()?;
+    }
+    Ok(())
 }
 
 pub(super) fn sleep(end: Instant) -> anyhow::Result<()> {

@@ -262,5 +262,5 @@ pub(super) fn patterns() -> anyhow::Result<Report> {
         let pattern = format!("*a*a*a*a*a*a*a*a*b{number}");
         write!(config, "[[rule]]\nname = \"r{number}\"\ncommand = \"{pattern}\"\npriority = 1\n")?;
     }
-    measured(Target::start(&config)?, "patterns", 1)
+    measured(Target::start(&config)?, "patterns", ATTACKERS)
 }
