@@ -5,9 +5,10 @@ mod silence;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command as Program, Stdio};
-use std::time::{Duration as StdDuration, Instant};
+use std::time::Duration as StdDuration;
 
 use gpreempt_core::event::Fault;
+use gpreempt_stage::{WorkFolder, until, until_some};
 
 use super::*;
 use crate::amd::abi::trap::RuntimeState;
@@ -24,29 +25,16 @@ use crate::process::ProcessInfo;
 const GPU: u32 = 1001;
 const TASK: TaskId = TaskId(1);
 
-/// A real process with queues of an in-process KFD, and a backend for both.
-struct Fixture {
-    root: PathBuf,
-    journal: PathBuf,
-    kfd: FakeKfd,
+/// A real process with queues of an in-process KFD. It is killed when this is dropped.
+struct TestProcess {
     child: Child,
+    /// None once the process no longer uses KFD.
     client: Option<FakeClient>,
     key: ProcessKey,
-    backend: AmdBackend,
 }
 
-impl Fixture {
-    fn new(name: &str, rules: KfdProfile, queues: u32) -> Self {
-        Self::with(name, &FakeKfd::with(rules), queues, true)
-    }
-
-    fn with(name: &str, kfd: &FakeKfd, queues: u32, may_pause: bool) -> Self {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let node = root.join("sys/topology/nodes/1");
-        fs::create_dir_all(&node).unwrap();
-        fs::write(node.join("gpu_id"), GPU.to_string()).unwrap();
-        fs::write(node.join("properties"), "gfx_target_version 90402\nunique_id 5\n").unwrap();
+impl TestProcess {
+    fn start(kfd: &FakeKfd, folder: &WorkFolder, queues: u32) -> Self {
         let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let key = ProcessInfo::read(child.id()).unwrap().key;
         let client = kfd.client(key.pid);
@@ -56,34 +44,89 @@ impl Fixture {
             Err(errno) => panic!("{errno}"),
         }
         for _ in 0..queues {
-            let queue = client.open_queue(GPU).unwrap();
-            let folder = root.join(format!("sys/proc/{}/queues/{queue}", key.pid));
-            fs::create_dir_all(&folder).unwrap();
-            for (file, value) in [("gpuid", GPU), ("type", 0), ("size", 4096)] {
-                fs::write(folder.join(file), value.to_string()).unwrap();
-            }
+            show_queue(folder, key.pid, client.open_queue(GPU).unwrap());
         }
-        fakes::put(&root, kfd, may_pause);
-        let mut instance = KfdInstance::emulated(&root).unwrap();
+        Self { child, client: Some(client), key }
+    }
+
+    fn client(&self) -> &FakeClient {
+        self.client.as_ref().unwrap()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for TestProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Writes a queue into sysfs.
+fn show_queue(folder: &WorkFolder, pid: u32, queue: u32) {
+    let queue = folder.path(format!("sys/proc/{pid}/queues/{queue}"));
+    fs::create_dir_all(&queue).unwrap();
+    for (file, value) in [("gpuid", GPU), ("type", 0), ("size", 4096)] {
+        fs::write(queue.join(file), value.to_string()).unwrap();
+    }
+}
+
+/// A process, and a backend for it and its KFD.
+struct Fixture {
+    journal: PathBuf,
+    kfd: FakeKfd,
+    process: TestProcess,
+    key: ProcessKey,
+    backend: AmdBackend,
+    folder: WorkFolder,
+}
+
+impl Fixture {
+    fn new(rules: KfdProfile, queues: u32) -> Self {
+        Self::with(&FakeKfd::with(rules), queues, true)
+    }
+
+    fn with(kfd: &FakeKfd, queues: u32, may_pause: bool) -> Self {
+        let folder = WorkFolder::new("amd").unwrap();
+        let node = folder.path("sys/topology/nodes/1");
+        fs::create_dir_all(&node).unwrap();
+        fs::write(node.join("gpu_id"), GPU.to_string()).unwrap();
+        fs::write(node.join("properties"), "gfx_target_version 90402\nunique_id 5\n").unwrap();
+        let process = TestProcess::start(kfd, &folder, queues);
+        fakes::put(folder.root(), kfd, may_pause);
+        let mut instance = KfdInstance::emulated(folder.root()).unwrap();
         instance.privileges =
             Privileges { capabilities: if may_pause { u64::MAX } else { 0 }, yama: 0 };
-        let session = Journal::at(root.join("journal")).unwrap().begin().unwrap();
+        let session = Journal::at(folder.path("journal")).unwrap().begin().unwrap();
         let journal = session.folder().to_owned();
         let (undo_log, waker) = (UndoLog::new(session), Waker::new().unwrap());
         let mut backend = AmdBackend::new(instance, undo_log, Numbering::of(2), waker).unwrap();
         backend.set_rescan(StdDuration::from_millis(1));
-        let kfd = kfd.clone();
-        Self { root, journal, kfd, child, client: Some(client), key, backend }
+        let (kfd, key) = (kfd.clone(), process.key);
+        Self { journal, kfd, process, key, backend, folder }
     }
 
-    /// Starts another process with a queue on the same device.
-    fn join(&self) -> (Child, FakeClient) {
-        let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-        let client = self.kfd.client(child.id());
-        client.runtime_enable(true).unwrap();
-        client.open_queue(GPU).unwrap();
-        fs::create_dir_all(self.root.join(format!("sys/proc/{}/queues", child.id()))).unwrap();
-        (child, client)
+    /// With an adopted process that has one queue.
+    fn adopted(rules: KfdProfile) -> (Self, QueueId) {
+        let mut fixture = Self::new(rules, 1);
+        fixture.adopt();
+        let queue = fixture.wait_for_queue();
+        (fixture, queue)
+    }
+
+    /// The same with the queue stopped.
+    fn stopped(rules: KfdProfile) -> (Self, QueueId) {
+        let (mut fixture, queue) = Self::adopted(rules);
+        fixture.stop(queue);
+        (fixture, queue)
+    }
+
+    /// Starts another process with queues on the same device.
+    fn join(&self, queues: u32) -> TestProcess {
+        TestProcess::start(&self.kfd, &self.folder, queues)
     }
 
     fn acts(&self) -> Option<Vec<GpuChange>> {
@@ -97,25 +140,30 @@ impl Fixture {
     }
 
     fn client(&self) -> &FakeClient {
-        self.client.as_ref().unwrap()
+        self.process.client()
     }
 
     fn adopt(&mut self) {
         self.backend.adopt(TASK, self.key).unwrap();
     }
 
+    /// Waits until something is so, and takes in reports meanwhile.
+    fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+        until(what, || {
+            self.backend.take_reports();
+            is_so(self)
+        });
+    }
+
     /// The next matching event. Earlier ones are discarded.
     fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
-        let since = Instant::now();
-        loop {
-            while let Some(event) = self.backend.poll_event() {
-                if let Some(found) = wanted(&event) {
-                    return found;
-                }
-            }
-            assert!(since.elapsed() < StdDuration::from_secs(20), "it never happened");
-            std::thread::sleep(StdDuration::from_millis(1));
-        }
+        until_some("the event", || {
+            std::iter::from_fn(|| self.backend.poll_event()).find_map(|event| wanted(&event))
+        })
+    }
+
+    fn wait_for_event(&mut self, wanted: Event) {
+        self.wait_for(|event| (*event == wanted).then_some(()));
     }
 
     fn wait_for_queue(&mut self) -> QueueId {
@@ -131,17 +179,16 @@ impl Fixture {
         );
     }
 
+    fn wait_for_solution(&mut self, words: &str) {
+        self.wait_for_note(
+            |note| matches!(note, ControllerReport::Solved(text) if text.contains(words)),
+        );
+    }
+
     fn wait_for_note(&mut self, wanted: impl Fn(&ControllerReport) -> bool) {
-        let since = Instant::now();
-        loop {
-            while let Some(note) = self.backend.poll_report() {
-                if wanted(&note) {
-                    return;
-                }
-            }
-            assert!(since.elapsed() < StdDuration::from_secs(20), "it was never noted");
-            std::thread::sleep(StdDuration::from_millis(1));
-        }
+        until("the report", || {
+            std::iter::from_fn(|| self.backend.poll_report()).any(|note| wanted(&note))
+        });
     }
 
     fn preempt(&mut self, queue: QueueId) {
@@ -150,7 +197,7 @@ impl Fixture {
 
     fn stop(&mut self, queue: QueueId) {
         self.preempt(queue);
-        self.wait_for(|event| (*event == Event::Preempted { queue }).then_some(()));
+        self.wait_for_event(Event::Preempted { queue });
     }
 
     fn is_running(&self, queue: u32) -> Option<bool> {
@@ -161,9 +208,6 @@ impl Fixture {
 impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = self.backend.release_all();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.root);
     }
 }
 
@@ -174,7 +218,7 @@ fn old() -> KfdProfile {
 #[test]
 fn queues_of_an_adopted_process_are_stopped_together_and_resumed() {
     for rules in [KfdProfile::default(), old()] {
-        let mut fixture = Fixture::new("amd-together", rules, 8);
+        let mut fixture = Fixture::new(rules, 8);
         fixture.adopt();
         let queues: Vec<QueueId> = (0..8).map(|_| fixture.wait_for_queue()).collect();
         assert_eq!(fixture.backend.queues_of(TASK), queues);
@@ -196,7 +240,7 @@ fn queues_of_an_adopted_process_are_stopped_together_and_resumed() {
 
 #[test]
 fn a_process_without_a_task_is_reported_and_not_touched() {
-    let mut fixture = Fixture::new("amd-stranger", KfdProfile::default(), 1);
+    let mut fixture = Fixture::new(KfdProfile::default(), 1);
     let key = fixture.key;
     fixture.wait_for_note(|note| *note == ControllerReport::Appeared(key));
     assert_eq!(fixture.backend.users(), [key]);
@@ -209,30 +253,25 @@ fn a_process_without_a_task_is_reported_and_not_touched() {
 
 #[test]
 fn created_and_destroyed_queues_are_reported() {
-    let mut fixture = Fixture::new("amd-come", KfdProfile::default(), 1);
-    fixture.adopt();
-    let first = fixture.wait_for_queue();
+    let (mut fixture, first) = Fixture::adopted(KfdProfile::default());
     let later = fixture.client().open_queue(GPU).unwrap();
     let queue = fixture.wait_for_queue();
     fixture.stop(queue);
     assert_eq!((fixture.is_running(0), fixture.is_running(later)), (Some(true), Some(false)));
     fixture.client().destroy_queue(0).unwrap();
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue: first });
     // A command for a queue that is gone succeeds.
     fixture.preempt(first);
-    fixture.wait_for(|event| (*event == Event::Preempted { queue: first }).then_some(()));
+    fixture.wait_for_event(Event::Preempted { queue: first });
 }
 
 #[test]
 fn the_end_of_a_runtime_resumes_its_queues() {
-    let mut fixture = Fixture::new("amd-runtime", KfdProfile::default(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    fixture.stop(queue);
+    let (mut fixture, queue) = Fixture::stopped(KfdProfile::default());
     fixture.client().runtime_enable(false).unwrap();
     assert_eq!(fixture.kfd.runtime(fixture.key.pid), Some(RuntimeState::Disabled));
     // The kernel resumed it, so the suspended queue is reported as gone.
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue });
     let again = fixture.wait_for_queue();
     fixture.preempt(again);
     let fault = fixture.wait_for(|event| {
@@ -244,10 +283,7 @@ fn the_end_of_a_runtime_resumes_its_queues() {
 
 #[test]
 fn a_released_process_runs_and_has_no_debugger() {
-    let mut fixture = Fixture::new("amd-release", KfdProfile::default(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    fixture.stop(queue);
+    let (mut fixture, _) = Fixture::stopped(KfdProfile::default());
     fixture.backend.release(TASK);
     fixture.backend.release_all().unwrap();
     assert_eq!(fixture.is_running(0), Some(true));
@@ -256,19 +292,17 @@ fn a_released_process_runs_and_has_no_debugger() {
 
 #[test]
 fn the_end_of_a_process_is_reported() {
-    let mut fixture = Fixture::new("amd-end", KfdProfile::default(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    fixture.client = None;
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
-    fs::remove_dir_all(fixture.root.join("sys/proc").join(fixture.key.pid.to_string())).unwrap();
+    let (mut fixture, queue) = Fixture::adopted(KfdProfile::default());
+    fixture.process.client = None;
+    fixture.wait_for_event(Event::QueueVanished { queue });
+    fs::remove_dir_all(fixture.folder.path("sys/proc").join(fixture.key.pid.to_string())).unwrap();
     fixture.wait_for_note(|note| *note == ControllerReport::Ended(TASK));
     assert_eq!(fixture.backend.queues_of(TASK), []);
 }
 
 #[test]
 fn a_process_with_another_debugger_is_not_touched_and_reported() {
-    let mut fixture = Fixture::new("amd-debugged", KfdProfile::default(), 1);
+    let mut fixture = Fixture::new(KfdProfile::default(), 1);
     fixture.kfd.trace_externally(fixture.key.pid, std::process::id());
     fixture.adopt();
     fixture.wait_for_problem("has a debugger already");

@@ -1,6 +1,6 @@
 use std::thread;
-use std::time::{Duration, Instant};
 
+use gpreempt_stage::until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -20,6 +20,14 @@ fn attach(kfd: &FakeKfd, pid: u32) -> DebugSession {
     DebugSession::attach(Arc::new(kfd.debugger(1)), pid).unwrap()
 }
 
+/// A KFD with a process that has a registered runtime, queues and a session.
+fn attached(queues: u32) -> (FakeKfd, FakeClient, DebugSession) {
+    let kfd = FakeKfd::new();
+    let client = client(&kfd, 7, queues);
+    let session = attach(&kfd, 7);
+    (kfd, client, session)
+}
+
 /// Kernels before 6.12.103.
 fn old() -> FakeKfd {
     FakeKfd::with(KfdProfile { owner_may: false, ..KfdProfile::default() })
@@ -28,14 +36,6 @@ fn old() -> FakeKfd {
 fn is_readable(session: &DebugSession) -> bool {
     let mut fds = [PollFd::new(session, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !what() {
-        assert!(since.elapsed() < Duration::from_secs(20), "it never happened");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -71,18 +71,14 @@ fn attach_detects_whether_calls_need_a_tracer() {
 
 #[test]
 fn a_new_queue_can_be_suspended_at_once() {
-    let kfd = FakeKfd::new();
-    let client = client(&kfd, 7, 1);
-    let mut session = attach(&kfd, 7);
+    let (_kfd, client, mut session) = attached(1);
     let queue = client.open_queue(1).unwrap();
     assert_eq!(session.suspend(&[queue], 0).unwrap(), [Outcome::Done]);
 }
 
 #[test]
 fn every_queue_has_an_outcome_of_its_own() {
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 2);
-    let mut session = attach(&kfd, 7);
+    let (kfd, _client, mut session) = attached(2);
     kfd.break_queue(7, 1);
     let outcomes = session.suspend(&[0, 99, 1], 0).unwrap();
     assert_eq!(outcomes, [Outcome::Done, Outcome::Gone, Outcome::Failed]);
@@ -128,7 +124,7 @@ fn a_process_waiting_for_a_dead_debugger_is_released_by_the_next() {
         .unwrap();
     thread::scope(|scope| {
         let ending = scope.spawn(|| client.runtime_enable(false));
-        wait_until(|| kfd.waiting(7) == 1);
+        until("the process waits", || kfd.waiting(7) == 1);
         drop(careless);
         assert_eq!(kfd.waiting(7), 1, "it still waits");
         let session = attach(&kfd, 7);
@@ -152,9 +148,7 @@ fn detaching_resumes_queues_and_releases_calls() {
 
 #[test]
 fn the_death_of_the_debugger_resumes_every_queue() {
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 1);
-    let mut session = attach(&kfd, 7);
+    let (kfd, _client, mut session) = attached(1);
     session.suspend(&[0], 0).unwrap();
     assert_eq!(kfd.is_running(7, 0), Some(false));
     kfd.kill_debugger(1);
@@ -174,7 +168,7 @@ fn the_end_of_a_process_ends_its_session() {
         drop(client);
         assert!(matches!(session.suspend(&[0], 0), Err(SessionError::Over(7))));
         // A test that runs in parallel and starts a program may hold a copy of the pipe.
-        wait_until(|| is_readable(&session));
+        until("the session has an event", || is_readable(&session));
         assert!(session.handle_events().unwrap().is_over);
         assert!(matches!(session.queues(), Err(SessionError::Over(7))));
         session.detach().unwrap();
@@ -183,14 +177,12 @@ fn the_end_of_a_process_ends_its_session() {
 
 #[test]
 fn a_suspended_queue_is_destroyed_after_it_is_resumed() {
-    let kfd = FakeKfd::new();
-    let client = client(&kfd, 7, 2);
-    let mut session = attach(&kfd, 7);
+    let (kfd, client, mut session) = attached(2);
     session.handle_events().unwrap();
     session.suspend(&[0, 1], 0).unwrap();
     thread::scope(|scope| {
         let destroying = scope.spawn(|| client.destroy_queue(0));
-        wait_until(|| kfd.waiting(7) == 1);
+        until("the process waits", || kfd.waiting(7) == 1);
         // While the process waits the queue cannot be suspended again, but it can be resumed.
         assert_eq!(session.suspend(&[0, 1], 0).unwrap(), [Outcome::Gone, Outcome::Done]);
         assert_eq!(session.resume(&[0]).unwrap(), [Outcome::Done]);
@@ -211,18 +203,14 @@ fn one_debugger_at_a_time_and_the_other_is_named() {
     };
     let named = refused(DebugSession::attach(Arc::new(kfd.debugger(1)), 7));
     assert!(named.contains(&format!("(process {})", std::process::id())), "{named}");
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 1);
-    let _session = attach(&kfd, 7);
+    let (kfd, _client, _session) = attached(1);
     let named = refused(DebugSession::attach(Arc::new(kfd.debugger(2)), 7));
     assert!(named.contains("another program") || named.contains("probably"), "{named}");
 }
 
 #[test]
 fn a_second_debugger_does_not_prevent_calls_of_the_first() {
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 1);
-    let mut session = attach(&kfd, 7);
+    let (kfd, _client, mut session) = attached(1);
     let other = kfd.debugger(5);
     let pipe = rustix::pipe::pipe().unwrap();
     let refused = as_tracer(&other, 7, || other.enable(7, Exceptions::WANTED, pipe.1.as_fd()));
@@ -270,9 +258,7 @@ fn a_device_with_one_debugger_slot_refuses_the_second_session() {
 
 #[test]
 fn a_list_that_is_longer_than_expected_is_read_completely() {
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 200);
-    let mut session = attach(&kfd, 7);
+    let (_kfd, _client, mut session) = attached(200);
     assert_eq!(session.queues().unwrap().len(), 200);
     let last: Vec<u32> = (0..200).collect();
     assert_eq!(session.suspend(&last, 0).unwrap(), [Outcome::Done; 200]);
@@ -291,15 +277,13 @@ fn a_process_with_many_requests_never_waits() {
             client.runtime_enable(true).unwrap();
         }
     });
-    wait_until(|| asking.is_finished());
+    until("no request waits", || asking.is_finished());
     asking.join().unwrap();
 }
 
 #[test]
 fn a_refused_debugger_does_not_become_the_owner() {
-    let kfd = FakeKfd::new();
-    let _client = client(&kfd, 7, 1);
-    let _session = attach(&kfd, 7);
+    let (kfd, _client, _session) = attached(1);
     let second = DebugSession::attach(Arc::new(kfd.debugger(2)), 7);
     assert!(matches!(second, Err(AttachError::Debugged { pid: 7, .. })), "{second:?}");
     let first = kfd.debugger(1);
@@ -308,11 +292,7 @@ fn a_refused_debugger_does_not_become_the_owner() {
 
 #[test]
 fn exactly_the_named_queues_are_suspended_and_resumed() {
-    let kfd = FakeKfd::new();
-    let client = kfd.client(7);
-    client.runtime_enable(true).unwrap();
-    client.open_queue(1).unwrap();
-    let mut session = DebugSession::attach(Arc::new(kfd.debugger(1)), 7).unwrap();
+    let (kfd, client, mut session) = attached(1);
     session.queues().unwrap();
     let first = session.key_of(0);
     client.destroy_queue(0).unwrap();

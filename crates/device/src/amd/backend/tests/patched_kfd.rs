@@ -1,6 +1,8 @@
 //! A patched KFD: all processes in one call, without a debug session; and a patched KFD whose calls
 //! or list of queues disappear and return.
 
+use std::time::Instant;
+
 use gpreempt_core::priority::Priority;
 
 use super::*;
@@ -10,39 +12,8 @@ pub(super) fn patched() -> KfdProfile {
     KfdProfile { patched: true, ..KfdProfile::default() }
 }
 
-/// Another process on the same device.
-struct OtherProcess {
-    child: Child,
-    client: FakeClient,
-    key: ProcessKey,
-}
-
-impl OtherProcess {
-    fn new(fixture: &Fixture, queues: u32) -> Self {
-        let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-        let key = ProcessInfo::read(child.id()).unwrap().key;
-        let client = fixture.kfd.client(key.pid);
-        for _ in 0..queues {
-            let queue = client.open_queue(GPU).unwrap();
-            let folder = fixture.root.join(format!("sys/proc/{}/queues/{queue}", key.pid));
-            fs::create_dir_all(&folder).unwrap();
-            for (file, value) in [("gpuid", GPU), ("type", 0), ("size", 4096)] {
-                fs::write(folder.join(file), value.to_string()).unwrap();
-            }
-        }
-        Self { child, client, key }
-    }
-}
-
-impl Drop for OtherProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 pub(super) fn set_scheduler(fixture: &Fixture, text: &str) {
-    let folder = fixture.root.join("parameters");
+    let folder = fixture.folder.path("parameters");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("kfd_preempt_enable"), text).unwrap();
 }
@@ -55,27 +26,27 @@ pub(super) fn serial(fixture: &Fixture) -> u64 {
 /// Writes debugfs with queue 0 under a serial number.
 pub(super) fn list(fixture: &Fixture, serial: u64, mark: &str) {
     let pid = fixture.key.pid;
-    fs::create_dir_all(fixture.root.join("debug")).unwrap();
+    fs::create_dir_all(fixture.folder.path("debug")).unwrap();
     let line = format!(
         "pid {pid} queue 0 serial {serial} gpu_id {GPU} type 0 format 1 ring 1000 size 4096 \
          read 0 write 0{mark}\n"
     );
-    let made = fixture.root.join("made");
+    let made = fixture.folder.path("made");
     fs::write(&made, line).unwrap();
-    fs::rename(made, fixture.root.join("debug/queues")).unwrap();
+    fs::rename(made, fixture.folder.path("debug/queues")).unwrap();
 }
 
 #[test]
 fn queues_of_eight_processes_are_one_call_and_one_remap() {
-    let mut fixture = Fixture::new("amd-own-eight", patched(), 8);
-    let others: Vec<OtherProcess> = (0..7).map(|_| OtherProcess::new(&fixture, 8)).collect();
+    let mut fixture = Fixture::new(patched(), 8);
+    let others: Vec<TestProcess> = (0..7).map(|_| fixture.join(8)).collect();
     fixture.adopt();
     for (number, other) in (2..).zip(&others) {
         fixture.backend.adopt(TaskId(number), other.key).unwrap();
     }
     let queues: Vec<QueueId> = (0..64).map(|_| fixture.wait_for_queue()).collect();
     let pids: Vec<u32> =
-        others.iter().map(|other| other.client.pid()).chain([fixture.key.pid]).collect();
+        others.iter().map(|other| other.key.pid).chain([fixture.key.pid]).collect();
     let all_run = |fixture: &Fixture, runs: bool| {
         let is_so = |pid: u32, queue| fixture.kfd.is_running(pid, queue) == Some(runs);
         pids.iter().all(|pid| (0..8).all(|queue| is_so(*pid, queue)))
@@ -110,7 +81,7 @@ fn queues_of_eight_processes_are_one_call_and_one_remap() {
 
 #[test]
 fn every_queue_has_its_own_result_and_a_release_resumes_all() {
-    let mut fixture = Fixture::new("amd-own-results", patched(), 3);
+    let mut fixture = Fixture::new(patched(), 3);
     fixture.adopt();
     let queues: Vec<QueueId> = (0..3).map(|_| fixture.wait_for_queue()).collect();
     fixture.kfd.break_queue(fixture.key.pid, 1);
@@ -140,40 +111,25 @@ fn every_queue_has_its_own_result_and_a_release_resumes_all() {
 
 #[test]
 fn leases_are_renewed_in_time() {
-    let mut fixture = Fixture::new("amd-own-lease", patched(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    fixture.stop(queue);
-    let turn = |fixture: &mut Fixture| {
-        let since = Instant::now();
-        while since.elapsed() < StdDuration::from_millis(1_500) {
-            fixture.backend.poll_event();
-            std::thread::sleep(StdDuration::from_millis(5));
-        }
-    };
+    let (mut fixture, _) = Fixture::stopped(patched());
     // More than the lease, by the clock of the in-process KFD. The machine may be too slow to renew
     // in time, so several attempts are allowed.
     let is_kept = (0..10).any(|_| {
         let before = fixture.kfd.remaps();
         for _ in 0..2 {
             fixture.kfd.pass(Duration::from_millis(3_000));
-            turn(&mut fixture);
+            run_for(&mut fixture, StdDuration::from_millis(1_500));
         }
         fixture.is_running(0) == Some(false) && fixture.kfd.remaps() == before
     });
     assert!(is_kept);
     fixture.kfd.pass(Duration::from_millis(6_000));
-    let until = Instant::now() + StdDuration::from_secs(20);
-    while fixture.is_running(0) == Some(true) && Instant::now() < until {
-        fixture.backend.poll_event();
-        std::thread::sleep(StdDuration::from_millis(5));
-    }
-    assert_eq!(fixture.is_running(0), Some(false), "it is preempted again");
+    fixture.until("it is preempted again", |fixture| fixture.is_running(0) == Some(false));
 }
 
 #[test]
 fn a_queue_with_a_new_serial_number_is_a_new_queue() {
-    let mut fixture = Fixture::new("amd-own-name", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     let known = serial(&fixture);
     list(&fixture, known, "");
     fixture.adopt();
@@ -183,17 +139,17 @@ fn a_queue_with_a_new_serial_number_is_a_new_queue() {
     // Destroyed and created again with the same id.
     fixture.client().destroy_queue(0).unwrap();
     list(&fixture, known + 1, "");
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue: first });
     let second = fixture.wait_for_queue();
     assert_ne!(first, second);
     // The same, with the new queue preempted by another program.
     list(&fixture, known + 2, " preempted");
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: second }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue: second });
 }
 
 #[test]
 fn a_queue_created_again_before_the_next_scan_is_not_preempted() {
-    let mut fixture = Fixture::new("amd-own-between", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     list(&fixture, serial(&fixture), "");
     fixture.adopt();
     let first = fixture.wait_for_queue();
@@ -209,7 +165,7 @@ fn a_queue_created_again_before_the_next_scan_is_not_preempted() {
 
 #[test]
 fn a_queue_with_the_id_of_a_preempted_one_stays_running() {
-    let mut fixture = Fixture::new("amd-own-place", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     let known = serial(&fixture);
     list(&fixture, known, "");
     fixture.adopt();
@@ -219,19 +175,15 @@ fn a_queue_with_the_id_of_a_preempted_one_stays_running() {
     fixture.client().destroy_queue(0).unwrap();
     assert_eq!(fixture.client().open_queue(GPU), Ok(0));
     list(&fixture, serial(&fixture), "");
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue: first }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue: first });
     // Longer than the renewal interval.
-    let since = Instant::now();
-    while since.elapsed() < StdDuration::from_millis(2_500) {
-        fixture.backend.poll_event();
-        std::thread::sleep(StdDuration::from_millis(5));
-    }
+    run_for(&mut fixture, StdDuration::from_millis(2_500));
     assert_eq!(fixture.is_running(0), Some(true));
 }
 
 #[test]
 fn without_the_privilege_there_are_sessions_and_a_reason() {
-    let mut fixture = Fixture::with("amd-own-denied", &FakeKfd::with(patched()), 1, false);
+    let mut fixture = Fixture::with(&FakeKfd::with(patched()), 1, false);
     fixture.adopt();
     let queue = fixture.wait_for_queue();
     fixture.stop(queue);
@@ -243,7 +195,7 @@ fn without_the_privilege_there_are_sessions_and_a_reason() {
 
 #[test]
 fn the_in_kernel_scheduler_gets_priorities_and_no_commands() {
-    let mut fixture = Fixture::new("amd-own-yield", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     set_scheduler(&fixture, "N\n");
     fixture.backend.set_priority(TASK, Priority::MAX);
     fixture.adopt();
@@ -269,11 +221,7 @@ fn the_in_kernel_scheduler_gets_priorities_and_no_commands() {
     assert_eq!(fixture.limit().unwrap().sentence, "scheduled by the kernel");
     assert_eq!(fixture.backend.stop_method().name, "kernel-scheduler");
     fixture.backend.set_priority(TASK, Priority::new(3).unwrap());
-    let until = Instant::now() + StdDuration::from_secs(20);
-    while fixture.kfd.logical_priority(pid) != Some(3) && Instant::now() < until {
-        std::thread::sleep(StdDuration::from_millis(5));
-    }
-    assert_eq!(fixture.kfd.logical_priority(pid), Some(3));
+    until("the kernel has the new priority", || fixture.kfd.logical_priority(pid) == Some(3));
     set_scheduler(&fixture, "N\n");
     fixture.wait_for(externally_scheduled(false));
     assert_eq!(fixture.limit(), None);
@@ -282,13 +230,12 @@ fn the_in_kernel_scheduler_gets_priorities_and_no_commands() {
     assert_eq!((fixture.kfd.logical_priority(pid), fixture.acts()), (None, None));
 }
 
-/// Runs the backend until a condition holds.
-fn until(fixture: &mut Fixture, what: &str, is_so: impl Fn(&mut Fixture) -> bool) {
+/// Lets the backend take in reports for that long.
+fn run_for(fixture: &mut Fixture, time: StdDuration) {
     let since = Instant::now();
-    while !is_so(fixture) {
-        assert!(since.elapsed() < StdDuration::from_secs(20), "in vain: {what}");
-        fixture.backend.take_reports();
-        std::thread::sleep(StdDuration::from_millis(1));
+    while since.elapsed() < time {
+        fixture.backend.poll_event();
+        std::thread::sleep(StdDuration::from_millis(5));
     }
 }
 
@@ -299,11 +246,11 @@ fn method_name(fixture: &mut Fixture) -> &'static str {
 
 #[test]
 fn a_lost_list_of_queues_is_reported_and_found_again() {
-    let mut fixture = Fixture::new("amd-unlisted", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     list(&fixture, serial(&fixture), "");
     fixture.adopt();
     let queue = fixture.wait_for_queue();
-    fs::remove_dir_all(fixture.root.join("debug")).unwrap();
+    fs::remove_dir_all(fixture.folder.path("debug")).unwrap();
     let is_it = |text: &str| text.contains("the list of queues is gone");
     fixture.wait_for_note(|note| matches!(note, ControllerReport::Problem(text) if is_it(text)));
     assert!(
@@ -313,11 +260,7 @@ fn a_lost_list_of_queues_is_reported_and_found_again() {
     // The first queue is still known, and a new one is found in sysfs.
     fixture.stop(queue);
     fixture.client().open_queue(GPU).unwrap();
-    let folder = fixture.root.join(format!("sys/proc/{}/queues/1", fixture.key.pid));
-    fs::create_dir_all(&folder).unwrap();
-    for (file, value) in [("gpuid", GPU), ("type", 0), ("size", 4096)] {
-        fs::write(folder.join(file), value.to_string()).unwrap();
-    }
+    show_queue(&fixture.folder, fixture.key.pid, 1);
     let second = fixture.wait_for_queue();
     assert_eq!(fixture.backend.observe(second), Some(BUSY), "its ring is unknown");
     list(&fixture, serial(&fixture), " preempted");
@@ -330,28 +273,28 @@ fn a_lost_list_of_queues_is_reported_and_found_again() {
 
 #[test]
 fn a_program_that_calls_execve_keeps_its_priority() {
-    let mut fixture = Fixture::new("amd-exec", patched(), 1);
+    let mut fixture = Fixture::new(patched(), 1);
     set_scheduler(&fixture, "Y\n");
     list(&fixture, serial(&fixture), "");
     fixture.adopt();
     fixture.backend.set_priority(TASK, Priority::new(12).unwrap());
     let (queue, pid) = (fixture.wait_for_queue(), fixture.key.pid);
-    until(&mut fixture, "it has it", |fixture| fixture.kfd.logical_priority(pid) == Some(12));
+    fixture.until("it has it", |fixture| fixture.kfd.logical_priority(pid) == Some(12));
     fixture.backend.set_queue_priority(queue, Priority::new(3));
-    until(&mut fixture, "so has it", |fixture| fixture.kfd.logical_priority_of(pid, 0) == Some(3));
+    fixture.until("so has it", |fixture| fixture.kfd.logical_priority_of(pid, 0) == Some(3));
     // The folder and the pid stay the same, as after `execve`.
-    fixture.client = None;
+    fixture.process.client = None;
     assert_eq!(fixture.kfd.logical_priority(pid), None);
     let client = fixture.kfd.client(pid);
     assert_eq!(client.open_queue(GPU), Ok(0));
-    fixture.client = Some(client);
+    fixture.process.client = Some(client);
     list(&fixture, serial(&fixture), "");
-    until(&mut fixture, "it has it again", |fixture| fixture.kfd.logical_priority(pid) == Some(12));
+    fixture.until("it has it again", |fixture| fixture.kfd.logical_priority(pid) == Some(12));
     // A queue's own priority ends with the queue, even if the command arrives late.
-    fixture.wait_for(|event| (*event == Event::QueueVanished { queue }).then_some(()));
+    fixture.wait_for_event(Event::QueueVanished { queue });
     fixture.backend.set_queue_priority(queue, Priority::new(4));
     fixture.backend.set_priority(TASK, Priority::new(13).unwrap());
-    until(&mut fixture, "the kernel has the new priority", |fixture| {
+    fixture.until("the kernel has the new priority", |fixture| {
         fixture.kfd.logical_priority(pid) == Some(13)
     });
     assert_eq!(fixture.kfd.logical_priority_of(pid, 0), None);
@@ -359,10 +302,7 @@ fn a_program_that_calls_execve_keeps_its_priority() {
 
 #[test]
 fn without_the_calls_there_are_sessions_until_they_return() {
-    let mut fixture = Fixture::new("amd-refused", patched(), 1);
-    fixture.adopt();
-    let first = fixture.wait_for_queue();
-    fixture.stop(first);
+    let (mut fixture, _) = Fixture::stopped(patched());
     fixture.kfd.set_patched(false);
     let is_said = |text: &str| text.contains("calls of the patched KFD are refused");
     fixture.wait_for_note(|note| matches!(note, ControllerReport::Problem(text) if is_said(text)));
@@ -383,10 +323,7 @@ fn without_the_calls_there_are_sessions_until_they_return() {
 
 #[test]
 fn calls_that_change_within_milliseconds_lose_no_process() {
-    let mut fixture = Fixture::new("amd-flip", patched(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    fixture.stop(queue);
+    let (mut fixture, _) = Fixture::stopped(patched());
     for round in 0..20 {
         fixture.backend.set_patched_calls(PatchedCalls::Absent);
         std::thread::sleep(StdDuration::from_millis(round % 7));
@@ -395,7 +332,7 @@ fn calls_that_change_within_milliseconds_lose_no_process() {
         std::thread::sleep(StdDuration::from_millis(round % 3));
         fixture.backend.take_reports();
     }
-    until(&mut fixture, "it is in the batch again", |fixture| {
+    fixture.until("it is in the batch again", |fixture| {
         let adopted = &fixture.backend.tasks[&TASK];
         adopted.in_batch && !adopted.is_moving && !fixture.backend.queues_of(TASK).is_empty()
     });

@@ -44,16 +44,12 @@ impl RingIndices {
 
 /// Observes a queue repeatedly, as the scheduler loop does.
 fn until_shown(fixture: &mut Fixture, queue: QueueId, wanted: impl Fn(RingView) -> bool) {
-    let since = Instant::now();
-    while !fixture.backend.observe(queue).is_some_and(&wanted) {
-        assert!(since.elapsed() < StdDuration::from_secs(20), "it is never shown");
-        std::thread::sleep(StdDuration::from_millis(2));
-    }
+    until("the ring is shown", || fixture.backend.observe(queue).is_some_and(&wanted));
 }
 
 #[test]
 fn rings_are_read_and_changes_are_reported_at_once() {
-    let mut fixture = Fixture::new("amd-rings", KfdProfile::default(), 1);
+    let mut fixture = Fixture::new(KfdProfile::default(), 1);
     let words = RingIndices::of(fixture.key.pid);
     words.open_queue(fixture.client());
     fixture.adopt();
@@ -81,16 +77,16 @@ fn rings_are_read_and_changes_are_reported_at_once() {
 
 #[test]
 fn unreadable_memory_counts_as_busy_and_blocks_no_other_process() {
-    let mut fixture = Fixture::new("amd-unread", KfdProfile::default(), 1);
+    let mut fixture = Fixture::new(KfdProfile::default(), 1);
     let ring = RingIndices::of(fixture.key.pid);
     ring.open_queue(fixture.client());
     fixture.adopt();
     let (_unshown, queue) = (fixture.wait_for_queue(), fixture.wait_for_queue());
     until_shown(&mut fixture, queue, |view| (view.put, view.get) == (0, 0));
-    let (mut child, client) = fixture.join();
-    let (key, other) = (ProcessInfo::read(child.id()).unwrap().key, TaskId(2));
+    let process = fixture.join(1);
+    let (key, other) = (process.key, TaskId(2));
     let silent = RingIndices::of(key.pid);
-    silent.open_queue(&client);
+    silent.open_queue(process.client());
     silent.set(7, 7);
     fixture.backend.adopt(other, key).unwrap();
     let (_unshown, second) = (fixture.wait_for_queue(), fixture.wait_for_queue());
@@ -99,8 +95,7 @@ fn unreadable_memory_counts_as_busy_and_blocks_no_other_process() {
     slow::set(key.pid, true);
     let busy = RingView { put: 7, get: 7, running: Some(true) };
     until_shown(&mut fixture, second, |view| view == busy);
-    let words = "its memory does not respond";
-    fixture.wait_for_problem(words);
+    fixture.wait_for_problem("its memory does not respond");
     let limit = fixture.backend.limit_of(other).unwrap();
     assert!(!limit.is_uncontrollable && limit.sentence.contains("counts as busy"), "{limit:?}");
     // The other process is read, and both are stopped.
@@ -111,9 +106,7 @@ fn unreadable_memory_counts_as_busy_and_blocks_no_other_process() {
     // The memory responds again.
     slow::set(key.pid, false);
     until_shown(&mut fixture, second, |view| view.running.is_none());
-    fixture.wait_for_note(
-        |note| matches!(note, ControllerReport::Solved(text) if text.contains("its rings")),
-    );
+    fixture.wait_for_solution("its rings");
     assert_eq!(fixture.backend.limit_of(other), None);
 
     // The release does not wait for a blocked process.
@@ -122,17 +115,13 @@ fn unreadable_memory_counts_as_busy_and_blocks_no_other_process() {
     fixture.backend.release_all().unwrap();
     assert_eq!(fixture.kfd.is_running(key.pid, 1), Some(true));
     slow::set(key.pid, false);
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]
 fn a_call_that_never_returns_blocks_no_other_process() {
-    let mut fixture = Fixture::new("amd-hang", KfdProfile::default(), 1);
-    fixture.adopt();
-    let queue = fixture.wait_for_queue();
-    let (mut child, _client) = fixture.join();
-    let key = ProcessInfo::read(child.id()).unwrap().key;
+    let (mut fixture, queue) = Fixture::adopted(KfdProfile::default());
+    let process = fixture.join(1);
+    let key = process.key;
     fixture.backend.adopt(TaskId(2), key).unwrap();
     let hung = fixture.wait_for_queue();
     fixture.kfd.hang(key.pid, true);
@@ -145,6 +134,4 @@ fn a_call_that_never_returns_blocks_no_other_process() {
     let entries = OwnerJournal::at(fixture.journal.clone()).entries().unwrap();
     assert!(entries.iter().any(|entry| entry.process == key), "{entries:?}");
     fixture.kfd.hang(key.pid, false);
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
