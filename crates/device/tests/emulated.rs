@@ -1,6 +1,7 @@
 //! The scheduler's loop over a real emulator with real client processes, and kill -9.
 #![expect(clippy::unwrap_used, reason = "a broken expectation fails the test")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +21,7 @@ use gpreempt_device::journal::{Journal, OwnerJournal, ProcessRecord};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessInfo;
 use gpreempt_device::undo_log::UndoLog;
-use gpreempt_stage::{Emulator, Load, Stage, until};
+use gpreempt_stage::{Emulator, Load, Process, Stage, until};
 use gpreempt_wire::emulator::QueueInfo;
 use gpreempt_wire::emulator::control::Control;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,10 +37,8 @@ fn journal(emulator: &Emulator) -> PathBuf {
 }
 
 /// The only queue of a process.
-fn queue_of(control: &mut Control, pid: u32) -> QueueInfo {
-    let listing = control.list().unwrap();
-    let task = listing.tasks.iter().find(|task| task.pid == pid).unwrap().task;
-    *listing.queues.iter().find(|queue| queue.task == task).unwrap()
+fn queue_of(emulator: &Emulator, pid: u32) -> QueueInfo {
+    emulator.queues(pid).unwrap()[0].1
 }
 
 /// The scheduler's loop over the emulated backend, as the daemon runs it.
@@ -163,8 +162,8 @@ fn the_low_priority_load_is_stopped_in_the_middle_of_kernels_and_resumed() {
     let (emulator, low, high, mut test_loop) =
         begin("--model mi300x --machine cwsr --compute-units 1");
     let mut control = emulator.control().unwrap();
-    let low_ring = queue_of(&mut control, low.pid()).queue;
-    let high_ring = queue_of(&mut control, high.pid()).queue;
+    let low_ring = queue_of(&emulator, low.pid()).queue;
+    let high_ring = queue_of(&emulator, high.pid()).queue;
     let high_page = control.page(high_ring).unwrap();
     let low_task = test_loop.adopt(low.pid(), 2);
     let high_task = test_loop.adopt(high.pid(), 12);
@@ -212,8 +211,8 @@ fn the_low_priority_load_is_stopped_in_the_middle_of_kernels_and_resumed() {
 fn with_time_slices_the_high_priority_load_runs_in_the_middle_of_a_kernel() {
     let (emulator, low, high, mut test_loop) = begin("--machine tsg --compute-units 1");
     let mut control = emulator.control().unwrap();
-    let low_queue = queue_of(&mut control, low.pid());
-    let high_queue = queue_of(&mut control, high.pid());
+    let low_queue = queue_of(&emulator, low.pid());
+    let high_queue = queue_of(&emulator, high.pid());
     let low_page = control.page(low_queue.queue).unwrap();
     let high_page = control.page(high_queue.queue).unwrap();
     let low_task = test_loop.adopt(low.pid(), 2);
@@ -242,33 +241,13 @@ const SOCKET: &str = "GPREEMPT_TEST_SOCKET";
 const JOURNAL: &str = "GPREEMPT_TEST_JOURNAL";
 const PIDS: &str = "GPREEMPT_TEST_PIDS";
 
-/// A process that runs the loop. It ends with the test.
-struct OwnerProcess(Child);
-
-impl OwnerProcess {
-    fn start(emulator: &Emulator, low: u32, high: u32) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", "--quiet", "the_loop_that_is_killed"])
-            .env(SOCKET, emulator.socket())
-            .env(JOURNAL, journal(emulator))
-            .env(PIDS, format!("{low} {high}"))
-            .stdout(Stdio::null())
-            .spawn();
-        Self(child.unwrap())
-    }
-
-    fn kill(&mut self) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "the loop ended by itself");
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for OwnerProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process that runs the loop.
+fn start_owner(emulator: &Emulator, low: u32, high: u32) -> Process {
+    let (socket, journal) = (emulator.socket(), journal(emulator));
+    let pids = format!("{low} {high}");
+    let env: [(&str, &dyn AsRef<OsStr>); 3] =
+        [(SOCKET, &socket), (JOURNAL, &journal), (PIDS, &pids)];
+    emulator.stage().start_test("the_loop_that_is_killed", &env).unwrap()
 }
 
 /// A keeper that runs until its pipe ends and its changes are reverted.
@@ -314,7 +293,7 @@ fn the_keeper_reverts_the_changes_of_a_killed_loop() {
         let mut high = emulator.load("be --kernel-us 3000 --depth 8 --seconds 600").unwrap();
         let mut low = emulator.load("be --kernel-us 150000 --depth 4 --seconds 600").unwrap();
         let mut control = emulator.control().unwrap();
-        let queue = queue_of(&mut control, low.pid());
+        let queue = queue_of(&emulator, low.pid());
         let mut state = || {
             let usage = control.usage(queue.queue).unwrap();
             (usage.is_stopped, usage.slice)
@@ -323,9 +302,9 @@ fn the_keeper_reverts_the_changes_of_a_killed_loop() {
         // Twice, because the first one must leave nothing that hinders the next.
         for _ in 0..2 {
             assert_eq!(state(), original);
-            let mut owner = OwnerProcess::start(&emulator, low.pid(), high.pid());
+            let mut owner = start_owner(&emulator, low.pid(), high.pid());
             until("it is stopped, or has a shorter time slice", || state() != original);
-            owner.kill();
+            owner.kill_and_wait().unwrap();
             until("the keeper has reverted it", || state() == original);
             until("the journal is removed", || is_empty(&journal(&emulator)));
         }

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a broken expectation fails the test")]
 #![expect(clippy::print_stdout, reason = "a test that cannot run says SKIPPED")]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use gpreempt_device::amd::{EmulatedKfd, KfdDebugCalls, KfdLocation};
 use gpreempt_device::change::GpuChange;
 use gpreempt_device::hardware::{DevicePlaces, ResumeOutcome, resume_strays};
 use gpreempt_device::process::ProcessInfo;
-use gpreempt_stage::{Emulator, Stage, until, until_some};
+use gpreempt_stage::{Emulator, Process, Stage, until, until_some};
 use rustix::io::Errno;
 
 fn kfd(arguments: &str) -> Emulator {
@@ -104,7 +104,7 @@ fn a_kernel_suspended_by_another_process_continues_exactly() {
         let bystander = watched.queues().unwrap()[0];
 
         for _ in 0..2 {
-            until_some("it has work", || memory.observe(&queue).unwrap().has_work().then_some(()));
+            until("it has work", || memory.observe(&queue).unwrap().has_work());
             let before = remaps(&emulator);
             assert_eq!(session.suspend(&names, 0).unwrap(), [Outcome::Done]);
             let off = memory.observe(&queue).unwrap();
@@ -113,21 +113,19 @@ fn a_kernel_suspended_by_another_process_continues_exactly() {
             assert!(hardware.has_saved_waves, "{hardware:?}");
             assert_eq!((hardware.priority, hardware.write_pointer), (7, queue.write_pointer));
             let seen = beside.observe(&bystander).unwrap().get;
-            until_some("the other process continues", || {
-                (beside.observe(&bystander).unwrap().get > seen + 20).then_some(())
+            until("the other process continues", || {
+                beside.observe(&bystander).unwrap().get > seen + 20
             });
             std::thread::sleep(Duration::from_millis(300));
             assert_eq!(memory.observe(&queue).unwrap().get, off.get, "it was off all the time");
             assert_eq!(session.resume(&names).unwrap(), [Outcome::Done]);
             shown(&emulator, pid, &queue, |hardware| hardware.is_active);
-            until_some("it continues", || {
-                (memory.observe(&queue).unwrap().get > off.get + 1).then_some(())
-            });
+            until("it continues", || memory.observe(&queue).unwrap().get > off.get + 1);
         }
         // Its runtime ends while it has a debugger, which sent its replies in advance.
         assert!(victim.finish_exact().unwrap() > 2);
-        until_some("the session is over", || {
-            session.handle_events().is_ok_and(|happened| happened.is_over).then_some(())
+        until("the session is over", || {
+            session.handle_events().is_ok_and(|happened| happened.is_over)
         });
         watched.detach().unwrap();
         assert!(other.finish_exact().unwrap() > 20);
@@ -191,44 +189,22 @@ fn a_paused_process_stays_paused_until_it_is_unpaused() {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(fetched(), off, "a pause outlives the process that asked for it");
     unpause(&*open_kfd(&emulator), load.pid()).unwrap();
-    until_some("it continues", || (fetched() > off + 2).then_some(()));
+    until("it continues", || fetched() > off + 2);
     assert!(load.finish_exact().unwrap() > 2);
 }
 
 const FOLDER: &str = "GPREEMPT_TEST_FOLDER";
 const PID: &str = "GPREEMPT_TEST_PID";
 
-struct Debugger(Child);
-
-impl Debugger {
-    /// Starts a process that suspends all queues of another.
-    fn start(emulator: &Emulator, pid: u32) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", "--quiet", "the_debugger_that_is_killed"])
-            .env(FOLDER, emulator.place())
-            .env(PID, pid.to_string())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let debugger = Self(child);
-        let done = emulator.place().join("suspended");
-        until_some("it has suspended everything", || done.exists().then_some(()));
-        std::fs::remove_file(done).unwrap();
-        debugger
-    }
-
-    fn kill(&mut self) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "the debugger ended by itself");
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Debugger {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process that suspends all queues of another.
+fn start_debugger(emulator: &Emulator, pid: u32) -> Process {
+    let pid = pid.to_string();
+    let env: [(&str, &dyn AsRef<OsStr>); 2] = [(FOLDER, &emulator.place()), (PID, &pid)];
+    let debugger = emulator.stage().start_test("the_debugger_that_is_killed", &env).unwrap();
+    let done = emulator.place().join("suspended");
+    until("it has suspended everything", || done.exists());
+    std::fs::remove_file(done).unwrap();
+    debugger
 }
 
 #[test]
@@ -259,12 +235,12 @@ fn a_killed_debugger_leaves_nothing_suspended() {
     let memory = ProcessMemory::open(load.pid()).unwrap();
     let fetched = || memory.observe(&queue).unwrap().get;
     for _ in 0..3 {
-        let mut debugger = Debugger::start(&emulator, load.pid());
+        let mut debugger = start_debugger(&emulator, load.pid());
         let off = fetched();
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(fetched(), off);
-        debugger.kill();
-        until_some("it continues", || (fetched() > off + 2).then_some(()));
+        debugger.kill_and_wait().unwrap();
+        until("it continues", || fetched() > off + 2);
     }
     // A session can be started again.
     attach(&debugger, load.pid()).unwrap().detach().unwrap();
@@ -281,12 +257,12 @@ fn a_killed_client_leaves_no_session_and_no_files() {
         let queues = session.queues().unwrap();
         session.suspend(&[queues[0].queue_id], 0).unwrap();
         load.kill().unwrap();
-        until_some("the session is over", || {
-            session.handle_events().is_ok_and(|happened| happened.is_over).then_some(())
+        until("the session is over", || {
+            session.handle_events().is_ok_and(|happened| happened.is_over)
         });
         let own = std::process::id();
-        until_some("its files are gone", || {
-            (users(&sysfs(&emulator)).unwrap().iter().all(|user| *user == own)).then_some(())
+        until("its files are gone", || {
+            users(&sysfs(&emulator)).unwrap().iter().all(|user| *user == own)
         });
     }
     emulator.assert_alive();

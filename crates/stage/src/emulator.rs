@@ -118,6 +118,12 @@ impl Emulator {
         &mut self.process
     }
 
+    /// The stage that it belongs to.
+    #[must_use]
+    pub const fn stage(&self) -> &Stage {
+        self.process.stage()
+    }
+
     /// What it is, and where.
     #[must_use]
     pub const fn spec(&self) -> &EmulatorSpec {

@@ -1,6 +1,7 @@
 //! A folder, the programs that run in it with a clean environment, and assertions about
 //! `gpreempt` there.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -121,6 +122,20 @@ impl Stage {
         // ORDERING: only that numbers differ matters.
         let number = self.0.started.fetch_add(1, Ordering::Relaxed);
         Process::start(self, name, command, &format!("{}-{number}", name.replace(' ', "-")))
+    }
+
+    /// Starts one ignored test of the running test program as a process.
+    pub fn start_test(
+        &self,
+        test: &str,
+        env: &[(&str, &dyn AsRef<OsStr>)],
+    ) -> Result<Process, StageError> {
+        let own = std::env::current_exe().map_err(StageError::file(test))?;
+        let mut command = Command::new(own);
+        command
+            .args(["--exact", "--ignored", "--quiet", test])
+            .envs(env.iter().map(|(name, value)| (name, value.as_ref())));
+        self.start(test, command)
     }
 
     /// Starts an emulated GPU at `gpu` in the folder. `arguments` are those of `gpreempt-emu`.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use gpreempt_stage::until_some;
+use gpreempt_stage::{until, until_some};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::queue::DeviceKind;
 use gpreempt_wire::request::Request;
@@ -121,9 +121,7 @@ fn a_parked_queue_has_finished_its_kernel_and_starts_no_other() {
         drop(child.stdin.take());
         assert_eq!(lines.next().unwrap().unwrap(), "0", "{machine}");
         assert!(child.wait().unwrap().success());
-        until_some("it runs again", || {
-            (load.device_reading().completed > parked.completed).then_some(())
-        });
+        until("it runs again", || load.device_reading().completed > parked.completed);
     }
 }
 
@@ -144,9 +142,7 @@ fn a_parked_queue_is_resumed_when_its_program_or_the_daemon_dies() {
             child.kill().unwrap();
         }
         load.until_load(|queue| queue.is_on && !queue.is_suspended);
-        until_some("it runs again", || {
-            (load.device_reading().completed > parked.completed).then_some(())
-        });
+        until("it runs again", || load.device_reading().completed > parked.completed);
         let _ = child.kill();
         child.wait().unwrap();
     }

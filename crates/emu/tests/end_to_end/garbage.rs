@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
-use gpreempt_stage::{Emulator, until_some};
+use gpreempt_stage::{Emulator, until, until_some};
 use gpreempt_wire::emulator::client::{Client, Launch};
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
 use gpreempt_wire::emulator::{EmuError, Refusal, Request, Role};
@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use crate::{emulator, watcher};
 
-const LAUNCH: Launch = Launch {
+pub(crate) const LAUNCH: Launch = Launch {
     kernel: 1,
     groups: 2,
     waves: 1,
@@ -26,7 +26,7 @@ const LAUNCH: Launch = Launch {
     work_ns: 100_000,
 };
 
-fn connect(path: &Path) -> OwnedFd {
+pub(crate) fn connect(path: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -78,7 +78,7 @@ fn a_malformed_message_closes_its_connection() {
         for packet in packets {
             let _ = rustix::net::send(&socket, packet, SendFlags::NOSIGNAL);
         }
-        until_some(&format!("connection {number} is closed"), || is_closed(&socket).then_some(()));
+        until(&format!("connection {number} is closed"), || is_closed(&socket));
     }
     works(&emulator);
     emulator.assert_alive();

@@ -5,27 +5,16 @@ use gpreempt_core::time::Duration;
 use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
 use gpreempt_kfd::{Call, Ioctl, KfdClientCalls, Passed};
 use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, PROTOCOL, gpu_id};
-use gpreempt_wire::emulator::client::{Client, Launch};
+use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::message::Header;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::garbage::{LAUNCH, connect};
 use crate::kfd;
 
 const PATIENCE: Duration = Duration::from_millis(120_000);
-
-fn launch(work_us: u32) -> Launch {
-    Launch {
-        kernel: 1,
-        groups: 2,
-        waves: 1,
-        region: 0,
-        region_bytes: 64,
-        number: 0,
-        work_ns: work_us * 1_000,
-    }
-}
 
 fn update(name: u32, percentage: u32) -> UpdateQueue {
     let mut block = UpdateQueue::new_zeroed();
@@ -40,10 +29,10 @@ fn a_program_computes_and_disables_its_own_queue() {
         let mut client = KfdClient::connect(emulator.place(), 64).unwrap();
         let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
         let name = client.name(&queue).unwrap();
-        let done = queue.submit(&launch(100)).unwrap();
+        let done = queue.submit(&LAUNCH).unwrap();
         assert!(queue.wait(done, PATIENCE).unwrap());
         client.kfd().update_queue(&update(name, 0)).unwrap();
-        let done = queue.submit(&launch(100)).unwrap();
+        let done = queue.submit(&LAUNCH).unwrap();
         assert!(!queue.wait(done, Duration::from_millis(100)).unwrap(), "it is off");
         client.kfd().update_queue(&update(name, 100)).unwrap();
         assert!(queue.wait(done, PATIENCE).unwrap());
@@ -52,7 +41,7 @@ fn a_program_computes_and_disables_its_own_queue() {
         let memory = client.read(0, 64).unwrap();
         assert_eq!(memory, step(step(0)).to_le_bytes().repeat(16));
         client.close_queue(&queue).unwrap();
-        assert!(queue.submit(&launch(100)).is_err(), "a destroyed queue takes nothing");
+        assert!(queue.submit(&LAUNCH).is_err(), "a destroyed queue takes nothing");
     }
 }
 
@@ -75,7 +64,7 @@ fn a_ring_belongs_to_one_process_and_one_queue() {
     // A queue without `CREATE_QUEUE` does nothing.
     let mut client = Client::connect(&emulator.socket(), 64).unwrap();
     let mut queue = client.open_queue(DeviceId(0), 16).unwrap();
-    let done = queue.submit(&launch(1)).unwrap();
+    let done = queue.submit(&LAUNCH).unwrap();
     assert!(!queue.wait(done, Duration::from_millis(50)).unwrap());
     emulator.assert_alive();
 }
@@ -94,17 +83,9 @@ fn only_the_kfd_stops_its_queues() {
 fn garbage_closes_its_own_connection_and_nothing_else() {
     let mut emulator = kfd("");
     let good = KfdSocket::open(emulator.place()).unwrap();
-    let address = SocketAddrUnix::new(emulator.place().join("kfd")).unwrap();
     let mut random = 1_u64;
     for round in 0..200_usize {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
+        let socket = connect(&emulator.place().join("kfd"));
         let mut bytes: Vec<u8> = (0..round)
             .map(|_| {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

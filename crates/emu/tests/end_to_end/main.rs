@@ -5,12 +5,12 @@
 mod garbage;
 mod kfd;
 
-use std::process::{Command, Stdio};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration as Time;
-use gpreempt_stage::{Emulator, Stage, until_some};
+use gpreempt_stage::{Emulator, Stage, until, until_some};
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
 use gpreempt_wire::emulator::ring_page::Reading;
@@ -30,13 +30,10 @@ fn watcher(emulator: &Emulator) -> Control {
 }
 
 /// The task and the only queue of a process.
-fn queue_of(control: &mut Control, pid: u32) -> (TaskInfo, QueueInfo) {
-    let listing = control.list().unwrap();
-    let task = *listing.tasks.iter().find(|task| task.pid == pid).unwrap();
-    let mut queues = listing.queues.iter().filter(|queue| queue.task == task.task);
-    let queue = *queues.next().unwrap();
-    assert_eq!(queues.next(), None);
-    (task, queue)
+fn queue_of(emulator: &Emulator, pid: u32) -> (TaskInfo, QueueInfo) {
+    let queues = emulator.queues(pid).unwrap();
+    assert_eq!(queues.len(), 1);
+    queues[0]
 }
 
 /// Whether a kernel was fetched and has not completed.
@@ -54,15 +51,15 @@ fn a_kernel_stopped_in_the_middle_continues_exactly() {
         let mut victim = emulator.load(LONG).unwrap();
         let mut other = emulator.load("be --kernel-us 3000 --seconds 600").unwrap();
         let mut control = emulator.control().unwrap();
-        let (task, queue) = queue_of(&mut control, victim.pid());
+        let (task, queue) = queue_of(&emulator, victim.pid());
         assert_eq!((task.uid, queue.device.0, queue.is_stopped), (own_uid(), 0, false));
         let page = control.page(queue.queue).unwrap();
-        let (_, bystander) = queue_of(&mut control, other.pid());
+        let (_, bystander) = queue_of(&emulator, other.pid());
         let beside = control.page(bystander.queue).unwrap();
 
         for _ in 0..3 {
             let before = page.read().completed;
-            until_some("a kernel is on the device", || has_work(page.read()).then_some(()));
+            until("a kernel is on the device", || has_work(page.read()));
             control.stop(queue.queue).unwrap();
             let stopped = control.usage(queue.queue).unwrap();
             assert!(stopped.is_stopped && !stopped.is_resident, "{stopped:?}");
@@ -71,16 +68,14 @@ fn a_kernel_stopped_in_the_middle_continues_exactly() {
                 Some(page.read()).filter(|reading| reading.completed == stopped.completed)
             });
             let seen = beside.read().completed;
-            until_some("the other load continues", || {
-                (beside.read().completed > seen + 20).then_some(())
-            });
+            until("the other load continues", || beside.read().completed > seen + 20);
             std::thread::sleep(Duration::from_millis(400));
             assert_eq!(page.read().completed, settled.completed);
             assert_eq!(page.read().get, settled.get);
             let still = control.usage(queue.queue).unwrap();
             assert_eq!((still.busy, still.completed), (stopped.busy, stopped.completed));
             control.resume(queue.queue).unwrap();
-            until_some("it continues", || (page.read().completed > before + 1).then_some(()));
+            until("it continues", || page.read().completed > before + 1);
         }
         victim.finish_exact().unwrap();
         other.finish_exact().unwrap();
@@ -117,8 +112,8 @@ fn controllers_set_slices_and_holds_and_read_usage() {
     let mut second =
         emulator.load("lc --kernels 2 --kernel-us 100 --every-us 5000 --seconds 600").unwrap();
     let mut control = emulator.control().unwrap();
-    let (_, be) = queue_of(&mut control, first.pid());
-    let (_, lc) = queue_of(&mut control, second.pid());
+    let (_, be) = queue_of(&emulator, first.pid());
+    let (_, lc) = queue_of(&emulator, second.pid());
     let slice = Time::from_micros(1);
     control.set_slice(be.queue, Some(slice)).unwrap();
     assert_eq!(control.usage(be.queue).unwrap().slice, slice);
@@ -171,7 +166,7 @@ fn many_random_commands_do_not_change_results() {
             .collect();
         let mut control = emulator.control().unwrap();
         let queues: Vec<_> =
-            loads.iter().map(|load| queue_of(&mut control, load.pid()).1.queue).collect();
+            loads.iter().map(|load| queue_of(&emulator, load.pid()).1.queue).collect();
         let mut random = 1_u64;
         for _ in 0..400 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -191,7 +186,7 @@ fn many_random_commands_do_not_change_results() {
             control.resume(queue).unwrap();
             let page = control.page(queue).unwrap();
             let before = page.read().completed;
-            until_some("it continues", || (page.read().completed > before + 20).then_some(()));
+            until("it continues", || page.read().completed > before + 20);
             assert!(load.finish_exact().unwrap() > 20);
         }
     }
@@ -204,9 +199,9 @@ fn a_killed_client_closes_its_queue_and_no_other() {
     let mut survivor = emulator.load("be --kernel-us 2000 --seconds 600").unwrap();
     for round in 0..6 {
         let mut victim = emulator.load(LONG).unwrap();
-        let (task, queue) = queue_of(&mut watcher, victim.pid());
+        let (task, queue) = queue_of(&emulator, victim.pid());
         let page = watcher.page(queue.queue).unwrap();
-        until_some("its kernel is on the device", || has_work(page.read()).then_some(()));
+        until("its kernel is on the device", || has_work(page.read()));
         if round % 2 == 0 {
             watcher.stop(queue.queue).unwrap();
         }
@@ -247,32 +242,30 @@ fn a_stop_outlives_its_controller_unless_it_releases() {
     let emulator = emulator("");
     let mut load = emulator.load(LONG).unwrap();
     let mut control = emulator.control().unwrap();
-    let (_, queue) = queue_of(&mut control, load.pid());
+    let (_, queue) = queue_of(&emulator, load.pid());
     let page = control.page(queue.queue).unwrap();
     for releases in ["no", "yes"] {
         let stopped = emulator.socket().with_extension(releases);
-        let mut controller = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "controller_process"])
-            .env("SOCKET", emulator.socket())
-            .env("QUEUE", queue.queue.0.to_string())
-            .env("STOPPED", &stopped)
-            .env("RELEASES", releases)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        until_some("the controller has stopped the queue", || stopped.exists().then_some(()));
-        controller.kill().unwrap();
-        controller.wait().unwrap();
+        let (socket, number) = (emulator.socket(), queue.queue.0.to_string());
+        let env: [(&str, &dyn AsRef<OsStr>); 4] = [
+            ("SOCKET", &socket),
+            ("QUEUE", &number),
+            ("STOPPED", &stopped),
+            ("RELEASES", &releases),
+        ];
+        let mut controller = emulator.stage().start_test("controller_process", &env).unwrap();
+        until("the controller has stopped the queue", || stopped.exists());
+        controller.kill_and_wait().unwrap();
         let before = page.read().completed;
         if releases == "no" {
             std::thread::sleep(Duration::from_millis(400));
             assert!(control.usage(queue.queue).unwrap().is_stopped);
             assert_eq!(page.read().completed, before);
             // A new controller sees the stopped queue.
-            assert!(queue_of(&mut control, load.pid()).1.is_stopped);
+            assert!(queue_of(&emulator, load.pid()).1.is_stopped);
             control.resume(queue.queue).unwrap();
         }
-        until_some("the queue continues", || (page.read().completed > before + 2).then_some(()));
+        until("the queue continues", || page.read().completed > before + 2);
     }
     load.finish_exact().unwrap();
 }
