@@ -42,7 +42,7 @@ pub struct Outcome {
 
 /// What happened during the run.
 #[derive(Debug, Default)]
-struct Account {
+struct RunCounts {
     rounds: u64,
     transients: u64,
     changes: u64,
@@ -83,7 +83,7 @@ impl Stability {
     pub fn run(&self, length: Duration, tell: &mut dyn FnMut(Duration)) -> Result<Outcome, String> {
         let mut processes =
             Processes::start(&self.programs, self.folder.path(), length, &self.stop)?;
-        let mut account = Account::default();
+        let mut account = RunCounts::default();
         let mut chance = Prng::new(SEED);
         let begin = Instant::now();
         let mut transient: Option<Child> = None;

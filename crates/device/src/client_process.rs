@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::peer_pidfd::peer_pidfd;
-use crate::process::{ProcessError, ProcessHandle, ProcessInfo, ProcessKey};
+use crate::process::{ProcessError, ProcessHandle, ProcessInfo, ProcessKey, StatusFile};
 
 /// The process that opened a connection.
 #[derive(Debug)]
@@ -45,9 +45,7 @@ impl<S: AsFd> ProcessSource for Kernel<S> {
     }
 
     fn effective_uid(&self, pid: u32) -> Option<u32> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        line.split_ascii_whitespace().nth(1)?.parse().ok()
+        StatusFile::read(pid).ok()?.number("Uid", 1)
     }
 }
 

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, makedev, open, statx};
@@ -52,14 +53,14 @@ pub enum ProcessError {
 impl ProcessInfo {
     pub fn read(pid: u32) -> Result<Self, ProcessError> {
         let stat = Stat::read(pid)?;
-        let status = read(pid, "status")?;
+        let status = StatusFile(read(pid, "status")?);
         let cgroup = read(pid, "cgroup");
         Ok(Self {
             key: stat.key,
             zombie: stat.is_zombie(),
             name: stat.name,
-            uid: parse_uid(&status).unwrap_or(u32::MAX),
-            parent: parse_parent(&status).unwrap_or(0),
+            uid: status.number("Uid", 0).unwrap_or(u32::MAX),
+            parent: status.number("PPid", 0).unwrap_or(0),
             container: cgroup.ok().and_then(|cgroup| parse_container(&cgroup)),
         })
     }
@@ -256,14 +257,6 @@ pub fn raise_thread_priority() {
     }
 }
 
-/// The CPU priority of an ordinary program for the calling thread, which works on data of other
-/// users.
-pub fn set_ordinary_thread_priority() {
-    if getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
-        let _ = setpriority_process(None, 0);
-    }
-}
-
 /// Every process that /proc shows.
 pub fn all_pids() -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> = fs::read_dir("/proc")?
@@ -277,13 +270,33 @@ fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-fn parse_uid(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+/// The text of `/proc/PID/status`, for a thread as well as for a process.
+#[derive(Debug, Default)]
+pub struct StatusFile(String);
+
+impl StatusFile {
+    pub fn read(pid: u32) -> io::Result<Self> {
+        // The name of a process may be any bytes.
+        let text = fs::read(folder(pid).join("status"))?;
+        Ok(Self(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// The value of a field such as `VmRSS`.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+
+    /// One of the numbers in a field, counted from 0.
+    pub fn number<T: FromStr>(&self, name: &str, index: usize) -> Option<T> {
+        self.field(name)?.split_ascii_whitespace().nth(index)?.parse().ok()
+    }
 }
 
-fn parse_parent(status: &str) -> Option<u32> {
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+impl From<&str> for StatusFile {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
 }
 
 /// Container runtimes put a 64-digit hexadecimal name into the control group's path.
@@ -318,6 +331,17 @@ mod tests {
         assert_eq!(line[..2], [child.id(), own.pid]);
         assert_eq!(lineage(own.pid).next(), Some(own));
         assert_eq!(lineage(u32::MAX).next(), None);
+    }
+
+    #[test]
+    fn fields_of_the_status_are_read_by_name() {
+        let status = StatusFile::from("Name:\tUid: 7\nVmRSS:\t  1234 kB\nUid:\t5\t6\t5\t5\n");
+        assert_eq!(
+            (status.field("Name"), status.field("VmRSS")),
+            (Some("Uid: 7"), Some("1234 kB"))
+        );
+        assert_eq!((status.number("VmRSS", 0), status.number("Uid", 1)), (Some(1234_u64), Some(6)));
+        assert_eq!((status.field("Vm"), status.number::<u32>("Name", 0)), (None, None));
     }
 
     #[test]

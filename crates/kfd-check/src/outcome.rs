@@ -1,10 +1,11 @@
 //! The result of a check, and helpers that wait for and inspect processes.
 
 use std::fmt::{self, Debug};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 use gpreempt_device::amd::KfdDebugCalls;
+use gpreempt_device::process::StatusFile;
 
 /// Why a check did not pass. It does not implement `Display`, so that every error that does
 /// converts to it.
@@ -57,7 +58,8 @@ pub(crate) fn traced<T: Send>(
     let done = thread::scope(|scope| {
         scope.spawn(|| kfd.seize(pid).map(|()| errand())).join().map_err(|_| "a thread failed")
     })??;
-    wait_until("the process is no longer traced", || tracer_of(pid) == Some(0))?;
+    let tracer = || StatusFile::read(pid).ok()?.number::<u32>("TracerPid", 0);
+    wait_until("the process is no longer traced", || tracer() == Some(0))?;
     Ok(done)
 }
 
@@ -74,20 +76,11 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) -> CheckResult {
 
 /// Whether a process runs and is neither stopped nor traced.
 pub(crate) fn untouched(pid: u32) -> CheckResult {
-    match (tracer_of(pid), field(pid, "State:")) {
+    let status = StatusFile::read(pid).unwrap_or_default();
+    match (status.number::<u32>("TracerPid", 0), status.field("State")) {
         (Some(0), Some(state)) if !state.starts_with(['t', 'T', 'Z', 'X']) => Ok(()),
         (tracer, state) => failed(format!("process {pid}: tracer {tracer:?}, state {state:?}")),
     }
-}
-
-fn tracer_of(pid: u32) -> Option<u32> {
-    field(pid, "TracerPid:")?.parse().ok()
-}
-
-fn field(pid: u32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(value.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gpreempt_device::process::StatusFile;
 use gpreempt_stage::EmulatorKind;
 use serde_json::{Value, json};
 
@@ -123,11 +124,8 @@ fn processor_ns(pid: u32) -> anyhow::Result<u64> {
 
 /// Memory of a process that is in memory.
 pub(super) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"));
-    let status = status.with_context(|| format!("process {pid} has ended"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.and_then(|line| line.split_ascii_whitespace().next());
-    number.and_then(|kib| kib.parse().ok()).context("the kernel does not say VmRSS")
+    let status = StatusFile::read(pid).with_context(|| format!("process {pid} has ended"))?;
+    status.number("VmRSS", 0).context("the kernel does not say VmRSS")
 }
 
 /// Processes that want to run, on average over the last minute.

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use gpreempt_device::process::StatusFile;
+
 use super::processes::End;
-use super::{Account, Outcome, empty};
+use super::{Outcome, RunCounts, empty};
 use crate::lines::Quantiles;
 use crate::results::{Check, Number};
 
@@ -14,7 +16,7 @@ const GROWTH_DESCRIPTORS: u64 = 8;
 /// The longest time without progress of offline work; a busy machine is slow too.
 const NO_PROGRESS_MAX_NS: u64 = 30_000_000_000;
 
-pub(super) fn outcome(account: &Account, ends: &[End], took: Duration) -> Outcome {
+pub(super) fn outcome(account: &RunCounts, ends: &[End], took: Duration) -> Outcome {
     let mut measurement = empty(took);
     let mut checks = vec![
         failures(account, ends),
@@ -50,7 +52,7 @@ fn check(name: &str, passed: bool, text: impl Into<String>) -> Check {
     Check { name: name.to_owned(), case, mode, passed, text: text.into() }
 }
 
-fn failures(account: &Account, ends: &[End]) -> Check {
+fn failures(account: &RunCounts, ends: &[End]) -> Check {
     let at_end = ends.iter().filter_map(|end| end.failure.clone());
     let all: Vec<String> = account.failures.iter().cloned().chain(at_end).collect();
     let text = match all.first() {
@@ -142,15 +144,10 @@ pub(super) struct Usage {
 
 impl Usage {
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let resident_kib = StatusFile::read(pid).ok()?.number("VmRSS", 0)?;
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
-        Some(Self { resident_kib: resident_kib(&status)?, descriptors })
+        Some(Self { resident_kib, descriptors })
     }
-}
-
-fn resident_kib(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The medians of the second tenth and of the last tenth of the readings: the first tenth is the
@@ -200,15 +197,14 @@ mod tests {
     fn a_program_that_failed_is_named() {
         let mut failed = end(&[]);
         failed.failure = Some("first did not end".into());
-        let found = failures(&Account::default(), &[failed]);
+        let found = failures(&RunCounts::default(), &[failed]);
         assert!(!found.passed && found.text.contains("first did not end"), "{}", found.text);
     }
 
     #[test]
     fn memory_is_read_from_the_status_of_a_process() {
-        assert_eq!(resident_kib("Name:\tx\nVmRSS:\t  1234 kB\nThreads:\t1\n"), Some(1234));
-        assert_eq!(resident_kib("Name:\tx\n"), None);
-        assert!(Usage::of(std::process::id()).is_some_and(|usage| usage.descriptors > 2));
+        let usage = Usage::of(std::process::id()).unwrap();
+        assert!(usage.descriptors > 2 && usage.resident_kib > 100, "{usage:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::kfd_instance::{KfdInstance, KfdLocation};
 use super::stop_method::{PatchedCalls, StopMethod};
 use super::topology::{Gfx, Topology};
 use super::{KfdDebugCalls, kfd_file};
+use crate::process::StatusFile;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -217,14 +218,14 @@ const CHECKPOINT_RESTORE: u32 = 40;
 
 impl Privileges {
     pub fn read() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = StatusFile::read(std::process::id()).unwrap_or_default();
         let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
         Self::parse(&status, &yama.unwrap_or_default())
     }
 
-    fn parse(status: &str, yama: &str) -> Self {
-        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let capabilities = capabilities.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    fn parse(status: &StatusFile, yama: &str) -> Self {
+        let capabilities = status.field("CapEff");
+        let capabilities = capabilities.and_then(|set| u64::from_str_radix(set, 16).ok());
         Self { capabilities: capabilities.unwrap_or(0), yama: yama.trim().parse().unwrap_or(0) }
     }
 
@@ -272,6 +273,8 @@ impl Privileges {
 
 #[cfg(test)]
 mod tests {
+    use gpreempt_stage::WorkFolder;
+
     use super::*;
     use crate::amd::abi::version::Version;
     use crate::amd::{FakeKfd, KfdProfile};
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn root_may_trace_unless_yama_forbids_it() {
-        let root = |yama| Privileges::parse(ROOT, yama);
+        let root = |yama| Privileges::parse(&ROOT.into(), yama);
         assert!(root("0\n").may_trace() && root("2\n").may_trace() && root("").may_trace());
         assert!(root("1\n").may_checkpoint());
         assert!(root("3\n").tracing_problem().is_some_and(|text| text.contains("reboot")));
@@ -289,13 +292,13 @@ mod tests {
 
     #[test]
     fn users_get_advice_for_every_yama_scope() {
-        let user = |yama| Privileges::parse("CapEff:\t0000000000000000\n", yama);
+        let user = |yama| Privileges::parse(&"CapEff:\t0000000000000000\n".into(), yama);
         assert!(!user("0").may_trace() && !user("0").may_checkpoint());
         assert!(user("0").advice().contains("only one's own processes"));
         assert!(user("1").advice().contains("ptrace_scope=0"));
         assert!(user("2").advice().contains("only root"));
         assert_eq!(
-            Privileges::parse("nonsense", "nonsense"),
+            Privileges::parse(&"nonsense".into(), "nonsense"),
             Privileges { capabilities: 0, yama: 0 }
         );
     }
@@ -303,15 +306,12 @@ mod tests {
     const ALL_PRIVILEGES: Privileges = Privileges { capabilities: u64::MAX, yama: 1 };
 
     /// A folder with a sysfs that has these devices.
-    struct SysfsFixture {
-        root: PathBuf,
-    }
+    struct SysfsFixture(WorkFolder);
 
     impl SysfsFixture {
-        fn new(name: &str, gfx_versions: &[u32]) -> Self {
-            let root = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&root);
-            let nodes = root.join("sysfs/topology/nodes");
+        fn new(gfx_versions: &[u32]) -> Self {
+            let root = WorkFolder::new("probe").unwrap();
+            let nodes = root.path("sysfs/topology/nodes");
             fs::create_dir_all(nodes.join("0")).unwrap();
             fs::write(nodes.join("0/gpu_id"), "0\n").unwrap();
             fs::write(nodes.join("0/properties"), "cpu_cores_count 8\nsimd_count 0\n").unwrap();
@@ -322,14 +322,14 @@ mod tests {
                 let text = format!("simd_count 64\ngfx_target_version {gfx}\n");
                 fs::write(node.join("properties"), text).unwrap();
             }
-            Self { root }
+            Self(root)
         }
 
         fn paths(&self) -> KfdPaths {
             KfdPaths {
-                sysfs: self.root.join("sysfs"),
-                debugfs: self.root.join("debugfs"),
-                parameters: self.root.join("parameters"),
+                sysfs: self.0.path("sysfs"),
+                debugfs: self.0.path("debugfs"),
+                parameters: self.0.path("parameters"),
             }
         }
 
@@ -338,17 +338,11 @@ mod tests {
         }
     }
 
-    impl Drop for SysfsFixture {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.root);
-        }
-    }
-
     #[test]
     fn a_machine_without_problems_has_only_good_findings() {
-        let fixture = SysfsFixture::new("right", &[90402, 120_001]);
-        fs::create_dir_all(fixture.root.join("debugfs")).unwrap();
-        fs::write(fixture.root.join("debugfs/mqds"), "").unwrap();
+        let fixture = SysfsFixture::new(&[90402, 120_001]);
+        fs::create_dir_all(fixture.0.path("debugfs")).unwrap();
+        fs::write(fixture.0.path("debugfs/mqds"), "").unwrap();
         let findings = fixture.report(KfdProfile::default(), ALL_PRIVILEGES);
         assert!(findings.iter().all(|finding| finding.ok), "{findings:#?}");
         assert_eq!(findings.len(), 5);
@@ -356,7 +350,7 @@ mod tests {
 
     #[test]
     fn every_problem_has_a_finding() {
-        let fixture = SysfsFixture::new("wrong", &[80003, 90006, 110_000]);
+        let fixture = SysfsFixture::new(&[80003, 90006, 110_000]);
         let rules =
             KfdProfile { version: Version { major: 1, minor: 11 }, ..KfdProfile::default() };
         let findings = fixture.report(rules, Privileges { capabilities: 0, yama: 1 });
@@ -383,7 +377,7 @@ mod tests {
 
     #[test]
     fn missing_devices_and_missing_sysfs_have_different_findings() {
-        let fixture = SysfsFixture::new("empty", &[]);
+        let fixture = SysfsFixture::new(&[]);
         let text = |findings: Vec<Finding>| {
             findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>().join("\n")
         };
@@ -391,7 +385,7 @@ mod tests {
             text(fixture.report(KfdProfile::default(), ALL_PRIVILEGES))
                 .contains("KFD runs but has no GPU")
         );
-        fs::remove_dir_all(fixture.root.join("sysfs")).unwrap();
+        fs::remove_dir_all(fixture.0.path("sysfs")).unwrap();
         assert!(
             text(fixture.report(KfdProfile::default(), ALL_PRIVILEGES))
                 .contains("is sysfs mounted?")

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getuid, kill_process};
 
 use super::KfdDebugCalls;
-use crate::process::ProcessKey;
+use crate::process::{ProcessKey, StatusFile};
 
 /// How long a process may stay traced after the tracing thread has ended. It takes microseconds.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
@@ -106,17 +106,16 @@ fn seize_when_free(kfd: &dyn KfdDebugCalls, pid: u32) -> Result<(), Errno> {
 /// continues it: until then no other program could resume the process's queues.
 fn has_errand(kfd: &dyn KfdDebugCalls, pid: u32) -> bool {
     let Some(tracer) = kfd.tracer_of(pid) else { return false };
-    let status = fs::read_to_string(format!("/proc/{tracer}/status")).unwrap_or_default();
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    if field("Name:") != Some(ERRAND) {
+    let status = StatusFile::read(tracer).unwrap_or_default();
+    if status.field("Name") != Some(ERRAND) {
         return false;
     }
     // `T`: stopped by a signal. A debugger's stop is `t` and is not ended here.
-    let is_stopped = field("State:").is_some_and(|state| state.starts_with('T'));
+    let is_stopped = status.field("State").is_some_and(|state| state.starts_with('T'));
     // Any program can use this thread name, so only programs of root or of this user are continued.
-    let uid = field("Uid:").and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok());
-    let is_ours = uid.is_some_and(|uid: u32| uid == 0 || uid == getuid().as_raw());
-    let owner = field("Tgid:").and_then(|number| Pid::from_raw(number.parse().ok()?));
+    let uid: Option<u32> = status.number("Uid", 0);
+    let is_ours = uid.is_some_and(|uid| uid == 0 || uid == getuid().as_raw());
+    let owner = status.number("Tgid", 0).and_then(Pid::from_raw);
     // This program does not continue itself.
     if let Some(owner) = owner.filter(|owner| is_stopped && is_ours && *owner != getpid()) {
         let _ = kill_process(owner, Signal::CONT);
@@ -140,23 +139,18 @@ pub(super) fn ptrace_seize(pid: u32) -> Result<(), Errno> {
 }
 
 pub(super) fn tracer_of(pid: u32) -> Option<u32> {
-    parse_tracer(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    tracer_in(&StatusFile::read(pid).ok()?)
 }
 
 /// The process of a thread, and its name.
 pub(super) fn owner_of(thread: u32) -> Option<(u32, String)> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let owner = field(&status, "Tgid:")?.parse().ok()?;
+    let owner = StatusFile::read(thread).ok()?.number("Tgid", 0)?;
     let name = fs::read_to_string(format!("/proc/{owner}/comm")).ok()?;
     Some((owner, name.trim().to_owned()))
 }
 
-fn parse_tracer(status: &str) -> Option<u32> {
-    field(status, "TracerPid:")?.parse().ok().filter(|tracer| *tracer != 0)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+fn tracer_in(status: &StatusFile) -> Option<u32> {
+    status.number("TracerPid", 0).filter(|tracer| *tracer != 0)
 }
 
 #[cfg(test)]
@@ -181,19 +175,15 @@ mod tests {
 
     #[test]
     fn a_program_stopped_in_an_errand_is_continued() {
-        let folder = std::env::temp_dir().join(format!("gpreempt-errand-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
+        let folder = gpreempt_stage::WorkFolder::new("errand").unwrap();
+        let folder = folder.root();
         // The name of a program is that of its file.
         let program = folder.join(ERRAND);
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let mut owner = Command::new(&program);
         // Some programs behave according to `argv[0]`.
         let mut owner = owner.arg0("sleep").arg("1000").spawn().unwrap();
-        let state = || {
-            let status = fs::read_to_string(format!("/proc/{}/status", owner.id())).unwrap();
-            let at = status.find("State:\t").unwrap() + "State:\t".len();
-            status.as_bytes()[at]
-        };
+        let state = || StatusFile::read(owner.id()).unwrap().field("State").unwrap().as_bytes()[0];
         let until = |wanted: fn(u8) -> bool| {
             let since = Instant::now();
             while !wanted(state()) && since.elapsed() < Duration::from_secs(10) {
@@ -210,7 +200,6 @@ mod tests {
         let is_continued = until(|state| state != b'T');
         owner.kill().unwrap();
         owner.wait().unwrap();
-        fs::remove_dir_all(&folder).unwrap();
         assert!(is_stopped && is_ours && is_continued);
     }
 
@@ -230,10 +219,10 @@ mod tests {
 
     #[test]
     fn the_tracer_is_read_from_the_status() {
-        assert_eq!(parse_tracer("Name:\tx\nTracerPid:\t17\nUid:\t0\n"), Some(17));
-        assert_eq!(parse_tracer("TracerPid:\t0\n"), None);
-        assert_eq!(parse_tracer("Name:\tTracerPid:\t1\n"), None);
-        assert_eq!(parse_tracer(""), None);
+        assert_eq!(tracer_in(&"Name:\tx\nTracerPid:\t17\nUid:\t0\n".into()), Some(17));
+        assert_eq!(tracer_in(&"TracerPid:\t0\n".into()), None);
+        assert_eq!(tracer_in(&"Name:\tTracerPid:\t1\n".into()), None);
+        assert_eq!(tracer_in(&"".into()), None);
     }
 
     #[test]
