@@ -35,13 +35,10 @@ fn open_count() -> usize {
 
 #[test]
 fn descriptors_run_out_and_are_not_taken() {
-    let folder = std::env::temp_dir().join(format!("gpreempt-wire-fd-{}", std::process::id()));
-    let path = folder.join("gpreemptd.sock");
-    let mut listener = Listener::bind(&path).unwrap();
+    let folder = gpreempt_stage::WorkFolder::new("wire-fd").unwrap();
+    let mut listener = Listener::bind(&folder.path("gpreemptd.sock")).unwrap();
     unwanted_descriptors_are_not_taken(&mut listener);
     clients_are_refused_when_there_are_none_left(&mut listener);
-    drop(listener);
-    fs::remove_dir_all(&folder).unwrap();
 }
 
 fn unwanted_descriptors_are_not_taken(listener: &mut Listener) {

@@ -113,17 +113,16 @@ mod tests {
 
     #[test]
     fn a_module_comes_after_its_dependencies() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-modules", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
+        let folder = gpreempt_stage::WorkFolder::new("modules").unwrap();
+        let root = folder.root();
         fs::create_dir_all(root.join("gpu")).unwrap();
         fs::write(root.join("gpu/top.ko"), b"x\0depends=low-one,mid\0y").unwrap();
         fs::write(root.join("gpu/mid.ko"), b"x\0depends=low_one\0y").unwrap();
         fs::write(root.join("low-one.ko"), b"x\0depends=\0y").unwrap();
         let order: Vec<String> =
-            with_needed(&root, "top").unwrap().into_iter().map(|(name, _)| name).collect();
+            with_needed(root, "top").unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(order, ["low_one", "mid", "top"]);
-        assert!(with_needed(&root, "none").is_err());
-        fs::remove_dir_all(root).unwrap();
+        assert!(with_needed(root, "none").is_err());
     }
 
     #[test]

@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn incomplete_queues_are_not_listed() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-queues", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        assert!(users(&root).is_err());
+        let folder = gpreempt_stage::WorkFolder::new("queues").unwrap();
+        let root = folder.root();
+        assert!(users(root).is_err());
         let process = root.join("proc/42");
         // The kernel writes them without a newline.
         for (queue, gpu, kind, size) in [(10, 1234, 0, 65536), (2, 1234, 1, 4096)] {
@@ -222,12 +222,11 @@ mod tests {
         }
         fs::create_dir_all(process.join("queues/3")).unwrap();
         fs::create_dir_all(root.join("proc/7")).unwrap();
-        assert_eq!(users(&root).unwrap(), [7, 42]);
+        assert_eq!(users(root).unwrap(), [7, 42]);
         let copy = ListedQueue { queue_id: 2, gpu_id: 1234, kind: Kind::Copy, ring_size: 4096 };
         let compute =
             ListedQueue { queue_id: 10, gpu_id: 1234, kind: Kind::Compute, ring_size: 65536 };
-        assert_eq!(queues_of(&root, 42).unwrap(), [copy, compute]);
-        assert!(queues_of(&root, 7).is_err());
-        fs::remove_dir_all(root).unwrap();
+        assert_eq!(queues_of(root, 42).unwrap(), [copy, compute]);
+        assert!(queues_of(root, 7).is_err());
     }
 }

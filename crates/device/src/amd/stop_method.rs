@@ -151,49 +151,44 @@ impl KfdInstance {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::amd::kfd_instance::fakes;
     use crate::amd::{FakeKfd, KfdProfile};
 
-    fn choice(name: &str, rules: KfdProfile, has_right: bool, schedules: bool) -> StopMethodChoice {
-        let root = std::env::temp_dir()
-            .join(format!("gpreempt-{}-stop-method-{name}", std::process::id()));
-        let parameters: PathBuf = root.join("parameters");
-        fs::create_dir_all(&parameters).unwrap();
+    fn choice(rules: KfdProfile, has_right: bool, schedules: bool) -> StopMethodChoice {
+        let folder = gpreempt_stage::WorkFolder::new("stop-method").unwrap();
+        let (root, parameters) = (folder.root(), folder.path("parameters"));
+        fs::create_dir(&parameters).unwrap();
         let text = if schedules { "Y\n" } else { "N\n" };
         fs::write(parameters.join("kfd_preempt_enable"), text).unwrap();
-        fakes::put(&root, &FakeKfd::with(rules), has_right);
-        let mut instance = KfdInstance::emulated(&root).unwrap();
+        fakes::put(root, &FakeKfd::with(rules), has_right);
+        let mut instance = KfdInstance::emulated(root).unwrap();
         let capabilities = if has_right { u64::MAX } else { 0 };
         instance.privileges = crate::amd::probe::Privileges { capabilities, yama: 0 };
-        let choice = instance.stop_method();
-        fs::remove_dir_all(root).unwrap();
-        choice
+        instance.stop_method()
     }
 
     #[test]
     fn the_best_method_is_chosen_with_a_reason_against_better_ones() {
         let patched = KfdProfile { patched: true, ..KfdProfile::default() };
-        let own = choice("own", patched, true, false);
+        let own = choice(patched, true, false);
         assert_eq!(
             own,
             StopMethodChoice { method: StopMethod::PatchedCalls, why_not_better: None }
         );
-        assert_eq!(choice("kernel", patched, true, true).method, StopMethod::KernelScheduler);
-        let denied = choice("denied", patched, false, false);
+        assert_eq!(choice(patched, true, true).method, StopMethod::KernelScheduler);
+        let denied = choice(patched, false, false);
         assert_eq!(denied.method, StopMethod::DebugTrap);
         assert!(denied.why_not_better.unwrap().contains("CAP_SYS_ADMIN"));
-        let kernel = choice("kernel-denied", patched, false, true);
+        let kernel = choice(patched, false, true);
         assert_eq!(kernel.method, StopMethod::KernelScheduler);
         assert!(kernel.why_not_better.unwrap().contains("priorities cannot be handed"));
-        let stock = choice("stock", KfdProfile::default(), true, false);
+        let stock = choice(KfdProfile::default(), true, false);
         assert_eq!(stock.method, StopMethod::DebugTrap);
         assert!(stock.why_not_better.unwrap().contains("not patched"));
         let old = KfdProfile::of("6.1", 90_402).unwrap();
-        assert_eq!(choice("old", old, true, false).method, StopMethod::WholeProcess);
-        assert_eq!(choice("old-denied", old, false, false).method, StopMethod::Nothing);
+        assert_eq!(choice(old, true, false).method, StopMethod::WholeProcess);
+        assert_eq!(choice(old, false, false).method, StopMethod::Nothing);
     }
 
     #[test]

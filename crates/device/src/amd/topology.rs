@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn a_folder_without_sense_is_an_empty_topology() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-nodes", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        assert!(Topology::read(&root).is_err());
+        let folder = gpreempt_stage::WorkFolder::new("nodes").unwrap();
+        let root = folder.root();
+        assert!(Topology::read(root).is_err());
         let nodes = root.join("topology/nodes");
         for folder in ["0", "1", "2", "x"] {
             fs::create_dir_all(nodes.join(folder)).unwrap();
@@ -191,10 +191,9 @@ mod tests {
         fs::write(nodes.join("1/properties"), [0xff, 0xfe]).unwrap();
         fs::write(nodes.join("2/gpu_id"), "18").unwrap();
         fs::write(nodes.join("2/properties"), "gfx_target_version 110000\n").unwrap();
-        let topology = Topology::read(&root).unwrap();
+        let topology = Topology::read(root).unwrap();
         assert_eq!(topology.devices().count(), 1);
         assert_eq!(topology.device(18).map(|node| node.gfx), Some(Gfx(110_000)));
         assert_eq!(topology.device(17), None);
-        fs::remove_dir_all(root).unwrap();
     }
 }

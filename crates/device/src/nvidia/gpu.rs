@@ -40,22 +40,21 @@ mod tests {
 
     #[test]
     fn gpus_are_found_in_the_folders_of_the_driver() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-gpus", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        assert_eq!(listed(&root), []);
+        let folder = gpreempt_stage::WorkFolder::new("gpus").unwrap();
+        let root = folder.root();
+        assert_eq!(listed(root), []);
         for (pci, uuid) in [("0000:41:00.0", "GPU-b"), ("0000:06:00.0", "GPU-a")] {
             fs::create_dir_all(root.join(pci)).unwrap();
             let text = format!("Model: \t\t NVIDIA H200\nIRQ:   \t\t 12\nGPU UUID: \t {uuid}\n");
             fs::write(root.join(pci).join("information"), text).unwrap();
         }
         fs::create_dir_all(root.join("0000:99:00.0")).unwrap();
-        let found = listed(&root);
+        let found = listed(root);
         let uuids: Vec<&str> = found.iter().map(|gpu| gpu.uuid.as_str()).collect();
         assert_eq!(uuids, ["GPU-a", "GPU-b"]);
         assert_eq!(
             (found[0].model.as_str(), found[0].pci.as_str()),
             ("NVIDIA H200", "0000:06:00.0")
         );
-        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -123,14 +123,13 @@ mod tests {
 
     #[test]
     fn instances_of_divided_gpus_are_counted() {
-        let root = std::env::temp_dir().join(format!("gpreempt-{}-mig", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        assert_eq!(mig_instances(&root), 0);
+        let folder = gpreempt_stage::WorkFolder::new("mig").unwrap();
+        let root = folder.root();
+        assert_eq!(mig_instances(root), 0);
         for folder in ["mig", "gpu0/mig", "gpu1/mig/gi1/ci0", "gpu1/mig/gi2"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        assert_eq!(mig_instances(&root), 2);
-        fs::remove_dir_all(root).unwrap();
+        assert_eq!(mig_instances(root), 2);
     }
 
     #[test]

@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn files_contain_the_parameters_and_invalid_values_are_replaced() {
-        let folder = std::env::temp_dir().join(format!("gpreempt-{}-param", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = gpreempt_stage::WorkFolder::new("param").unwrap();
+        let folder = folder.root();
         let before = Parameters::default();
-        before.write(&folder).unwrap();
-        assert_eq!(before.read(&folder), before);
+        before.write(folder).unwrap();
+        assert_eq!(before.read(folder), before);
         assert_eq!(fs::read_to_string(folder.join("kfd_preempt_enable")).unwrap(), "N\n");
         let put = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
         put("kfd_preempt_enable", "1");
@@ -145,11 +145,10 @@ mod tests {
         put("kfd_preempt_slice_ms", "");
         put("kfd_preempt_quiet_us", "many");
         put("kfd_preempt_aging_ms", "500\n");
-        let after = before.read(&folder);
+        let after = before.read(folder);
         assert_eq!(after, Parameters { enable: true, aging_ms: 500, ..before });
         assert_eq!(fs::read_to_string(folder.join("kfd_preempt_interval_ms")).unwrap(), "5\n");
         assert_eq!(fs::read_to_string(folder.join("kfd_preempt_quiet_us")).unwrap(), "1000\n");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

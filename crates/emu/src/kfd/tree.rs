@@ -298,17 +298,12 @@ fn queues(processes: &[ProcessView]) -> String {
 mod tests {
     use gpreempt_core::id::QueueId;
     use gpreempt_kfd::abi::trap::QueueEntry;
+    use gpreempt_stage::WorkFolder;
 
     use super::*;
     use crate::kfd::driver::QueueView;
 
     const SHAPE: DeviceShape = DeviceShape { devices: 2, gfx: 90_402, xccs: 4, compute_units: 304 };
-
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("gpreempt-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        folder
-    }
 
     fn queue(name: u32) -> QueueView {
         let entry = QueueEntry {
@@ -334,8 +329,9 @@ mod tests {
 
     #[test]
     fn files_follow_processes_and_queues() {
-        let folder = folder("tree");
-        let mut tree = KfdTree::create(&folder, SHAPE).unwrap();
+        let folder = WorkFolder::new("tree").unwrap();
+        let folder = folder.root();
+        let mut tree = KfdTree::create(folder, SHAPE).unwrap();
         let proc = folder.join("sys/proc");
         tree.show(&[process(42, 1, &[0, 3]), process(43, 2, &[])]).unwrap();
         assert_eq!(fs::read_to_string(proc.join("42/queues/3/type")).unwrap(), "0");
@@ -353,25 +349,24 @@ mod tests {
             fs::read_to_string(folder.join("sys/topology/nodes/1/properties")).unwrap();
         assert!(properties.contains("gfx_target_version 90402\n"), "{properties}");
         drop(tree);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-        fs::remove_dir_all(folder).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
     }
 
     #[test]
     fn foreign_files_are_not_replaced() {
-        let folder = folder("precious");
+        let folder = WorkFolder::new("precious").unwrap();
+        let folder = folder.root();
         fs::create_dir_all(folder.join("sys")).unwrap();
-        assert!(KfdTree::create(&folder, SHAPE).is_err());
+        assert!(KfdTree::create(folder, SHAPE).is_err());
         assert!(folder.join("sys").exists());
-        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(folder.join("sys")).unwrap();
         // The files of a killed emulator are replaced.
-        drop(KfdTree::create(&folder, SHAPE).unwrap());
+        drop(KfdTree::create(folder, SHAPE).unwrap());
         fs::create_dir_all(folder.join("sys/old")).unwrap();
         fs::write(folder.join(MARK), "").unwrap();
-        let tree = KfdTree::create(&folder, SHAPE).unwrap();
+        let tree = KfdTree::create(folder, SHAPE).unwrap();
         assert!(!folder.join("sys/old").exists());
         drop(tree);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -294,8 +294,8 @@ mod tests {
 
     #[test]
     fn an_abandoned_socket_is_replaced_and_a_used_one_is_not() {
-        let name = format!("gpreempt-listen-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let folder = gpreempt_stage::WorkFolder::new("listen").unwrap();
+        let path = folder.path("socket");
         let first = listen(&path).unwrap();
         assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
         drop(first);
@@ -304,6 +304,5 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-        std::fs::remove_file(&path).unwrap();
     }
 }
