@@ -229,46 +229,35 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    fn start(script: &str) -> Child {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("gpreempt-child-{}-{number}", std::process::id());
-        let log = std::env::temp_dir().join(name);
-        Child::start("it", Command::new("sh").args(["-c", script]), log).unwrap()
-    }
-
-    fn done(child: Child) {
-        let log = child.log.clone();
-        drop(child);
-        std::fs::remove_file(log).unwrap();
+    /// Runs a script, with its log in a folder that is removed with the second value.
+    fn start(script: &str, input: Stdio) -> (Child, TempDir) {
+        let folder = temp_folder("child").unwrap();
+        let (mut command, log) = (Command::new("sh"), folder.path().join("log"));
+        command.args(["-c", script]);
+        (Child::start_with_input("it", &mut command, log, input).unwrap(), folder)
     }
 
     #[test]
     fn a_wait_ends_when_the_output_is_there() {
-        let mut child = start("echo hello; sleep 100");
+        let (mut child, _folder) = start("echo hello; sleep 100", Stdio::null());
         let stop = AtomicBool::new(false);
         child.wait_for("ready", |output| output.contains("hello"), LIMIT, &stop).unwrap();
         child.end(Signal::TERM).unwrap();
-        done(child);
     }
 
     #[test]
     fn a_process_that_ends_early_is_an_error_with_its_last_output() {
-        let mut child = start("echo no device >&2; exit 3");
+        let (mut child, _folder) = start("echo no device >&2; exit 3", Stdio::null());
         let stop = AtomicBool::new(false);
         let error = child.wait_for("ready", |_| false, LIMIT, &stop).unwrap_err();
         assert!(error.contains("before it was ready; its last output: no device"), "{error}");
         assert!(child.wait(LIMIT, &stop).is_err());
-        done(child);
     }
 
     #[test]
     fn a_program_reads_lines_and_only_its_answer_to_the_last_one_counts() {
         let script = "while read line; do echo heard $line; done";
-        let log = std::env::temp_dir().join(format!("gpreempt-told-{}", std::process::id()));
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        let mut child = Child::start_with_input("it", &mut command, log, Stdio::piped()).unwrap();
+        let (mut child, _folder) = start(script, Stdio::piped());
         let stop = AtomicBool::new(false);
         for word in ["one", "two"] {
             child.forget_output();
@@ -279,36 +268,34 @@ mod tests {
         child.close_input();
         child.wait(LIMIT, &stop).unwrap();
         assert!(child.send("three\n").unwrap_err().contains("has closed its stdin"));
-        done(child);
     }
 
     #[test]
     fn a_failure_exit_code_is_an_error_where_success_is_required() {
-        let mut child = start("trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done");
+        let (mut child, _folder) =
+            start("trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done", Stdio::null());
         let stop = AtomicBool::new(false);
         child.wait_for("up", |output| output.contains("up"), LIMIT, &stop).unwrap();
         let error = child.end_successfully(Signal::TERM).unwrap_err();
         assert!(error.contains("failed at its end"), "{error}");
-        done(child);
     }
 
     #[test]
     fn a_wait_ends_when_stop_is_set() {
-        let mut child = start("sleep 100");
+        let (mut child, _folder) = start("sleep 100", Stdio::null());
         let error = child.wait(LIMIT, &AtomicBool::new(true)).unwrap_err();
         assert_eq!(error, "stopped");
-        done(child);
     }
 
     #[test]
     fn processes_that_a_process_started_are_killed_with_it() {
-        let child = start("sleep 1000 & echo $!; wait");
+        let (child, _folder) = start("sleep 1000 & echo $!; wait", Stdio::null());
         let begin = Instant::now();
         while child.output().lines().next().is_none() && begin.elapsed() < LIMIT {
             std::thread::sleep(POLL);
         }
         let other: i32 = child.output().trim().parse().unwrap();
-        done(child);
+        drop(child);
         let is_there = || {
             let stat = std::fs::read_to_string(format!("/proc/{other}/stat")).unwrap_or_default();
             stat.rsplit(')')

@@ -13,17 +13,25 @@ use crate::failure::Failure;
 use crate::kernels::Kernel;
 use crate::workload::{Workload, WorkloadSpec};
 
-/// A sleep ends late by less than this on a machine with a GPU; the rest of a wait is spun.
-const SPIN: Duration = Duration::from_micros(1_000);
-/// The same on the emulated GPU, which needs the processors itself.
-const SPIN_EMULATED: Duration = Duration::from_micros(100);
-
 pub(crate) trait Clock {
+    /// How long before its end a wait stops sleeping and spins.
+    const SPIN: Duration;
+
     /// Nanoseconds since an epoch that never changes while the program runs.
-    fn now_ns(&self) -> u64;
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
+    }
 
     /// Returns at that time; at once if it has passed.
-    fn wait_until(&self, ns: u64);
+    fn wait_until(&self, ns: u64) {
+        let left = Duration::from_nanos(ns.saturating_sub(self.now_ns()));
+        if let Some(asleep) = left.checked_sub(Self::SPIN) {
+            std::thread::sleep(asleep);
+        }
+        while self.now_ns() < ns {
+            std::hint::spin_loop();
+        }
+    }
 
     /// Keeps the processor busy for that long, as a program does between kernels.
     fn spin(&self, ns: u64) {
@@ -52,33 +60,12 @@ pub(crate) struct Monotonic;
 pub(crate) struct SleepingClock;
 
 impl Clock for Monotonic {
-    fn now_ns(&self) -> u64 {
-        monotonic_ns()
-    }
-
-    fn wait_until(&self, ns: u64) {
-        wait_until(ns, SPIN);
-    }
+    /// A sleep ends late by less than this on a machine with a GPU.
+    const SPIN: Duration = Duration::from_micros(1_000);
 }
 
 impl Clock for SleepingClock {
-    fn now_ns(&self) -> u64 {
-        monotonic_ns()
-    }
-
-    fn wait_until(&self, ns: u64) {
-        wait_until(ns, SPIN_EMULATED);
-    }
-}
-
-fn wait_until(ns: u64, spin: Duration) {
-    let left = Duration::from_nanos(ns.saturating_sub(Monotonic.now_ns()));
-    if let Some(asleep) = left.checked_sub(spin) {
-        std::thread::sleep(asleep);
-    }
-    while Monotonic.now_ns() < ns {
-        std::hint::spin_loop();
-    }
+    const SPIN: Duration = Duration::from_micros(100);
 }
 
 /// How long the device publishes its time in one comparison.
@@ -232,6 +219,8 @@ pub(crate) mod testing {
     }
 
     impl Clock for FakeClock {
+        const SPIN: std::time::Duration = std::time::Duration::ZERO;
+
         fn now_ns(&self) -> u64 {
             self.spin(self.tick_ns);
             self.time()

@@ -332,16 +332,15 @@ mod tests {
             println!("SKIPPED: PTXAS does not name an assembler");
             return;
         };
-        for (index, (name, text)) in texts().into_iter().enumerate() {
-            let path =
-                std::env::temp_dir().join(format!("gpreempt-{}-{index}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        for (name, text) in texts() {
             std::fs::write(&path, text).unwrap();
             let output = Command::new(&assembler)
                 .args(["-v", "-arch=sm_90", "-o", "/dev/null"])
                 .arg(&path)
                 .output()
                 .unwrap();
-            std::fs::remove_file(&path).unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success() && said.contains(" 0 bytes spill stores"),

@@ -329,25 +329,25 @@ mod tests {
 
     #[test]
     fn raw_samples_are_lines_of_numbers() {
-        let path = std::env::temp_dir().join(format!("gpreempt-raw-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("raw");
         let file = create(&path).unwrap();
         let samples = [Sample { due_ns: 1, begin_ns: 2, end_ns: 30, is_served: true }];
         write_samples(&file, &samples).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!(text, "due_ns,begin_ns,end_ns,served\n1,2,30,1\n");
         assert!(create(Path::new("/nowhere/raw.csv")).is_err());
     }
 
     #[test]
     fn a_trace_has_ascending_numbers() {
-        let path = std::env::temp_dir().join(format!("gpreempt-trace-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
             trace(&path).ok()
         };
         assert_eq!(read("3\n5\n5\n"), Some(vec![3, 5, 5]));
         assert_eq!((read("3\n2\n"), read("soon\n")), (None, None));
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -99,9 +99,9 @@ fn drive(
             end = end.min(now);
         }
         if now < end && Duration::from_nanos(now - from_ns) >= every {
-            let total = reset_loop.counts().completed;
+            let total = reset_loop.counts.completed;
             let window = Window { from_ns, until_ns: now, count: total - reported, total };
-            output.line(&Rate::new(window, reset_loop.counts()))?;
+            output.line(&Rate::new(window, &reset_loop.counts))?;
             (from_ns, reported) = (now, total);
         }
         match reset_loop.step(launches, &clock, end)? {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn lines_are_text_or_json() {
         let reset_loop = ResetLoop::new(ResetOptions { depth: 1, clear_ring: false }, 1, 0);
-        let mut counts = reset_loop.counts().clone();
+        let mut counts = reset_loop.counts;
         (counts.completed, counts.resubmitted, counts.resets) = (100, 5, 2);
         let window =
             Window { from_ns: 1_000_000_000, until_ns: 1_500_000_000, count: 63, total: 100 };

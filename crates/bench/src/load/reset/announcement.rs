@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn readers_see_the_word_whether_they_came_before_or_after_the_writer() {
-        let path = std::env::temp_dir().join(format!("gpreempt-flag-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flag");
         let early = FlagReader::open(&path).unwrap();
         assert!(!early.is_running().unwrap());
         let writer = FlagWriter::open(&path).unwrap();
@@ -193,18 +193,17 @@ mod tests {
         assert!(late.is_running().unwrap());
         drop(writer);
         assert!(!late.is_running().unwrap());
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_request_of_a_writer_that_died_ends_with_the_next_writer() {
-        let path = std::env::temp_dir().join(format!("gpreempt-flag-{}-b", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flag");
         std::fs::write(&path, 1u32.to_le_bytes()).unwrap();
         let reader = FlagReader::open(&path).unwrap();
         assert!(reader.is_running().unwrap());
         let _writer = FlagWriter::open(&path).unwrap();
         assert!(!reader.is_running().unwrap());
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
@@ -218,7 +217,8 @@ mod tests {
 
     #[test]
     fn an_announcement_sets_every_flag_and_only_lower_clears_it() {
-        let path = std::env::temp_dir().join(format!("gpreempt-watch-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch");
         let writer = FlagWriter::open(&path).unwrap();
         let reader = FlagReader::open(&path).unwrap();
         let flags = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -242,12 +242,12 @@ mod tests {
         watch.poll();
         assert!(watch.lower(4));
         assert_eq!(read(), [0, 0]);
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn the_watcher_thread_ends_with_its_guard() {
-        let path = std::env::temp_dir().join(format!("gpreempt-watch-{}-b", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch");
         let writer = FlagWriter::open(&path).unwrap();
         let reader = FlagReader::open(&path).unwrap();
         let flag = AtomicU32::new(0);
@@ -262,6 +262,5 @@ mod tests {
             })
         });
         assert!(seen);
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -45,11 +45,12 @@ struct Running {
 }
 
 pub(super) struct FakeDevice<'a> {
-    clock: &'a FakeClock,
+    pub(super) clock: &'a FakeClock,
     depth: u64,
     cleared: RemovedEntries,
     requests: Vec<(u64, u64)>,
-    is_hidden: bool,
+    /// Whether announced requests set the flag without being reported.
+    pub(super) is_hidden: bool,
     /// Announcements up to here have no flag any more.
     lowered_ns: u64,
     ring: VecDeque<Entry>,
@@ -64,7 +65,8 @@ pub(super) struct FakeDevice<'a> {
     last: Vec<u64>,
     over: u64,
     is_mark_over: bool,
-    longest_beside_request: u64,
+    /// The longest that work ran on after a request was announced.
+    pub(super) longest_beside_request: u64,
 }
 
 impl<'a> FakeDevice<'a> {
@@ -96,25 +98,11 @@ impl<'a> FakeDevice<'a> {
         }
     }
 
-    pub(super) fn clock(&self) -> &'a FakeClock {
-        self.clock
-    }
-
-    /// Sets the flag without reporting the request.
-    pub(super) fn hide_announcements(&mut self) {
-        self.is_hidden = true;
-    }
-
     /// The memory that the kernels worked on.
     pub(super) fn data(&self) -> Vec<u32> {
         let threads = usize::try_from(Function::THREADS).unwrap();
         let word = |runs: &u32| [runs * Kernel::INCREMENTS, 1].repeat(threads);
         self.runs.iter().flat_map(word).collect()
-    }
-
-    /// The longest that work ran on after a request was announced.
-    pub(super) fn longest_beside_request(&self) -> u64 {
-        self.longest_beside_request
     }
 
     fn is_flag_set(&self, at_ns: u64) -> bool {

@@ -100,7 +100,7 @@ pub(super) struct ResetLoop {
     submissions: Vec<u32>,
     /// The epoch that the state reflects.
     epoch: u64,
-    counts: ResetCounts,
+    pub(super) counts: ResetCounts,
     units: Units,
 }
 
@@ -126,10 +126,6 @@ impl ResetLoop {
             counts,
             units: Units::new(blocks),
         }
-    }
-
-    pub(super) fn counts(&self) -> &ResetCounts {
-        &self.counts
     }
 
     /// Polls the device and acts. After `end_ns` nothing new is submitted.

@@ -9,7 +9,7 @@ const END: u64 = 200 * MS;
 
 /// Runs until it is over.
 fn run(device: &mut FakeDevice<'_>, clear_ring: bool) -> (Step, ResetCounts, Units) {
-    let clock = device.clock();
+    let clock = device.clock;
     let options = ResetOptions { depth: DEPTH, clear_ring };
     let mut reset_loop = ResetLoop::new(options, BLOCKS, clock.now_ns());
     let step = loop {
@@ -68,7 +68,7 @@ fn after_a_reset_submission_begins_with_the_first_launch_that_is_not_complete() 
     // The half of a kernel that had run when the flag was set runs again.
     let twice = value(&units, &device, "twice");
     assert!((1..=19 * 2).contains(&twice), "{twice}");
-    assert!(device.longest_beside_request() <= MS / 2 + 1_000);
+    assert!(device.longest_beside_request <= MS / 2 + 1_000);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn kernels_that_never_complete_end_the_load_after_the_time_to_drain() {
     let clock = FakeClock::ticking();
     let mut device =
         FakeDevice::new(&clock, DEPTH, RemovedEntries::FreezesAtFlag, &[(199 * MS, 0)]);
-    device.hide_announcements();
+    device.is_hidden = true;
     let (step, _, _) = run(&mut device, false);
     assert_eq!(step, Step::Stuck);
     assert!(clock.now_ns() < END + u64::try_from(DRAIN.as_nanos()).unwrap() + MS);
