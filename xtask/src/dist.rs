@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use layout::{CONFIG, LIBRARY, Layout, PROGRAMS, PackageRoot};
+use layout::{CONFIG, LIBRARY, Layout, PackageRoot};
 
 use crate::process::{
-    build_release, capture, cargo, files_below, folder_of, remove_folder, repository_root,
+    PROGRAMS, build_programs, capture, cargo, files_below, remove_folder, repository_root,
     run_to_success,
 };
 
@@ -53,14 +53,10 @@ pub(crate) fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
 
 /// Builds the programs; they end up in one folder, which is the answer.
 fn build() -> anyhow::Result<PathBuf> {
-    let mut selection = Vec::new();
-    for (package, program) in PROGRAMS {
-        selection.extend(["--package", *package, "--bin", *program]);
-    }
     // By itself, so that it has no more in it than it needs.
     let (package, _) = LIBRARY;
     run_to_success(&mut cargo(["build", "--release", "--lib", "--package", package]))?;
-    folder_of(&build_release(&selection)?)
+    build_programs()
 }
 
 /// Has the programs write their manual pages and completions.

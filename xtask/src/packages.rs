@@ -101,8 +101,7 @@ impl Host for ThisHost {
     }
 
     fn is_root(&self) -> bool {
-        let id = Command::new("id").arg("-u").stderr(Stdio::null()).output();
-        id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+        rustix::process::geteuid().is_root()
     }
 
     fn run(&mut self, command: &[&str]) -> bool {

@@ -66,19 +66,23 @@ pub(crate) fn build_release(selection: &[&str]) -> anyhow::Result<PathBuf> {
     build(command)
 }
 
-/// Builds the programs of an end-to-end test in release mode and says in which folder they are.
+/// Packages and the programs in them that are installed and that end-to-end tests run.
+///
+/// All of them in one folder: `gpreempt` and `gpreemptd` look for the keeper beside themselves.
+pub(crate) const PROGRAMS: &[(&str, &str)] = &[
+    ("gpreempt-cli", "gpreempt"),
+    ("gpreempt-daemon", "gpreemptd"),
+    ("gpreempt-device", "gpreempt-keeper"),
+    ("gpreempt-bench", "gpreempt-load"),
+    ("gpreempt-emu", "gpreempt-emu"),
+];
+
+/// Builds the programs in release mode and says in which folder they are.
 pub(crate) fn build_programs() -> anyhow::Result<PathBuf> {
-    let mut selection = Vec::new();
-    for (package, program) in [
-        ("gpreempt-cli", "gpreempt"),
-        ("gpreempt-daemon", "gpreemptd"),
-        ("gpreempt-device", "gpreempt-keeper"),
-        ("gpreempt-emu", "gpreempt-emu"),
-        ("gpreempt-bench", "gpreempt-load"),
-    ] {
-        selection.extend(["--package", package, "--bin", program]);
-    }
-    folder_of(&build_release(&selection)?)
+    let select = |(package, program): &(&'static str, &'static str)| {
+        ["--package", *package, "--bin", *program]
+    };
+    folder_of(&build_release(&PROGRAMS.iter().flat_map(select).collect::<Vec<&str>>())?)
 }
 
 pub(crate) fn folder_of(program: &Path) -> anyhow::Result<PathBuf> {
@@ -160,18 +164,11 @@ fn name(command: &Command) -> String {
 ///
 /// The target folder can be set in four places; asking cargo is the only sure way to find it.
 fn executable(messages: &str) -> Option<PathBuf> {
-    const KEY: &str = "\"executable\":\"";
-    let last = messages.lines().rev().find(|line| line.contains(KEY))?;
-    let (_, rest) = last.split_once(KEY)?;
-    let mut path = String::new();
-    let mut chars = rest.chars();
-    loop {
-        match chars.next()? {
-            '"' => return Some(PathBuf::from(path)),
-            '\\' => path.push(chars.next()?),
-            char => path.push(char),
-        }
-    }
+    let program = |line: &str| -> Option<PathBuf> {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    };
+    messages.lines().rev().find_map(program)
 }
 
 #[cfg(test)]

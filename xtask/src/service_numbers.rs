@@ -70,7 +70,7 @@ pub(crate) fn main(args: &ServiceNumbersArgs) -> anyhow::Result<bool> {
     } else {
         println!("{}", promises::table(&promises));
     }
-    Ok(promises.iter().all(PromiseResult::is_kept))
+    Ok(promises.iter().all(|promise| promise.is_kept))
 }
 
 /// Where the programs are: built now, or elsewhere for a machine without a compiler.

@@ -30,6 +30,6 @@ pub use emulator::{Emulator, EmulatorKind, EmulatorSpec};
 pub use error::StageError;
 pub use error::{LIMIT, until, until_some, wait_for};
 pub use folder::WorkFolder;
-pub use process::{Ended, Process, children, is_alive, signal};
+pub use process::{Ended, Process, all_children, children, is_alive, signal};
 pub use programs::program;
 pub use stage::Stage;

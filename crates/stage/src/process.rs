@@ -197,11 +197,19 @@ pub fn is_alive(pid: u32) -> bool {
 /// The children of a process that run, whichever of its threads started them.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
+    let mut children = all_children(pid);
+    children.retain(|pid| is_alive(*pid));
+    children
+}
+
+/// The children of a process, zombies included.
+#[must_use]
+pub fn all_children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = threads.filter_map(Result::ok).map(|thread| thread.path().join("children"));
     let lists: Vec<String> = lists.filter_map(|list| fs::read_to_string(list).ok()).collect();
     let words = lists.iter().flat_map(|list| list.split_ascii_whitespace());
-    words.filter_map(|word| word.parse().ok()).filter(|pid| is_alive(*pid)).collect()
+    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 /// The letter that the kernel gives the state of a process.

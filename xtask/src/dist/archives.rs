@@ -120,27 +120,27 @@ pub(super) fn make_tarball(
 
 #[cfg(test)]
 mod tests {
+    use gpreempt_stage::WorkFolder;
+
     use super::*;
-    use crate::dist::layout::{LIBRARY, PROGRAMS};
-    use crate::process::repository_root;
+    use crate::dist::layout::LIBRARY;
+    use crate::process::{PROGRAMS, repository_root};
 
     /// A folder with stand-ins for what takes long to build.
-    fn stand_ins(name: &str) -> PathBuf {
-        let folder =
-            std::env::temp_dir().join(format!("gpreempt-dist-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
+    fn stand_ins() -> WorkFolder {
+        let folder = WorkFolder::new("dist").unwrap();
         for part in ["bin", "generated/man", "generated/completions"] {
-            fs::create_dir_all(folder.join(part)).unwrap();
+            fs::create_dir_all(folder.path(part)).unwrap();
         }
         for (_, program) in PROGRAMS {
-            fs::write(folder.join("bin").join(program), "#!/bin/sh\n# GLIBC_2.34\n").unwrap();
+            fs::write(folder.path("bin").join(program), "#!/bin/sh\n# GLIBC_2.34\n").unwrap();
         }
-        fs::write(folder.join("bin").join(LIBRARY.1), "GLIBC_2.34\n").unwrap();
+        fs::write(folder.path("bin").join(LIBRARY.1), "GLIBC_2.34\n").unwrap();
         for shell in ["bash", "zsh", "fish"] {
-            fs::write(folder.join("generated/completions").join(shell), "x\n").unwrap();
+            fs::write(folder.path("generated/completions").join(shell), "x\n").unwrap();
         }
         for page in ["gpreempt.1", "gpreemptd.8"] {
-            fs::write(folder.join("generated/man").join(page), ".TH x\n").unwrap();
+            fs::write(folder.path("generated/man").join(page), ".TH x\n").unwrap();
         }
         folder
     }
@@ -157,11 +157,11 @@ mod tests {
             println!("SKIPPED: dpkg-deb is missing");
             return;
         }
-        let folder = stand_ins("deb");
+        let folder = stand_ins();
         let layout =
-            Layout::of(&repository_root(), &folder.join("bin"), &folder.join("generated")).unwrap();
-        let package_root = PackageRoot::make(&folder.join("root"), &layout).unwrap();
-        let deb = make_deb(&package_root, &layout, &folder).unwrap();
+            Layout::of(&repository_root(), &folder.path("bin"), &folder.path("generated")).unwrap();
+        let package_root = PackageRoot::make(&folder.path("root"), &layout).unwrap();
+        let deb = make_deb(&package_root, &layout, folder.root()).unwrap();
 
         let listing = dpkg_deb("--contents", &deb);
         for (mode, path) in [
@@ -187,9 +187,8 @@ mod tests {
         for part in ["conffiles", "postinst", "prerm", "postrm"] {
             assert!(info.contains(part), "{part} in\n{info}");
         }
-        let tarball = make_tarball(&package_root, &layout, &folder).unwrap();
-        crate::dist::install_and_uninstall(&tarball, &folder.join("check")).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
+        let tarball = make_tarball(&package_root, &layout, folder.root()).unwrap();
+        crate::dist::install_and_uninstall(&tarball, &folder.path("check")).unwrap();
     }
 
     #[test]

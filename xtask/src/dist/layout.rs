@@ -7,18 +7,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::process::{is_installed, run_to_success};
-
-/// Packages and the programs in them that are installed.
-///
-/// All of them in one folder: `gpreempt` and `gpreemptd` look for the keeper beside themselves.
-pub(super) const PROGRAMS: &[(&str, &str)] = &[
-    ("gpreempt-cli", "gpreempt"),
-    ("gpreempt-daemon", "gpreemptd"),
-    ("gpreempt-device", "gpreempt-keeper"),
-    ("gpreempt-bench", "gpreempt-load"),
-    ("gpreempt-emu", "gpreempt-emu"),
-];
+use crate::process::{PROGRAMS, is_installed, run_to_success};
 
 /// The library for other programs, which lies where the programs do.
 pub(super) const LIBRARY: (&str, &str) = ("gpreempt-agent", "libgpreempt.so");

@@ -15,6 +15,7 @@ use anyhow::Context;
 use gpreempt_device::emulated::change::EmulatedChange;
 use gpreempt_device::journal::{GpuChange, Journal, OwnerJournal};
 use gpreempt_device::process::{ProcessInfo, all_pids};
+use gpreempt_stage::all_children;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal,
     set_child_subreaper, waitpid,
@@ -77,7 +78,7 @@ impl OrphanCheck {
 
     /// The longest time that a queue was stopped without a living owner.
     pub(super) const fn worst(&self) -> Duration {
-        self.abandoned.worst()
+        self.abandoned.worst
     }
 
     /// Checks, if it is time. `owners` are the living processes that may stop queues. Returns
@@ -213,10 +214,6 @@ impl<K: Copy + Ord> OverdueTracker<K> {
         }
         late
     }
-
-    pub(super) const fn worst(&self) -> Duration {
-        self.worst
-    }
 }
 
 /// Makes this process the parent of all descendants whose parent dies: keepers outlive daemons.
@@ -235,15 +232,6 @@ pub(super) fn reap_orphans(known: &BTreeSet<u32>) -> Vec<u32> {
         }
     }
     left
-}
-
-/// The children of a process, zombies included.
-pub(super) fn all_children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists = threads.filter_map(Result::ok).map(|thread| thread.path().join("children"));
-    let lists: Vec<String> = lists.filter_map(|list| fs::read_to_string(list).ok()).collect();
-    let words = lists.iter().flat_map(|list| list.split_ascii_whitespace());
-    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 /// Kills a child of `parent`, never a process that reuses its pid. False if it is gone.
@@ -287,7 +275,7 @@ mod tests {
         let late = tracker.take(at(310), &seven, limit);
         assert_eq!(late, [(7, Duration::from_millis(110))]);
         assert!(tracker.take(at(400), &seven, limit).is_empty());
-        assert_eq!(tracker.worst(), Duration::from_millis(200));
+        assert_eq!(tracker.worst, Duration::from_millis(200));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
+use gpreempt_sim::prng::Prng;
 use gpreempt_stage::{Daemon, LIMIT};
 use gpreempt_wire::client::{Client, EventStream, HintWriter};
 use gpreempt_wire::emulator::client::{Client as EmuClient, Launch, Queue};
@@ -33,19 +34,19 @@ const STEPS: u32 = 300_000;
 
 /// A thread with a flag that ends it.
 #[derive(Debug)]
-struct StoppableThread<T> {
+pub(super) struct StoppableThread<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<T>,
 }
 
 impl<T: Send + 'static> StoppableThread<T> {
-    fn start(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
+    pub(super) fn start(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         Self { stop, thread: std::thread::spawn(move || work(&told)) }
     }
 
-    fn end(self) -> Option<T> {
+    pub(super) fn end(self) -> Option<T> {
         // ORDERING: the flag stands for itself, nothing else is read because of it.
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().ok()
@@ -212,8 +213,8 @@ pub(super) struct LatencyClient {
     off: BTreeMap<u64, u64>,
     /// Those of them that have left the device.
     left: BTreeSet<u64>,
-    chance: u64,
-    lost: u64,
+    chance: Prng,
+    pub(super) lost: u64,
     commands: Sample,
     detected: Sample,
     done: Sample,
@@ -249,7 +250,7 @@ impl LatencyClient {
             slot,
             off: BTreeMap::new(),
             left: BTreeSet::new(),
-            chance: 1,
+            chance: Prng::new(1),
             lost: 0,
             commands: Sample::default(),
             detected: Sample::default(),
@@ -285,9 +286,7 @@ impl LatencyClient {
         while !self.off.is_empty() && self.next_event(SILENCE)?.is_some() {}
         self.off.clear();
         self.left.clear();
-        // The numbers of Knuth's generator; any would do.
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros((self.chance >> 33) % PAUSE_US_MAX));
+        std::thread::sleep(Duration::from_micros(self.chance.below(PAUSE_US_MAX)));
         Ok(())
     }
 
@@ -351,10 +350,6 @@ impl LatencyClient {
             | EventKind::Policy => {}
         }
         Ok(Some(event))
-    }
-
-    pub(super) const fn lost(&self) -> u64 {
-        self.lost
     }
 
     /// From work or hint to command, since the last call.

@@ -6,9 +6,7 @@
 //! of them are `CLOCK_MONOTONIC`.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -18,7 +16,7 @@ use gpreempt_wire::event::EventKind;
 use gpreempt_wire::request::Request;
 use serde_json::{Value, json};
 
-use super::clients::{BackgroundClients, LatencyClient, WakeProbe, WakeupProbe};
+use super::clients::{BackgroundClients, LatencyClient, StoppableThread, WakeProbe, WakeupProbe};
 use super::promises::Sample;
 use super::setup::Setup;
 
@@ -80,7 +78,7 @@ impl Latency {
         let hint_busy = client.take_commands();
         background.end().context("a background client failed")?;
         let machine = wakeups.end();
-        let (done, lost) = (client.take_done(), client.lost());
+        let (done, lost) = (client.take_done(), client.lost);
         drop(client);
         super::check_ends(&setup.end()?)?;
         Ok(Self { interval_us, work, detected, hint, hint_busy, done, bare, machine, lost })
@@ -208,25 +206,17 @@ impl Kfd {
 }
 
 /// A thread that follows the events of the daemon.
-struct EventListener {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<anyhow::Result<(Sample, Sample)>>,
-}
+struct EventListener(StoppableThread<anyhow::Result<(Sample, Sample)>>);
 
 impl EventListener {
     fn start(setup: &Setup) -> anyhow::Result<Self> {
         let mut follow = setup.daemon.try_connect()?.follow(&Request::Follow)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || listen(&mut follow, &told));
-        Ok(Self { stop, thread })
+        Ok(Self(StoppableThread::start(move |stop| listen(&mut follow, stop))))
     }
 
     /// What preempts cost, and how long they came after the work.
     fn end(self) -> anyhow::Result<(Sample, Sample)> {
-        // ORDERING: the flag stands for itself.
-        self.stop.store(true, Ordering::Relaxed);
-        let heard = self.thread.join().ok().context("the thread that follows the daemon failed")?;
+        let heard = self.0.end().context("the thread that follows the daemon failed")?;
         heard.context("the events of the daemon ended")
     }
 }
@@ -267,7 +257,7 @@ mod tests {
             cost,
         };
         assert_eq!((kfd.bound_us(), kfd.beside.p99_us()), (6_701, 6_702));
-        assert!(!super::super::promises::of_kfd(&kfd)[0].is_kept());
+        assert!(!super::super::promises::of_kfd(&kfd)[0].is_kept);
         assert_eq!(kfd.alone.in_words(), "p50 1 us, p90 3 us, p99 1401 us");
         assert!(Times::of(&json!({ "n": 0 })).is_err());
     }

@@ -21,16 +21,12 @@ const TOP_PERCENT: f64 = 3.0;
 pub(super) struct PromiseResult {
     promise: String,
     measured: String,
-    is_kept: bool,
+    pub(super) is_kept: bool,
 }
 
 impl PromiseResult {
     fn new(promise: &str, measured: String, is_kept: bool) -> Self {
         Self { promise: promise.to_owned(), measured, is_kept }
-    }
-
-    pub(super) const fn is_kept(&self) -> bool {
-        self.is_kept
     }
 
     pub(super) fn to_json(&self) -> Value {
