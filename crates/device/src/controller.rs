@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 
-use gpreempt_core::backend::Backend;
+use gpreempt_core::backend::{Backend, Command};
 use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
@@ -335,6 +335,19 @@ pub(crate) enum PendingCompletion {
 }
 
 impl PendingCompletion {
+    /// None for a command that has no completion.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
+        let queue = command.queue();
+        match command {
+            Command::Preempt { .. } => Some(Self::Preempt(queue)),
+            Command::Resume { .. } => Some(Self::Resume(queue)),
+            Command::SetSlice { .. }
+            | Command::PermitHold { .. }
+            | Command::ForbidHold { .. }
+            | Command::SetHardwarePriority { .. } => None,
+        }
+    }
+
     pub(crate) fn event(self, result: Result<(), Fault>) -> Event {
         match (self, result) {
             (Self::Preempt(queue), Ok(())) => Event::Preempted { queue },

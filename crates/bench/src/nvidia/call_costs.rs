@@ -15,7 +15,6 @@ use gpreempt_device::nvidia::change::{NvidiaChange, preempt, stops};
 use gpreempt_device::nvidia::hold::{self, HoldChannel, HoldSite};
 use gpreempt_device::nvidia::import_client::ImportClient;
 use gpreempt_device::nvidia::process_discovery::{GpuProcess, inspect_process};
-use gpreempt_device::nvidia::rm_objects::parse_uuid;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_device::undo_log::UndoLog;
 
@@ -256,17 +255,8 @@ fn site(process: &GpuProcess, slot: usize) -> Option<(String, HoldSite)> {
     clients.iter().find_map(|client| {
         client.devices.iter().find_map(|device| {
             let (context, uuid) = (device.contexts().next()?, device.uuid.clone()?);
-            let compute = context.compute;
-            let site = HoldSite {
-                client: client.handle,
-                device: device.handle,
-                group: compute.handle,
-                context_share: compute.context_share?,
-                compute_class: compute.compute_class?,
-                channel_class: compute.generation?.channel(),
-                uuid: parse_uuid(&uuid)?,
-                slot,
-            };
+            let handles = (client.handle, device.handle);
+            let site = HoldSite::of(handles, context.compute, &uuid, slot)?;
             Some((uuid, site))
         })
     })

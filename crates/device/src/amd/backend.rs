@@ -355,20 +355,10 @@ const BUSY: RingView = RingView { put: 1, get: 0, running: Some(true) };
 
 impl Backend for AmdBackend {
     fn submit(&mut self, command: Command) {
-        let queue = command.queue();
+        let Some(awaited) = PendingCompletion::of(&command) else { return };
         // A queue without a controller is gone and cannot run, so the command succeeds at once.
-        let (awaited, otherwise) = match command {
-            Command::Preempt { .. } => {
-                (PendingCompletion::Preempt(queue), Event::Preempted { queue })
-            }
-            Command::Resume { .. } => (PendingCompletion::Resume(queue), Event::Resumed { queue }),
-            Command::SetSlice { .. }
-            | Command::PermitHold { .. }
-            | Command::ForbidHold { .. }
-            | Command::SetHardwarePriority { .. } => return,
-        };
-        if !self.give(queue, awaited) {
-            self.events.push_back(otherwise);
+        if !self.give(command.queue(), awaited) {
+            self.events.push_back(awaited.event(Ok(())));
         }
     }
 

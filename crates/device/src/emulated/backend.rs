@@ -25,7 +25,7 @@ use super::worker::{self, Job, Report};
 use crate::change::{GpuChange, UndoError};
 use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues, Numbering,
-    QueueParking, Reporter, Waker,
+    PendingCompletion, QueueParking, Reporter, Waker,
 };
 use crate::process::{ProcessHandle, ProcessKey};
 use crate::undo_log::UndoLog;
@@ -302,14 +302,7 @@ impl Backend for EmulatedBackend {
         let queue = command.queue();
         let Some(state) = self.state(queue) else {
             // A queue that vanished needs no call: the command is completed at once.
-            match command {
-                Command::Preempt { .. } => self.events.push_back(Event::Preempted { queue }),
-                Command::Resume { .. } => self.events.push_back(Event::Resumed { queue }),
-                Command::SetSlice { .. }
-                | Command::PermitHold { .. }
-                | Command::ForbidHold { .. }
-                | Command::SetHardwarePriority { .. } => {}
-            }
+            self.events.extend(PendingCompletion::of(&command).map(|it| it.event(Ok(()))));
             return;
         };
         let job = match command {

@@ -29,7 +29,8 @@ use super::abi::control::PreemptionMode;
 use super::process_discovery::GpuProcess;
 use super::process_watcher::{DiscoveryEvent, ProcessWatcher};
 use crate::controller::{
-    AdoptError, Controller, ControllerReport, Numbering, Reporter, UnadoptedProcesses, Waker,
+    AdoptError, Controller, ControllerReport, Numbering, PendingCompletion, Reporter,
+    UnadoptedProcesses, Waker,
 };
 use crate::process::{ProcessHandle, ProcessKey};
 use crate::undo_log::UndoLog;
@@ -376,18 +377,13 @@ impl Backend for NvidiaBackend {
         // completed at once.
         let context = self.queues.get_mut(&queue).and_then(QueueState::context_mut);
         let device = context.as_ref().map(|context| context.device);
-        let (job, at_once) = match command {
-            Command::Preempt { .. } => (
-                context.map(|context| context.stop(queue, fence)),
-                Some(Event::Preempted { queue }),
-            ),
-            Command::Resume { .. } => (
-                context.map(|context| context.resume(queue, fence)),
-                Some(Event::Resumed { queue }),
-            ),
+        let at_once = PendingCompletion::of(&command).map(|completion| completion.event(Ok(())));
+        let job = match command {
+            Command::Preempt { .. } => context.map(|context| context.stop(queue, fence)),
+            Command::Resume { .. } => context.map(|context| context.resume(queue, fence)),
             Command::SetSlice { slice, .. } => {
                 let slice_us = slice.map(|slice| slice.as_micros().max(1));
-                (context.map(|context| context.set_slice(slice_us)), None)
+                context.map(|context| context.set_slice(slice_us))
             }
             Command::PermitHold { .. } => return self.permit_hold(queue),
             Command::ForbidHold { .. } => return self.forbid_hold(queue),

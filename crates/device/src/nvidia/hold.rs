@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::abi::class::Generation;
 use super::rm::Handle;
+use super::rm_objects::{Group, parse_uuid};
 use super::uvm::AddressRange;
 use crate::controller::HoldFigures;
 use crate::hold_pages::{SLOT_SIZE, SLOTS};
@@ -66,6 +67,26 @@ pub fn channel_handles() -> impl Iterator<Item = Handle> {
 }
 
 impl HoldSite {
+    /// Where a hold channel with that slot would be added to the context of a compute group. None
+    /// if objects are unknown.
+    pub fn of(
+        (client, device): (Handle, Handle),
+        compute: &Group,
+        uuid: &str,
+        slot: usize,
+    ) -> Option<Self> {
+        Some(Self {
+            client,
+            device,
+            group: compute.handle,
+            context_share: compute.context_share?,
+            compute_class: compute.compute_class?,
+            channel_class: compute.generation?.channel(),
+            uuid: parse_uuid(uuid)?,
+            slot,
+        })
+    }
+
     /// A site for tests.
     #[cfg(test)]
     pub(crate) fn example(slot: usize) -> Self {
@@ -145,7 +166,7 @@ impl HoldSite {
 #[derive(Debug, Default)]
 pub struct HoldCounters {
     /// Whether there is a channel of idle fences.
-    has_fence: bool,
+    pub has_fence: bool,
     placed: AtomicU64,
     expired: AtomicU64,
     longest_us: AtomicU64,
@@ -160,10 +181,6 @@ pub struct HoldCounters {
 impl HoldCounters {
     pub fn new(has_fence: bool) -> Self {
         Self { has_fence, ..Self::default() }
-    }
-
-    pub const fn has_fence(&self) -> bool {
-        self.has_fence
     }
 
     pub fn figures(&self) -> HoldFigures {

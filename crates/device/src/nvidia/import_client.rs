@@ -24,7 +24,7 @@ const DUPLICATES_FROM: Handle = 0x5d00_0100;
 pub struct ImportClient {
     rm: Rm,
     client: Handle,
-    node: PathBuf,
+    pub node: PathBuf,
     /// Registers the device with the client for as long as this is open.
     _registered: File,
     next: Handle,
@@ -127,10 +127,6 @@ impl ImportClient {
         let (to, length) = ((file.as_fd(), 0), DoorbellMap::LENGTH as u64);
         self.rm.prepare_map(self.client, DEVICE, DOORBELL, length, to)?;
         DoorbellMap::new(file.as_fd()).map_err(|error| ImportError::Rm(RmError::Os(error)))
-    }
-
-    pub fn node(&self) -> &std::path::Path {
-        &self.node
     }
 
     /// Frees a duplicate, so that its memory is freed when its owner ends.

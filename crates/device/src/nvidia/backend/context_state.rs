@@ -14,7 +14,7 @@ use crate::nvidia::hold::HoldSite;
 use crate::nvidia::process_discovery::GpuProcess;
 use crate::nvidia::ring::Rings;
 use crate::nvidia::rm::Handle;
-use crate::nvidia::rm_objects::{self, Group};
+use crate::nvidia::rm_objects::Group;
 use crate::process::ProcessKey;
 
 /// What a queue of the scheduler is.
@@ -210,16 +210,7 @@ impl ContextState {
     /// Where a hold channel with that slot would be added. Nothing if objects are unknown.
     pub(super) fn hold_site(&self, slot: usize) -> Option<(HoldSite, Vec<Group>)> {
         let compute = self.groups.first()?;
-        let site = HoldSite {
-            client: self.client,
-            device: self.device_handle,
-            group: compute.handle,
-            context_share: compute.context_share?,
-            compute_class: compute.compute_class?,
-            channel_class: compute.generation?.channel(),
-            uuid: rm_objects::parse_uuid(&self.uuid)?,
-            slot,
-        };
+        let site = HoldSite::of((self.client, self.device_handle), compute, &self.uuid, slot)?;
         Some((site, self.groups.clone()))
     }
 

@@ -183,7 +183,7 @@ impl NvidiaBackend {
     /// running whose other channels are stopped.
     pub(super) fn fence_channel(&self, queue: QueueId) -> Option<Handle> {
         match self.holds.as_ref()?.states.get(&queue)? {
-            HoldState::Ready(site, counters) => counters.has_fence().then(|| site.fence_channel()),
+            HoldState::Ready(site, counters) => counters.has_fence.then(|| site.fence_channel()),
             HoldState::Requested(_) | HoldState::Impossible(_) => None,
         }
     }

@@ -35,7 +35,7 @@ pub fn attach(
     let added = files_of_unified_memory(process).and_then(|uvm| {
         let node = {
             let own = own.lock().unwrap_or_else(PoisonError::into_inner);
-            own.node().to_owned()
+            own.node.clone()
         };
         let node = OpenOptions::new().read(true).write(true).open(node);
         let node = node.map_err(|error| failed(process, os(&error)))?;

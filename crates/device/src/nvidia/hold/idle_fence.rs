@@ -26,7 +26,8 @@ pub(super) struct IdleFence {
     in_flight: Option<PlacedFence>,
     /// Since when everything that was submitted has finished.
     finished_at: Option<Instant>,
-    has_answered: bool,
+    /// Whether a fence was ever answered.
+    pub(super) has_answered: bool,
     /// A fence without an answer for that long tells nothing.
     unanswered_max: Duration,
 }
@@ -93,11 +94,6 @@ impl IdleFence {
             // What looked finished was not: it was between two kernels.
             self.finished_at = None;
         }
-    }
-
-    /// Whether it has ever been answered.
-    pub(super) const fn has_answered(&self) -> bool {
-        self.has_answered
     }
 
     pub(super) fn execution(&self, now: Instant, is_on_engine: bool) -> Execution {

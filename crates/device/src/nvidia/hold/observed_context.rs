@@ -166,7 +166,7 @@ impl ObservedContext {
             }
         }
         let execution = self.fence.execution(now, loaded);
-        self.counters.is_fenced.store(self.fence.has_answered(), Ordering::Relaxed);
+        self.counters.is_fenced.store(self.fence.has_answered, Ordering::Relaxed);
         self.counters.is_running.store(execution == Execution::Running, Ordering::Relaxed);
         execution
     }
