@@ -7,6 +7,7 @@ use std::path::Path;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration;
+use gpreempt_sim::prng::Prng;
 use gpreempt_stage::{Emulator, until, until_some};
 use gpreempt_wire::emulator::client::{Client, Launch};
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
@@ -177,19 +178,14 @@ fn a_malformed_ring_faults_its_queue() {
 #[test]
 fn a_randomly_overwritten_page_affects_only_its_owner() {
     let mut emulator = emulator("");
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let mut random = Prng::new(1);
     for _ in 0..40 {
         let socket = connect(&emulator.socket());
         let (bell, page) = raw_queue(&socket);
         for _ in 0..200 {
-            let word = if next() % 2 == 0 { next() } else { next() % 16 };
-            let at = if next() % 3 == 0 { next() % 20 * 8 } else { 4_096 + next() % 64 * 8 };
+            let word = if random.chance(1, 2) { random.any() } else { random.below(16) };
+            let is_head = random.chance(1, 3);
+            let at = if is_head { random.below(20) * 8 } else { 4_096 + random.below(64) * 8 };
             page.write_at(&word.to_le_bytes(), at).unwrap();
             rustix::io::write(&bell, &1_u64.to_le_bytes()).unwrap();
         }

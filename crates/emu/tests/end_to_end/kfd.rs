@@ -4,6 +4,7 @@ use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration;
 use gpreempt_kfd::abi::block::{self, CreateQueue, GetVersion, UpdateQueue};
 use gpreempt_kfd::{Call, Ioctl, KfdClientCalls, Passed};
+use gpreempt_sim::prng::Prng;
 use gpreempt_wire::emulated_kfd::{KfdClient, KfdSocket, PROTOCOL, gpu_id};
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::message::Header;
@@ -83,15 +84,10 @@ fn only_the_kfd_stops_its_queues() {
 fn garbage_closes_its_own_connection_and_nothing_else() {
     let mut emulator = kfd("");
     let good = KfdSocket::open(emulator.place()).unwrap();
-    let mut random = 1_u64;
+    let mut random = Prng::new(1);
     for round in 0..200_usize {
         let socket = connect(&emulator.place().join("kfd"));
-        let mut bytes: Vec<u8> = (0..round)
-            .map(|_| {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                random.to_le_bytes()[7]
-            })
-            .collect();
+        let mut bytes: Vec<u8> = (0..round).map(|_| random.any().to_le_bytes()[7]).collect();
         if round % 2 == 0 {
             bytes = Header { kind: 1, request: 0 }.join(&PROTOCOL, &bytes).unwrap();
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::time::Duration as Time;
+use gpreempt_sim::prng::Prng;
 use gpreempt_stage::{Emulator, Stage, until, until_some};
 use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::emulator::control::{Control, ControlEvent, Options};
@@ -167,18 +168,17 @@ fn many_random_commands_do_not_change_results() {
         let mut control = emulator.control().unwrap();
         let queues: Vec<_> =
             loads.iter().map(|load| queue_of(&emulator, load.pid()).1.queue).collect();
-        let mut random = 1_u64;
+        let mut random = Prng::new(1);
         for _ in 0..400 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let queue = queues[usize::try_from(random >> 33).unwrap() % queues.len()];
-            match (random >> 40) % 8 {
+            let queue = *random.pick(&queues);
+            match random.below(8) {
                 0..3 => control.stop(queue).unwrap(),
                 3..6 => control.resume(queue).unwrap(),
                 6 => control.set_slice(queue, Some(Time::from_micros(1))).unwrap(),
                 _ => control.permit_hold(queue).unwrap(),
             }
-            if (random >> 50).is_multiple_of(4) {
-                std::thread::sleep(Duration::from_micros(random >> 54));
+            if random.chance(1, 4) {
+                std::thread::sleep(Duration::from_micros(random.below(1_024)));
             }
         }
         for (&queue, load) in queues.iter().zip(&mut loads) {
