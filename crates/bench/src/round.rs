@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
-pub enum Order {
+pub enum RoundCommand {
     /// Prepare; the answer is the line `prepared`.
     Prepare(Round),
     Begin {
@@ -35,7 +35,7 @@ pub struct Round {
     pub hints: Option<PathBuf>,
 }
 
-impl Order {
+impl RoundCommand {
     /// The line, with a line end.
     pub fn line(&self) -> String {
         // PANIC: strings and numbers always have a form in JSON.
@@ -53,17 +53,17 @@ mod tests {
     fn orders_are_lines_of_json() {
         let round = Round { round: 3, seconds: 4, seed: 2_000, hints: None };
         let orders = [
-            Order::Prepare(round),
-            Order::Begin { round: 3, at_ns: 5_000 },
-            Order::End { round: 3 },
+            RoundCommand::Prepare(round),
+            RoundCommand::Begin { round: 3, at_ns: 5_000 },
+            RoundCommand::End { round: 3 },
         ];
-        let text: String = orders.iter().map(Order::line).collect();
+        let text: String = orders.iter().map(RoundCommand::line).collect();
         assert_eq!(
             text,
             "{\"do\":\"prepare\",\"round\":3,\"seconds\":4,\"seed\":2000,\"hints\":null}\n\
              {\"do\":\"begin\",\"round\":3,\"at_ns\":5000}\n{\"do\":\"end\",\"round\":3}\n"
         );
-        let read: Vec<Order> =
+        let read: Vec<RoundCommand> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read, orders);
     }

@@ -13,7 +13,7 @@ use gpreempt_core::time::Duration;
 use crate::results::{CurvePoint, Role, SuiteInfo};
 
 pub use arrivals::Arrivals;
-pub use criterion::{Criterion, Limit, Quantity};
+pub use criterion::{Criterion, Quantity, Threshold};
 pub use load::{Load, Work};
 pub use read::{check_modes, read_suite};
 

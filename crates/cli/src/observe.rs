@@ -107,7 +107,7 @@ fn open<'a>(
                         group,
                         channels: context.channels().len(),
                         slice_us: context.compute.slice_us,
-                        way: rings.way(),
+                        way: rings.source_name(),
                         look_us: 0.0,
                         summary: Summary::default(),
                         switches_per_s: None,

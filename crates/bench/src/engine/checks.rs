@@ -1,7 +1,7 @@
 //! The criteria of a suite, and whether the results meet them.
 
 use crate::results::{Check, Estimate, Measurement, Results, SummaryRow};
-use crate::suite::{Criterion, Limit, Quantity, Suite};
+use crate::suite::{Criterion, Quantity, Suite, Threshold};
 
 /// Checks every criterion whose case was measured in its mode.
 pub fn checks(suite: &Suite, results: &Results) -> Vec<Check> {
@@ -26,8 +26,8 @@ fn check(criterion: &Criterion, case: &str, results: &Results) -> Option<Check> 
     let value = value(&criterion.what, row, results);
     let what = criterion.what.name();
     let (word, limit) = match criterion.limit {
-        Limit::AtMost(_) => ("at most", criterion.limit.value()),
-        Limit::AtLeast(_) => ("at least", criterion.limit.value()),
+        Threshold::AtMost(_) => ("at most", criterion.limit.value()),
+        Threshold::AtLeast(_) => ("at least", criterion.limit.value()),
     };
     let (passed, found) = match (value, &row.failure) {
         (_, Some(reason)) => (false, format!("failed: {reason}")),

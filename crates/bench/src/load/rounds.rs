@@ -8,7 +8,7 @@ use std::io::BufRead;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use gpreempt_bench::round::{Order, Round};
+use gpreempt_bench::round::{Round, RoundCommand};
 use serde::Serialize;
 
 use crate::args::LoadArgs;
@@ -96,20 +96,20 @@ fn rounds(
     output: Output,
     stop: &Stop,
     limit: &TimeLimit,
-    orders: &Receiver<Result<Order, String>>,
+    orders: &Receiver<Result<RoundCommand, String>>,
 ) -> Result<(), Failure> {
     while let Some(order) = next(orders, stop, None)? {
         let round = match order {
-            Order::Prepare(round) => round,
+            RoundCommand::Prepare(round) => round,
             // No round is prepared, so there is none to begin or to end.
-            Order::Begin { .. } | Order::End { .. } => continue,
+            RoundCommand::Begin { .. } | RoundCommand::End { .. } => continue,
         };
         limit.set(OVERHEAD + Duration::from_secs(round.seconds));
         let in_round = stop.in_round(round.round);
         let prepared = load.prepare(&round)?;
         output.line(&PreparedLine { round: round.round })?;
         match next(orders, &in_round, Some(BEGIN_MAX))? {
-            Some(Order::Begin { round: number, at_ns }) if number == round.round => {
+            Some(RoundCommand::Begin { round: number, at_ns }) if number == round.round => {
                 load.perform(prepared, at_ns, &in_round)?;
             }
             Some(order) => {
@@ -130,10 +130,10 @@ fn rounds(
 
 /// The next order; none if stdin was closed or a signal ended the load.
 fn next(
-    orders: &Receiver<Result<Order, String>>,
+    orders: &Receiver<Result<RoundCommand, String>>,
     stop: &Stop,
     max: Option<Duration>,
-) -> Result<Option<Order>, Failure> {
+) -> Result<Option<RoundCommand>, Failure> {
     let begin = Monotonic.now_ns();
     loop {
         match orders.recv_timeout(POLL) {
@@ -154,7 +154,10 @@ fn next(
 }
 
 /// Reads orders in a thread of its own, so that a round can be ended while it lasts.
-fn listen(stop: &Stop, limit: &TimeLimit) -> Result<Receiver<Result<Order, String>>, Failure> {
+fn listen(
+    stop: &Stop,
+    limit: &TimeLimit,
+) -> Result<Receiver<Result<RoundCommand, String>>, Failure> {
     let (sender, orders) = channel();
     let (stop, limit) = (stop.clone(), limit.clone());
     let thread = std::thread::Builder::new().name("orders".to_owned());
@@ -169,11 +172,11 @@ fn listen(stop: &Stop, limit: &TimeLimit) -> Result<Receiver<Result<Order, Strin
     Ok(orders)
 }
 
-fn read_orders(input: impl BufRead, sender: &Sender<Result<Order, String>>, stop: &Stop) {
+fn read_orders(input: impl BufRead, sender: &Sender<Result<RoundCommand, String>>, stop: &Stop) {
     for line in input.lines().map_while(Result::ok) {
-        let order: Result<Order, _> = serde_json::from_str(&line);
+        let order: Result<RoundCommand, _> = serde_json::from_str(&line);
         let order = order.map_err(|error| format!("not an order: {line} ({error})"));
-        if let Ok(Order::End { round }) = order {
+        if let Ok(RoundCommand::End { round }) = order {
             stop.end_round(round);
             continue;
         }
@@ -215,11 +218,11 @@ mod tests {
     }
 
     fn prepare(round: u64) -> String {
-        Order::Prepare(Round { round, seconds: 2, seed: 0, hints: None }).line()
+        RoundCommand::Prepare(Round { round, seconds: 2, seed: 0, hints: None }).line()
     }
 
     fn begin(round: u64) -> String {
-        Order::Begin { round, at_ns: 70 }.line()
+        RoundCommand::Begin { round, at_ns: 70 }.line()
     }
 
     #[test]
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn an_end_order_ends_the_round_it_names_even_if_it_comes_early() {
-        let end = Order::End { round: 1 }.line();
+        let end = RoundCommand::End { round: 1 }.line();
         let (calls, result) =
             run_orders(&(end + &prepare(1) + &begin(1) + &prepare(2) + &begin(2)));
         assert!(result.is_ok());

@@ -12,7 +12,7 @@ use crate::child::Child;
 use crate::lines::{self, Final, Line};
 use crate::plan::seed_of;
 use crate::results::Role;
-use crate::round::{Order, Round};
+use crate::round::{Round, RoundCommand};
 use crate::suite::{Arrivals, Load, Work};
 
 /// How long a load may take until its ready line: the driver compiles its kernels.
@@ -97,7 +97,7 @@ impl LoadProcess {
         let round = Round { seed: seed_of(round.seed, self.index), ..round.clone() };
         self.write_trace(&round)?;
         self.child.forget_output();
-        self.child.send(&Order::Prepare(round).line())
+        self.child.send(&RoundCommand::Prepare(round).line())
     }
 
     pub(super) fn wait_until_prepared(&mut self, nvidia: &Nvidia) -> Result<(), String> {
@@ -106,11 +106,11 @@ impl LoadProcess {
     }
 
     pub(super) fn begin(&mut self, round: u64, at_ns: u64) -> Result<(), String> {
-        self.child.send(&Order::Begin { round, at_ns }.line())
+        self.child.send(&RoundCommand::Begin { round, at_ns }.line())
     }
 
     pub(super) fn end(&mut self, round: u64) -> Result<(), String> {
-        self.child.send(&Order::End { round }.line())
+        self.child.send(&RoundCommand::End { round }.line())
     }
 
     /// Waits for the last line of a round.

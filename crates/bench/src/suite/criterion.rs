@@ -15,7 +15,7 @@ pub struct Criterion {
     /// Without one, every backend.
     pub backend: Option<String>,
     pub what: Quantity,
-    pub limit: Limit,
+    pub limit: Threshold,
 }
 
 /// The value that a check compares.
@@ -35,7 +35,7 @@ pub enum Quantity {
 
 /// The largest or smallest allowed value, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum Threshold {
     AtMost(u64),
     AtLeast(u64),
 }
@@ -63,7 +63,7 @@ impl Quantity {
     }
 }
 
-impl Limit {
+impl Threshold {
     pub fn value(self) -> f64 {
         match self {
             // CAST: small numbers.

@@ -8,7 +8,7 @@ use gpreempt_fields::{
 };
 use serde::Deserialize;
 
-use super::criterion::{self, Criterion, Limit, Quantity};
+use super::criterion::{self, Criterion, Quantity, Threshold};
 use super::{Arrivals, Backends, Case, Load, LongAndShort, Suite, Work};
 use crate::results::{CurvePoint, Role};
 
@@ -420,10 +420,15 @@ struct RawCheck {
 impl RawCheck {
     fn convert(self, cases: &[Case]) -> Result<Criterion, FieldError> {
         let limits = [
-            ("at_most_percent", self.at_most_percent, Limit::AtMost as fn(u64) -> Limit, 10),
-            ("at_least_percent", self.at_least_percent, Limit::AtLeast, 10),
-            ("at_most", self.at_most, Limit::AtMost, 1_000),
-            ("at_least", self.at_least, Limit::AtLeast, 1_000),
+            (
+                "at_most_percent",
+                self.at_most_percent,
+                Threshold::AtMost as fn(u64) -> Threshold,
+                10,
+            ),
+            ("at_least_percent", self.at_least_percent, Threshold::AtLeast, 10),
+            ("at_most", self.at_most, Threshold::AtMost, 1_000),
+            ("at_least", self.at_least, Threshold::AtLeast, 1_000),
         ];
         exactly_one(limits.map(|(key, value, ..)| (key, value.is_some())))?;
         let limit = limits

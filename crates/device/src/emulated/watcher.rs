@@ -23,11 +23,11 @@ use crate::worker_thread::{Orders, WorkerThread, timespec};
 
 #[derive(Debug)]
 pub(super) struct EmulatorWatcher {
-    thread: WorkerThread<Order>,
+    thread: WorkerThread<WatchCommand>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum WatchCommand {
     Watch(ProcessKey, ProcessHandle),
     Forget(ProcessKey),
     Connect,
@@ -45,16 +45,16 @@ impl EmulatorWatcher {
 
     /// Reports when that process has ended.
     pub(super) fn watch(&self, process: ProcessKey, handle: ProcessHandle) {
-        self.thread.order(Order::Watch(process, handle));
+        self.thread.order(WatchCommand::Watch(process, handle));
     }
 
     pub(super) fn forget(&self, process: ProcessKey) {
-        self.thread.order(Order::Forget(process));
+        self.thread.order(WatchCommand::Forget(process));
     }
 
     /// Connects to an emulator again.
     pub(super) fn connect(&self) {
-        self.thread.order(Order::Connect);
+        self.thread.order(WatchCommand::Connect);
     }
 
     pub(super) fn stop(&mut self) {
@@ -70,7 +70,7 @@ impl Drop for EmulatorWatcher {
 
 struct WatchLoop {
     socket: PathBuf,
-    orders: Orders<Order>,
+    orders: Orders<WatchCommand>,
     link: Link,
     processes: Vec<(ProcessKey, ProcessHandle)>,
     /// The last reported reason why there is no connection.
@@ -151,9 +151,11 @@ impl WatchLoop {
         let (orders, is_over) = self.orders.take();
         for order in orders {
             match order {
-                Order::Watch(process, handle) => self.processes.push((process, handle)),
-                Order::Forget(process) => self.processes.retain(|(watched, _)| *watched != process),
-                Order::Connect => self.link = Link::soon(),
+                WatchCommand::Watch(process, handle) => self.processes.push((process, handle)),
+                WatchCommand::Forget(process) => {
+                    self.processes.retain(|(watched, _)| *watched != process)
+                }
+                WatchCommand::Connect => self.link = Link::soon(),
             }
         }
         if is_over { Err(Disconnected) } else { Ok(()) }

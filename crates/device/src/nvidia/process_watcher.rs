@@ -29,11 +29,11 @@ pub enum DiscoveryEvent {
 
 #[derive(Debug)]
 pub struct ProcessWatcher {
-    thread: WorkerThread<Order>,
+    thread: WorkerThread<ScanCommand>,
 }
 
 #[derive(Debug)]
-enum Order {
+enum ScanCommand {
     Watch(ProcessKey, Vec<Client>),
     Forget(ProcessKey),
     Rescan(Duration),
@@ -61,16 +61,16 @@ impl ProcessWatcher {
 
     /// Watches a process, of which these clients are known.
     pub fn watch(&self, process: ProcessKey, clients: Vec<Client>) {
-        self.thread.order(Order::Watch(process, clients));
+        self.thread.order(ScanCommand::Watch(process, clients));
     }
 
     pub fn forget(&self, process: ProcessKey) {
-        self.thread.order(Order::Forget(process));
+        self.thread.order(ScanCommand::Forget(process));
     }
 
     /// Sets the longest time between two inspections.
     pub fn set_rescan(&self, every: Duration) {
-        self.thread.order(Order::Rescan(every));
+        self.thread.order(ScanCommand::Rescan(every));
     }
 }
 
@@ -82,7 +82,7 @@ impl Drop for ProcessWatcher {
 
 /// The state of the thread.
 struct WatchLoop<R> {
-    orders: Orders<Order>,
+    orders: Orders<ScanCommand>,
     /// Readable when a process opens or closes a device node.
     nodes: Option<OwnedFd>,
     watched: BTreeMap<ProcessKey, WatchedProcess>,
@@ -103,12 +103,12 @@ impl<R: FnMut(DiscoveryEvent) -> bool> WatchLoop<R> {
         }
         for order in orders {
             match order {
-                Order::Watch(process, clients) => {
+                ScanCommand::Watch(process, clients) => {
                     let watched = WatchedProcess::new(clients, Instant::now());
                     self.watched.insert(process, watched);
                 }
-                Order::Forget(process) => drop(self.watched.remove(&process)),
-                Order::Rescan(every) => self.rescan = every,
+                ScanCommand::Forget(process) => drop(self.watched.remove(&process)),
+                ScanCommand::Rescan(every) => self.rescan = every,
             }
         }
         let now = Instant::now();

@@ -158,8 +158,8 @@ impl Rings {
         rings
     }
 
-    /// How the indices are read: `mapped` or `memory`.
-    pub const fn way(&self) -> &'static str {
+    /// Where the indices are read: `mapped` or `memory`.
+    pub const fn source_name(&self) -> &'static str {
         match self.source {
             Source::Mapped { .. } => "mapped",
             Source::Memory(_) => "memory",

@@ -44,7 +44,7 @@ pub enum WatcherReport {
     Idle,
 }
 
-enum Order {
+enum HoldCommand {
     Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounters>),
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
@@ -57,7 +57,7 @@ type Action = fn(&mut ObservedContext, Instant);
 
 #[derive(Debug)]
 pub struct HoldWatcher {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<HoldCommand>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -88,38 +88,38 @@ impl HoldWatcher {
         rings: Rings,
         counters: Arc<HoldCounters>,
     ) {
-        self.order(Order::Add(queue, Box::new((hold, rings)), counters));
+        self.order(HoldCommand::Add(queue, Box::new((hold, rings)), counters));
     }
 
     /// Releases a context and returns its channel, which the caller removes, and its rings: closing
     /// them is a call that may take time.
     pub fn remove(&self, queue: QueueId) -> Option<(HoldChannel, Rings)> {
         let (answer, incoming) = channel();
-        self.order(Order::Remove(queue, answer));
+        self.order(HoldCommand::Remove(queue, answer));
         incoming.recv().ok().flatten()
     }
 
     pub fn permit(&self, queue: QueueId) {
-        self.order(Order::Permit(queue));
+        self.order(HoldCommand::Permit(queue));
     }
 
     pub fn forbid(&self, queue: QueueId) {
-        self.order(Order::Forbid(queue));
+        self.order(HoldCommand::Forbid(queue));
     }
 
     /// Reads the hints of this context there in every sample: a hint is a few hundred microseconds
     /// ahead of its request, and the daemon's loop may be busy for longer.
     pub fn watch_hints(&self, queue: QueueId, source: Weak<dyn HintSource>) {
-        self.order(Order::HintSource(queue, source));
+        self.order(HoldCommand::HintSource(queue, source));
     }
 
     /// Samples at once: the next sample may be 100 us away (measured on an H200 with hints 350 us
     /// ahead: latency 1.02 times that without other load with this, 1.04 times without).
     pub fn sample_now(&self) {
-        self.order(Order::Sample);
+        self.order(HoldCommand::Sample);
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: HoldCommand) {
         if let Some(orders) = &self.orders {
             // The thread that receives them ends only when this side does.
             let _ = orders.send(order);
@@ -168,7 +168,7 @@ impl WatcherShared {
     }
 
     /// The first thread: takes orders and samples.
-    fn run_first(&self, incoming: &Receiver<Order>) {
+    fn run_first(&self, incoming: &Receiver<HoldCommand>) {
         let mut sample_at = now();
         loop {
             // Orders do not wait for the next sample, and do not delay it.
@@ -254,29 +254,29 @@ impl RingObserver {
         self.contexts.clear();
     }
 
-    fn take(&mut self, order: Order) {
+    fn take(&mut self, order: HoldCommand) {
         let now = now();
         let (queue, action): (QueueId, Action) = match order {
-            Order::Add(queue, parts, counters) => {
+            HoldCommand::Add(queue, parts, counters) => {
                 let (hold, rings) = *parts;
                 let context = ObservedContext::new(hold, rings, self.limits, counters, now);
                 self.contexts.insert(queue, context);
                 return;
             }
-            Order::Remove(queue, answer) => {
+            HoldCommand::Remove(queue, answer) => {
                 let parts = self.contexts.remove(&queue).map(ObservedContext::release);
                 let _ = answer.send(parts);
                 return;
             }
-            Order::HintSource(queue, source) => {
+            HoldCommand::HintSource(queue, source) => {
                 if let Some(context) = self.contexts.get_mut(&queue) {
                     context.watch_hints(source);
                 }
                 return;
             }
-            Order::Sample => return self.sample(),
-            Order::Permit(queue) => (queue, ObservedContext::permit),
-            Order::Forbid(queue) => (queue, ObservedContext::forbid),
+            HoldCommand::Sample => return self.sample(),
+            HoldCommand::Permit(queue) => (queue, ObservedContext::permit),
+            HoldCommand::Forbid(queue) => (queue, ObservedContext::forbid),
         };
         if let Some(context) = self.contexts.get_mut(&queue) {
             action(context, now);
