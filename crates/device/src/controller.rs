@@ -286,11 +286,6 @@ impl Numbering {
         DeviceId(self.devices_from + u32::try_from(index).unwrap_or(u32::MAX >> 8))
     }
 
-    /// Whether a queue id was counted here, now or in an earlier start.
-    pub const fn may_name(&self, queue: QueueId) -> bool {
-        queue.0 >> 40 == self.next_queue >> 40
-    }
-
     /// An id that no queue had before.
     pub const fn queue(&mut self) -> QueueId {
         let queue = QueueId(self.next_queue);
@@ -403,8 +398,6 @@ mod tests {
         assert_ne!(first.device(255), second.device(0));
         let mut later = Numbering::of(0).since(u64::MAX);
         assert!(later.queue() > first.queue() && later.queue() < second.queue());
-        let queue = later.queue();
-        assert!(first.may_name(queue) && !second.may_name(queue));
     }
 
     #[test]

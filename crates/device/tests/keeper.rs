@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpreempt_device::change::UndoError;
 use gpreempt_device::hold_pages::{HoldPages, HoldSlot, WORD};
@@ -12,7 +12,7 @@ use gpreempt_device::journal::{GpuChange, Journal, OwnerJournal, ProcessRecord};
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::nvidia::change::NvidiaChange;
 use gpreempt_device::process::ProcessKey;
-use gpreempt_stage::WorkFolder;
+use gpreempt_stage::{WorkFolder, until, until_some};
 
 /// A journal, in a folder that is removed with it.
 struct TestJournal {
@@ -67,26 +67,9 @@ fn record() -> ProcessRecord {
     ProcessRecord { process, changes: vec![change], until_ns: None }
 }
 
-/// Waits for at most 10 s for a condition.
-fn within_10_s(mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        if condition() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    false
-}
-
+/// Waits for the end of a keeper. Returns whether it ended well.
 fn ends(child: &mut Child) -> bool {
-    let mut status = None;
-    within_10_s(|| {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    let _ = child.kill();
-    status.is_some_and(|status| status.success())
+    until_some("the keeper ends", || child.try_wait().unwrap()).success()
 }
 
 /// A keeper in whose start a shell script makes something fail.
@@ -153,7 +136,7 @@ fn hold_pages_are_inherited_and_outlive_the_owner() {
     let stderr = std::fs::read_link(format!("/proc/{}/fd/2", child.id())).unwrap();
     assert_eq!(stderr, Path::new("/dev/null"), "a message would be written into the pages");
     drop(child.stdin.take());
-    assert!(is_ended(&slot, 5));
+    wait_for_end(&slot, 5, "the hold ends with its owner");
     assert!(ends(&mut child));
 }
 
@@ -192,7 +175,7 @@ fn a_stopped_keeper_without_an_owner_is_replaced() {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let key = session.keeper().unwrap();
     assert_eq!(key.pid, child.id());
-    assert!(within_10_s(|| key.is_stopped()));
+    until("the keeper is stopped", || key.is_stopped());
     let cleaned = gpreempt_device::keeper::clean_up(&test.journal, |_: &ProcessRecord| Ok(()));
     assert_eq!(cleaned.unwrap(), 1);
     assert!(!session.folder().exists());
@@ -225,10 +208,10 @@ fn the_keeper_notices_kill_9_of_its_owner() {
     let mut owner =
         Command::new("bash").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
     let held = || OwnerJournal::at(session.folder().to_owned()).hold().unwrap().is_none();
-    assert!(within_10_s(held), "the keeper locks the journal");
+    until("the keeper locks the journal", held);
     owner.kill().unwrap();
     owner.wait().unwrap();
-    assert!(within_10_s(|| !session.folder().exists()), "the journal is reverted and removed");
+    until("the journal is reverted and removed", || !session.folder().exists());
 }
 
 #[test]
@@ -238,7 +221,7 @@ fn a_change_whose_lease_expires_is_reverted_while_the_owner_lives() {
     let mut keeper = keeper(&session);
     let until_ns = Some(monotonic_ns() + 50_000_000);
     session.write(&ProcessRecord { until_ns, ..record() }).unwrap();
-    assert!(within_10_s(|| session.entries().unwrap().is_empty()));
+    until("the change is reverted", || session.entries().unwrap().is_empty());
     assert!(keeper.try_wait().unwrap().is_none(), "it still waits for its owner");
     drop(keeper.stdin.take());
     assert!(ends(&mut keeper));
@@ -262,8 +245,8 @@ fn the_next_program_reverts_what_a_dead_owner_and_keeper_left() {
     assert!(!session.folder().exists());
 }
 
-fn is_ended(slot: &HoldSlot, number: u32) -> bool {
-    within_10_s(|| slot.load(WORD) == number && !slot.is_held())
+fn wait_for_end(slot: &HoldSlot, number: u32, why: &str) {
+    until(why, || slot.load(WORD) == number && !slot.is_held());
 }
 
 #[test]
@@ -274,13 +257,13 @@ fn the_keeper_ends_the_holds_of_an_owner_that_is_stalled_or_dead() {
     let mut child = keeper_with(&session, Some(&pages));
     let slot = pages.take().unwrap();
     slot.begin(7, monotonic_ns());
-    assert!(is_ended(&slot, 7), "it gets no heartbeat");
+    wait_for_end(&slot, 7, "the hold ends without a heartbeat");
     // A heartbeat from the future.
     slot.begin(8, monotonic_ns() + 60_000_000_000);
     std::thread::sleep(Duration::from_millis(300));
     assert!(slot.is_held(), "its heartbeat is recent");
     drop(child.stdin.take());
-    assert!(is_ended(&slot, 8), "its owner is dead");
+    wait_for_end(&slot, 8, "the hold ends with its owner");
     assert!(ends(&mut child));
 }
 
