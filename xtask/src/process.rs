@@ -2,7 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -48,6 +49,21 @@ pub(crate) fn capture(command: &mut Command) -> anyhow::Result<Vec<u8>> {
         bail!("{} ended with {}: {}", name(command), output.status, said.trim());
     }
     Ok(output.stdout)
+}
+
+/// How often a process is polled for its end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The status of a process, or nothing if it does not end in time.
+pub(crate) fn wait_for(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let since = Instant::now();
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || since.elapsed() >= limit {
+            return Ok(status);
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Removes a folder, if it exists.

@@ -2,13 +2,15 @@
 //! outcomes.
 
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use anyhow::Context;
 use gpreempt_device::process::{ProcessInfo, all_pids};
 use rustix::process::{Signal, WaitOptions, getpid, wait};
+
+use crate::process::wait_for;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -122,7 +124,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// How often the step is polled.
+/// The pause before processes that were ended are looked for again.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often processes that a step left behind are ended; each may have started another.
 const ROUNDS_MAX: u32 = 100;
@@ -144,7 +146,7 @@ fn supervise(command: &mut Command, file: &Path, limit: Duration) -> anyhow::Res
     let before: Vec<u32> = descendants(&[]).into_iter().map(|process| process.key.pid).collect();
     let _ = fs::remove_file(file);
     let mut child = command.spawn().context("cannot start the step")?;
-    let ended = wait_for(&mut child, limit)?;
+    let ended = wait_for(&mut child, limit).context("cannot wait for the step")?;
     if ended.is_none() {
         eprintln!("what was running when the time was up:");
         for process in descendants(&before) {
@@ -161,20 +163,6 @@ fn supervise(command: &mut Command, file: &Path, limit: Duration) -> anyhow::Res
         Some(outcome) if status.success() => outcome,
         _ => Outcome::Failed(format!("it ended with {status} and did not say why")),
     })
-}
-
-/// The status of `child`, or nothing if it is not over in time.
-fn wait_for(child: &mut Child, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
-    let since = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().context("cannot wait for the step")? {
-            return Ok(Some(status));
-        }
-        if since.elapsed() >= limit {
-            return Ok(None);
-        }
-        std::thread::sleep(LOOK);
-    }
 }
 
 fn end_descendants(before: &[u32]) {

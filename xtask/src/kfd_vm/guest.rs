@@ -1,17 +1,17 @@
 //! A virtual machine: its initramfs (`cpio`, "newc"), its first process and qemu.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use super::kernel_package::Unpacked;
+use crate::process::wait_for;
 
 /// How long a machine may run. It takes half a minute on an idle host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
-const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the console in an error message.
 const TAIL_LINES: usize = 40;
 
@@ -108,20 +108,14 @@ fn start(image: &Path, files: &Path, console: &Path, results: &Path) -> anyhow::
 
 /// Waits for the end of qemu, and kills it after the time limit.
 fn wait(machine: &mut Child, patience: Duration) -> anyhow::Result<()> {
-    let since = Instant::now();
-    loop {
-        if let Some(status) = machine.try_wait()? {
-            if status.success() {
-                return Ok(());
-            }
-            bail!("qemu ended with {status}");
-        }
-        if since.elapsed() > patience {
+    match wait_for(machine, patience)? {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => bail!("qemu ended with {status}"),
+        None => {
             machine.kill()?;
             machine.wait()?;
-            bail!("the machine did not end within {} s", patience.as_secs());
+            bail!("the machine did not end within {} s", patience.as_secs())
         }
-        thread::sleep(LOOK);
     }
 }
 
