@@ -307,6 +307,35 @@ fn parse_container(cgroup: &str) -> Option<String> {
         .map(|word| word[..12].to_owned())
 }
 
+/// A child process of a test that does nothing. It is killed when this is dropped.
+#[cfg(test)]
+pub(crate) struct SleepingChild {
+    child: std::process::Child,
+    pub(crate) key: ProcessKey,
+}
+
+#[cfg(test)]
+impl SleepingChild {
+    pub(crate) fn start() -> Self {
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let key = ProcessInfo::read(child.id()).unwrap().key;
+        Self { child, key }
+    }
+
+    /// Kills it and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+impl Drop for SleepingChild {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -309,7 +309,7 @@ mod tests {
     use crate::amd::{FakeClient, FakeKfd};
     use crate::journal::Journal;
     use crate::nvidia::change::NvidiaChange;
-    use crate::process::ProcessInfo;
+    use crate::process::SleepingChild;
     use gpreempt_stage::WorkFolder;
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         let kfd = FakeKfd::new();
         fakes::put(&root, &kfd, true);
         let paused = Paused::new(&kfd);
-        let key = paused.key;
+        let key = paused.child.key;
         let pause = GpuChange::Amd(AmdChange::Pause { site: KfdLocation::emulated(&root) });
         let blocked = folder.join(format!("{}-{}.new", key.pid, key.start_ticks));
         let slice = GpuChange::Nvidia(NvidiaChange::Slice {
@@ -371,25 +371,16 @@ mod tests {
 
     /// A living process that uses a KFD.
     struct Paused {
-        child: std::process::Child,
-        key: ProcessKey,
+        child: SleepingChild,
         _client: FakeClient,
     }
 
     impl Paused {
         fn new(kfd: &FakeKfd) -> Self {
-            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-            let key = ProcessInfo::read(child.id()).unwrap().key;
-            let client = kfd.client(key.pid);
+            let child = SleepingChild::start();
+            let client = kfd.client(child.key.pid);
             client.open_queue(1).unwrap();
-            Self { child, key, _client: client }
-        }
-    }
-
-    impl Drop for Paused {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            Self { child, _client: client }
         }
     }
 
@@ -402,16 +393,16 @@ mod tests {
         fakes::put(&root, &kfd, true);
         let (hung, other) = (Paused::new(&kfd), Paused::new(&kfd));
         let change = GpuChange::Amd(AmdChange::Pause { site: KfdLocation::emulated(&root) });
-        kfd.hang(hung.key.pid, true);
-        let (own, hung_key, hung_act) = (undo_log.clone(), hung.key, change.clone());
+        kfd.hang(hung.child.key.pid, true);
+        let (own, hung_key, hung_act) = (undo_log.clone(), hung.child.key, change.clone());
         let pausing = std::thread::spawn(move || own.perform(hung_key, &hung_act, false));
         let since = Instant::now();
-        while !undo_log.has(hung.key, &change) {
+        while !undo_log.has(hung.child.key, &change) {
             assert!(since.elapsed().as_secs() < 20, "it is never recorded");
             std::thread::yield_now();
         }
         let (done, is_done) = std::sync::mpsc::channel();
-        let (own, other_key) = (undo_log.clone(), other.key);
+        let (own, other_key) = (undo_log.clone(), other.child.key);
         std::thread::spawn(move || {
             own.claim(other_key).unwrap();
             own.claim(hung_key).unwrap();
@@ -422,10 +413,10 @@ mod tests {
             done.send(()).unwrap();
         });
         is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("no other thread waits");
-        kfd.hang(hung.key.pid, false);
+        kfd.hang(hung.child.key.pid, false);
         pausing.join().unwrap().unwrap();
-        assert_eq!(kfd.is_running(hung.key.pid, 0), Some(false));
+        assert_eq!(kfd.is_running(hung.child.key.pid, 0), Some(false));
         undo_log.undo_all(|_| true).unwrap();
-        assert_eq!(kfd.is_running(hung.key.pid, 0), Some(true));
+        assert_eq!(kfd.is_running(hung.child.key.pid, 0), Some(true));
     }
 }

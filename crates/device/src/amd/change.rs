@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::amd::session::DebugSession;
     use crate::amd::{FakeKfd, KfdClientCalls, kfd_instance};
-    use crate::process::ProcessInfo;
+    use crate::process::{ProcessInfo, SleepingChild};
 
     #[test]
     fn without_a_device_there_is_nothing_to_revert() {
@@ -167,8 +167,8 @@ mod tests {
         assert!(act.perform(own, true).is_err_and(|error| error.is_gone()));
         let kfd = FakeKfd::new();
         // A process cannot trace itself, so a child is paused.
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let key = ProcessInfo::read(child.id()).unwrap().key;
+        let child = SleepingChild::start();
+        let key = child.key;
         let client = kfd.client(key.pid);
         let queue = client.open_queue(1).unwrap();
         kfd_instance::fakes::put(folder, &kfd, true);
@@ -179,15 +179,12 @@ mod tests {
         kfd_instance::fakes::put(folder, &kfd, false);
         let refused = act.perform(key, false).unwrap_err().to_string();
         assert!(refused.contains("CAP_CHECKPOINT_RESTORE"), "{refused}");
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     /// A process with a queue that a debug session keeps suspended.
     struct Suspended {
         kfd: FakeKfd,
-        child: std::process::Child,
-        key: ProcessKey,
+        child: SleepingChild,
         queue: u32,
         _client: crate::amd::FakeClient,
         _session: DebugSession,
@@ -196,30 +193,25 @@ mod tests {
     impl Suspended {
         fn new(folder: &std::path::Path) -> Self {
             let kfd = FakeKfd::new();
-            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-            let key = ProcessInfo::read(child.id()).unwrap().key;
-            let client = kfd.client(key.pid);
+            let child = SleepingChild::start();
+            let pid = child.key.pid;
+            let client = kfd.client(pid);
             client.runtime_enable(true).unwrap();
             let queue = client.open_queue(1).unwrap();
             kfd_instance::fakes::put(folder, &kfd, true);
             let debugger: std::sync::Arc<dyn KfdDebugCalls> = std::sync::Arc::new(kfd.debugger(1));
-            let mut session = DebugSession::attach(debugger, key.pid).unwrap();
+            let mut session = DebugSession::attach(debugger, pid).unwrap();
             session.queues().unwrap();
             session.suspend(&[queue], 0).unwrap();
-            Self { kfd, child, key, queue, _client: client, _session: session }
-        }
-
-        fn end(&mut self) {
-            self.child.kill().unwrap();
-            self.child.wait().unwrap();
+            Self { kfd, child, queue, _client: client, _session: session }
         }
     }
 
     #[test]
     fn undo_ends_the_session_of_a_stopped_owner() {
         let folder = std::path::Path::new("/nonexistent/act-session");
-        let mut scene = Suspended::new(folder);
-        let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
+        let scene = Suspended::new(folder);
+        let (kfd, key, queue) = (scene.kfd.clone(), scene.child.key, scene.queue);
         assert_eq!(kfd.is_running(key.pid, queue), Some(false));
         for act in [
             AmdChange::Session { site: KfdLocation::emulated(folder) },
@@ -230,14 +222,13 @@ mod tests {
             assert_eq!(kfd.is_running(key.pid, queue), Some(true));
             assert!(!kfd.is_debugged(key.pid));
         }
-        scene.end();
     }
 
     #[test]
     fn a_tracer_delays_the_end_of_a_session_with_suspended_queues() {
         let folder = std::path::Path::new("/nonexistent/act-tracer");
-        let mut scene = Suspended::new(folder);
-        let (kfd, key, queue) = (scene.kfd.clone(), scene.key, scene.queue);
+        let scene = Suspended::new(folder);
+        let (kfd, key, queue) = (scene.kfd.clone(), scene.child.key, scene.queue);
         kfd.trace_externally(key.pid, 4242);
         let suspended = AmdChange::Suspend { site: KfdLocation::emulated(folder) };
         let session_only = AmdChange::Session { site: KfdLocation::emulated(folder) };
@@ -246,7 +237,6 @@ mod tests {
         kfd.end_tracing(key.pid);
         let undone = suspended.perform(key, true);
         let is_running = kfd.is_running(key.pid, queue);
-        scene.end();
         assert!(undone.is_ok() && is_running == Some(true), "{undone:?}");
     }
 }

@@ -416,7 +416,6 @@ impl Backend for NvidiaBackend {
 mod tests {
     //! A process without a GPU, for which the test makes up a context.
 
-    use std::process::{Child, Command as Program, Stdio};
     use std::time::Instant;
 
     use gpreempt_core::backend::PreemptLevel;
@@ -426,13 +425,13 @@ mod tests {
     use super::*;
     use crate::journal::Journal;
     use crate::nvidia::rm_objects::{Client, Device as FoundDevice, Engine, Group};
-    use crate::process::ProcessInfo;
+    use crate::process::{ProcessInfo, SleepingChild};
 
     const TASK: TaskId = TaskId(1);
 
     struct BackendTest {
         _folder: WorkFolder,
-        child: Child,
+        child: SleepingChild,
         backend: NvidiaBackend,
     }
 
@@ -442,8 +441,7 @@ mod tests {
             let session = Journal::at(folder.path("journal")).unwrap().begin().unwrap();
             let (undo_log, waker) = (UndoLog::new(session), Waker::new().unwrap());
             let backend = NvidiaBackend::new(undo_log, Numbering::of(0), waker).unwrap();
-            let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-            let mut test = Self { _folder: folder, child, backend };
+            let mut test = Self { _folder: folder, child: SleepingChild::start(), backend };
             let group = Group {
                 handle: 0x5c00_0010,
                 engine: Engine::Compute,
@@ -459,7 +457,7 @@ mod tests {
             let device = FoundDevice { handle: 1, subdevice, uuid, groups: vec![group] };
             let devices = vec![device];
             let client = Client { handle: 0xc1d0_0001, devices, objects: 1, holds: Vec::new() };
-            let info = ProcessInfo::read(test.child.id()).unwrap();
+            let info = ProcessInfo::read(test.child.key.pid).unwrap();
             let process = GpuProcess { info, nodes: Vec::new(), clients: Ok(vec![client]) };
             test.backend.adopt_inspected(TASK, &process, ContextOptions::default()).unwrap();
             let [queue] = test.backend.queues_of(TASK)[..] else {
@@ -484,21 +482,13 @@ mod tests {
         }
     }
 
-    impl Drop for BackendTest {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-
     #[test]
     fn a_context_that_no_longer_exists_vanishes_once_and_is_no_problem() {
         for has_ended in [false, true] {
             let (mut test, queue) = BackendTest::new(&format!("nvidia-gone-{has_ended}"));
             test.backend.submit(Command::Preempt { queue, level: PreemptLevel::Interrupt });
             if has_ended {
-                test.child.kill().unwrap();
-                test.child.wait().unwrap();
+                test.child.kill();
             }
             let gone = Event::PreemptFailed { queue, fault: Fault::Gone };
             let events = test.events(|event| *event == gone);

@@ -4,7 +4,6 @@ mod silence;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration as StdDuration;
 
 use gpreempt_core::event::Fault;
@@ -20,14 +19,14 @@ use crate::controller::{
     AdoptError, Controller, PriorityForwarding, Rescanning, StopMethodReporting,
 };
 use crate::journal::{GpuChange, Journal, OwnerJournal};
-use crate::process::ProcessInfo;
+use crate::process::SleepingChild;
 
 const GPU: u32 = 1001;
 const TASK: TaskId = TaskId(1);
 
-/// A real process with queues of an in-process KFD. It is killed when this is dropped.
+/// A real process with queues of an in-process KFD.
 struct TestProcess {
-    child: Child,
+    child: SleepingChild,
     /// None once the process no longer uses KFD.
     client: Option<FakeClient>,
     key: ProcessKey,
@@ -35,8 +34,8 @@ struct TestProcess {
 
 impl TestProcess {
     fn start(kfd: &FakeKfd, folder: &WorkFolder, queues: u32) -> Self {
-        let child = Program::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-        let key = ProcessInfo::read(child.id()).unwrap().key;
+        let child = SleepingChild::start();
+        let key = child.key;
         let client = kfd.client(key.pid);
         // Older kernels have no such call.
         match client.runtime_enable(true) {
@@ -51,17 +50,6 @@ impl TestProcess {
 
     fn client(&self) -> &FakeClient {
         self.client.as_ref().unwrap()
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for TestProcess {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

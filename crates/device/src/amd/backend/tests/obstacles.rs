@@ -212,7 +212,7 @@ fn a_process_that_ends_while_stopped_leaves_no_record() {
     let queues: Vec<QueueId> = (0..4).map(|_| fixture.wait_for_queue()).collect();
     queues.iter().for_each(|queue| fixture.preempt(*queue));
     fixture.process.client = None;
-    fixture.process.kill();
+    fixture.process.child.kill();
     // Every command still completes.
     let is_answer = |event: &Event| {
         matches!(event, Event::Preempted { .. } | Event::PreemptFailed { fault: Fault::Gone, .. })
