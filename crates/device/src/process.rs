@@ -257,6 +257,14 @@ pub fn raise_thread_priority() {
     }
 }
 
+/// The CPU priority of an ordinary program for the calling thread, which works on data of other
+/// users.
+pub fn set_ordinary_thread_priority() {
+    if getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
+        let _ = setpriority_process(None, 0);
+    }
+}
+
 /// Every process that /proc shows.
 pub fn all_pids() -> io::Result<Vec<u32>> {
     let mut pids: Vec<u32> = fs::read_dir("/proc")?
