@@ -7,6 +7,7 @@ Start the emulated GPU and gpreemptd as serve.py says.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -17,23 +18,32 @@ KERNELS = 60
 KERNEL_NS = 2_000_000
 
 
-def work(priority: int, begin: float) -> None:
+def work(queue: gpreempt.Queue, priority: int, begin: float) -> None:
     """Submits kernels and says when they are done."""
-    with gpreempt.Queue(priority, backend=gpreempt.Backend.EMULATED) as queue:
-        for number in range(KERNELS):
-            queue.launch(MIX, grid=4, arguments=[0, number, KERNEL_NS, 128])
-        queue.synchronize()
-        elapsed_ms = (time.monotonic() - begin) * 1e3
-        print(f"priority {priority}: {KERNELS} kernels after {elapsed_ms:.0f} ms", flush=True)
+    for number in range(KERNELS):
+        queue.launch(MIX, grid=4, arguments=[0, number, KERNEL_NS, 128])
+    queue.synchronize()
+    elapsed_ms = (time.monotonic() - begin) * 1e3
+    print(f"priority {priority}: {KERNELS} kernels after {elapsed_ms:.0f} ms", flush=True)
 
 
 def main() -> None:
+    emulated = gpreempt.Backend.EMULATED
+    try:
+        queues = {priority: gpreempt.Queue(priority, backend=emulated) for priority in (2, 7)}
+    except gpreempt.GPreemptError as error:
+        sys.exit(f"priorities.py: {error}")
     begin = time.monotonic()
-    threads = [threading.Thread(target=work, args=(priority, begin)) for priority in (2, 7)]
+    threads = [
+        threading.Thread(target=work, args=(queue, priority, begin))
+        for priority, queue in queues.items()
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for queue in queues.values():
+        queue.close()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ def test_doctor_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "gpreempt", "doctor"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert told.returncode == 1 and "MISS  library: " in told.stdout and not told.stderr
+    assert "; GPREEMPT_LIBRARY names it)" in told.stdout
+    assert "set GPREEMPT_LIBRARY to its path" in told.stdout
 
 
 def test_ps_lists_queues(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_suspend_training(scene: Scene) -> None:
 def test_priorities(scene: Scene) -> None:
     told = run("priorities.py")
     assert "priority 2" in told and "priority 7" in told
+
+
+def test_priorities_says_in_one_sentence_what_is_missing() -> None:
+    environment = {**os.environ, "GPREEMPT_EMULATED_SOCKET": ""}
+    command = [sys.executable, str(EXAMPLES / "priorities.py")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert told.returncode == 1 and told.stderr.count("\n") == 1, told.stderr
+    assert "GPREEMPT_EMULATED_SOCKET" in told.stderr
 
 
 def test_torch_critical_says_what_it_needs() -> None:

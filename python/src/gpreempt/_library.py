@@ -88,10 +88,11 @@ def _load_first(paths: list[str]) -> Library:
             continue
         _check_version(library)
         return library
+    named = f"; {VARIABLE} names it" if os.environ.get(VARIABLE) else ""
     raise LibraryNotFound(
-        f"{NAME} cannot be loaded ({'; '.join(reasons)}). Install the gpreempt package of this "
-        f"machine, or build it with `cargo build --release -p gpreempt-agent` and set {VARIABLE} "
-        "to its path"
+        f"{NAME} cannot be loaded ({'; '.join(reasons)}{named}). Install the gpreempt package of "
+        "this machine, or build the library with `cargo build --release -p gpreempt-agent` and set "
+        f"{VARIABLE} to its path, such as /usr/local/lib/{NAME}"
     )
 
 
