@@ -57,7 +57,7 @@ impl Config {
             (
                 self.aging.is_none_or(|aging| !aging.after.is_zero() && !aging.grant.is_zero()),
                 "aging",
-                "longer than zero in both parts",
+                "longer than zero in both `after_ms` and `grant_ms` (0 in both switches it off)",
             ),
         ];
         match rules.into_iter().find(|(holds, ..)| !holds) {

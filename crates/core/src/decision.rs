@@ -1,6 +1,7 @@
 //! Decisions: the record of every preempt, resume, boost and fault with its reason.
 
 use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::event::Fault;
@@ -80,25 +81,33 @@ impl Reason {
             }
         }
     }
-}
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outranked { by, theirs, own } => {
-                write!(f, "{by} waits with priority {theirs} while this one runs with {own}")
-            }
-            Self::TurnOver { next } => write!(f, "its turn is over, {next} is next"),
-            Self::Deadline { by } => write!(f, "{by} has an earlier deadline"),
-            Self::Starved { by } => write!(f, "{by} has starved and is boosted"),
-            Self::GangBlocked { gang } => write!(f, "{gang} cannot run on all of its devices"),
-            Self::Suspended => write!(f, "it was suspended"),
-            Self::PossiblyRunning => write!(
+    /// The reason in words. Readers know processes, not the numbers of queues: `name` names the
+    /// process that a queue belongs to.
+    pub fn text(&self, name: impl Fn(QueueId) -> String) -> String {
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        let _ = self.write(&mut text, &name);
+        text
+    }
+
+    fn write(&self, f: &mut impl fmt::Write, name: &dyn Fn(QueueId) -> String) -> fmt::Result {
+        match *self {
+            Self::Outranked { by, theirs, own } => write!(
                 f,
-                "its ring is empty but a kernel may still run; only one low-priority queue may be \
-                 runnable"
+                "{} waits with priority {theirs} while this one runs with {own}",
+                name(by)
             ),
-            Self::LowTurn => write!(f, "the low class has starved and gets a turn"),
+            Self::TurnOver { next } => write!(f, "its turn is over, {} is next", name(next)),
+            Self::Deadline { by } => write!(f, "{} has an earlier deadline", name(by)),
+            Self::Starved { by } => write!(f, "{} has starved and is boosted", name(by)),
+            Self::GangBlocked { .. } => f.write_str("its gang cannot run on all of its devices"),
+            Self::Suspended => f.write_str("it was suspended"),
+            Self::PossiblyRunning => f.write_str(
+                "its ring is empty but a kernel may still run; only one low-priority queue may be \
+                 runnable",
+            ),
+            Self::LowTurn => f.write_str("the low class has starved and gets a turn"),
             Self::Unblocked { off } => {
                 write!(f, "no queue with a higher rank has work; was off for {off}")
             }
@@ -111,9 +120,15 @@ impl fmt::Display for Reason {
                 write!(f, "the resume failed ({fault}); next try in {retry_in}")
             }
             Self::Anticipate { .. } => {
-                write!(f, "its next request is expected before a switch would pay")
+                f.write_str("its next request is expected before a switch would pay")
             }
         }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &|queue| queue.to_string())
     }
 }
 

@@ -6,15 +6,12 @@ mod explain;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use gpreempt_device::amd::KfdLocation;
-use gpreempt_device::amd::queue::queues_of;
-use gpreempt_device::amd::topology::{Node, Topology};
-use gpreempt_device::nvidia::process_discovery::{self, GpuProcess};
+use gpreempt_device::device_users::{DeviceUse, DeviceUsers};
 use gpreempt_device::process::{ProcessInfo, all_pids};
+use gpreempt_device::registry::Selection;
 use serde::Serialize;
 
 use crate::accounts::Accounts;
@@ -206,41 +203,34 @@ fn short(id: &str) -> &str {
     if is_id { &id[..ID_SHOWN] } else { id }
 }
 
-/// The processes that use a GPU, and those that a rule or their environment names.
+/// The processes that the daemon would adopt, because they use a selected device, and those that a
+/// rule or their environment names. Adds the places that could not be read to `problems`.
 ///
 /// # Errors
 /// If /proc cannot be read.
-pub fn processes(config: &Config, accounts: &Accounts) -> io::Result<Vec<ProcessAttributes>> {
+pub fn processes(
+    config: &Config,
+    accounts: &Accounts,
+    selection: &Selection,
+    problems: &mut Vec<String>,
+) -> io::Result<Vec<ProcessAttributes>> {
     let names = config.environment_names();
-    let users = process_discovery::gpu_processes().unwrap_or_default();
+    let mut on_devices = DeviceUsers::find(selection);
+    problems.append(&mut on_devices.problems);
     let mut found = Vec::new();
     for pid in all_pids()? {
-        let user = users.iter().find(|user| user.info.key.pid == pid);
         // A process may end meanwhile.
         let Ok(info) = ProcessInfo::read(pid) else { continue };
-        let amd = amd_uuids(pid);
-        let has_work = user.is_some_and(GpuProcess::has_groups) || !amd.is_empty();
-        let uuids = user.map(GpuProcess::uuids).unwrap_or_default().into_iter().chain(amd);
-        let uuids: Vec<String> = uuids.collect();
+        let DeviceUse { uuids, is_adoptable } =
+            on_devices.users.remove(&info.key).unwrap_or_default();
         // The other names of a GPU have to be read from the machine.
         let gpus = if uuids.is_empty() { Vec::new() } else { Gpu::named(uuids) };
         let Ok(attributes) = ProcessAttributes::read(info.key, gpus, &names) else { continue };
-        if has_work || is_named(&config.assign(&attributes, accounts)) {
+        if is_adoptable || is_named(&config.assign(&attributes, accounts)) {
             found.push(attributes);
         }
     }
     Ok(found)
-}
-
-fn amd_uuids(pid: u32) -> BTreeSet<String> {
-    let sysfs = KfdLocation::Kernel.paths().sysfs;
-    let queues = queues_of(&sysfs, pid).unwrap_or_default();
-    if queues.is_empty() {
-        return BTreeSet::new();
-    }
-    let topology = Topology::read(&sysfs).unwrap_or_default();
-    let node = |gpu_id: u32| topology.device(gpu_id).map(Node::uuid);
-    queues.iter().filter_map(|queue| node(queue.gpu_id)).collect()
 }
 
 /// Whether a rule or the environment has a setting for the process.

@@ -32,7 +32,8 @@ struct Args {
     /// The folder of the journal [default: $GPREEMPT_STATE or /run/gpreempt]
     #[arg(long, value_name = "FOLDER")]
     state: Option<PathBuf>,
-    /// Explain the configuration and what each process would get; change nothing
+    /// Explain the configuration, and list every process that would be scheduled or that a rule
+    /// names, with what it would get; change nothing
     #[arg(long)]
     check: bool,
     /// Print the result of --check as JSON
@@ -143,7 +144,9 @@ fn check(args: &Args) -> Result<(), Failure> {
     let options = args.options();
     let config = options.load_config().map_err(|error| Failure::Input(error.to_string()))?;
     let accounts = Accounts::load().map_err(|error| error.to_string())?;
-    let processes = check::processes(&config, &accounts).map_err(|error| error.to_string())?;
+    let mut problems = Vec::new();
+    let processes = check::processes(&config, &accounts, &options.devices, &mut problems)
+        .map_err(|error| error.to_string())?;
     let usual = Path::new(DEFAULT_PATH);
     let file = match &options.config {
         Some(file) => file.to_string_lossy(),
@@ -152,7 +155,8 @@ fn check(args: &Args) -> Result<(), Failure> {
     };
     let socket = options.socket_path(&config);
     let socket = socket.map_err(|error| Failure::Input(error.to_string()))?;
-    let report = Report::new(&file, &config, &socket, (&accounts, &processes));
+    let mut report = Report::new(&file, &config, &socket, (&accounts, &processes));
+    report.warnings.append(&mut problems);
     let text =
         if args.json { report.json().map_err(|error| error.to_string())? } else { report.text() };
     let written = std::io::stdout().write_all(text.as_bytes());

@@ -23,7 +23,7 @@ use crate::process::{ProcessInfo, ProcessKey};
 pub use backend::EmulatedBackend;
 
 /// How long an emulator may take to answer.
-const ANSWER_MAX: Duration = Duration::from_millis(1_000);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(1_000);
 
 /// Every queue that an emulator reports as stopped, as the change that would have stopped it. None
 /// if the emulator does not answer.
@@ -43,7 +43,7 @@ pub(crate) fn stopped(socket: &Path) -> Vec<(ProcessKey, GpuChange)> {
 }
 
 /// The UUID of the emulator's device with that index: short, and the same every time.
-fn uuid(socket: &Path, index: usize) -> String {
+pub(crate) fn uuid(socket: &Path, index: usize) -> String {
     format!("EMU-{:08x}-{index}", digest(socket.as_os_str().as_encoded_bytes()))
 }
 

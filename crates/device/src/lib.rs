@@ -9,6 +9,7 @@ pub mod amd;
 pub mod change;
 pub mod client_process;
 pub mod controller;
+pub mod device_users;
 pub mod emulated;
 pub mod hardware;
 pub mod hold_pages;

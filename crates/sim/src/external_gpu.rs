@@ -68,6 +68,8 @@ pub struct Usage {
     /// Time with waves on compute units.
     pub busy: Duration,
     pub completed: u64,
+    /// How often its running waves were saved.
+    pub preemptions: u32,
     /// Preempted by a call.
     pub is_stopped: bool,
     /// Not fetched from.
@@ -93,7 +95,7 @@ impl ExternalGpu {
         }
         let programs = programs.into_iter().map(Arc::new).collect();
         Some(Self {
-            gpu: Gpu::new(model, machine, devices, programs, Tracks::metered()),
+            gpu: Gpu::new(model, machine, devices, programs, Tracks::default().metered()),
             holds: (0..devices).map(|_| HoldWatcher::sleeping()).collect(),
             calls: (0..devices).map(|_| CallQueue::default()).collect(),
             events: VecDeque::new(),
@@ -245,6 +247,7 @@ impl ExternalGpu {
         Some(Usage {
             busy: self.gpu.tracks.busy(id, self.now()),
             completed: queue.completed,
+            preemptions: queue.preemptions,
             is_stopped: queue.stopped,
             is_parked: queue.parked,
             is_resident: queue.residency != crate::gpu::queue::Residency::Out,

@@ -40,6 +40,11 @@ pub struct TaskOutcome {
     pub served: Vec<Served>,
     /// Launches completed while work arrived.
     pub launches_in_time: u64,
+    /// Time with waves on compute units while work arrived, if [`Options::meters`] is set; over all
+    /// devices.
+    ///
+    /// [`Options::meters`]: crate::simulation::Options::meters
+    pub device_time: Duration,
     pub launches: u64,
     /// Requests that missed their deadline.
     pub deadline_misses: u64,

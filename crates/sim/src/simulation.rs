@@ -22,6 +22,8 @@ pub struct Options {
     pub spans_max: usize,
     /// The part of the time line to keep; none is all of it.
     pub window: Option<(Instant, Instant)>,
+    /// Whether the time that each task has waves on compute units is added up.
+    pub meters: bool,
     /// Decisions to keep.
     pub decisions_max: usize,
     /// Whether every checker runs after every step.
@@ -38,6 +40,7 @@ impl Default for Options {
         Self {
             spans_max: 0,
             window: None,
+            meters: false,
             decisions_max: 0,
             check: false,
             hides_running: false,
@@ -99,14 +102,16 @@ struct Simulation<'a> {
     timed_checker: Option<TimedChecker>,
     events: u64,
     launches_in_time: Vec<u64>,
+    device_times: Vec<Duration>,
     /// When the remaining work must be done.
     drained_by: Option<Instant>,
 }
 
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario, options: Options) -> Result<Self, SimError> {
+        let tracks = Tracks::new(options.spans_max, options.window);
         let mut backend =
-            SimBackend::new(scenario, Tracks::new(options.spans_max, options.window))?;
+            SimBackend::new(scenario, if options.meters { tracks.metered() } else { tracks })?;
         backend.hides_running = options.hides_running;
         Ok(Self {
             backend,
@@ -118,6 +123,7 @@ impl<'a> Simulation<'a> {
             decisions: Vec::new(),
             events: 0,
             launches_in_time: vec![0; scenario.tasks.len()],
+            device_times: vec![Duration::ZERO; scenario.tasks.len()],
             drained_by: None,
         })
     }
@@ -171,6 +177,9 @@ impl<'a> Simulation<'a> {
         for (_, queue) in self.backend.all_queues() {
             let done = queue.launches.iter().filter(|launch| launch.completed > 0).count();
             self.launches_in_time[queue.task] += done as u64;
+        }
+        for &(queue, task, _) in &self.backend.queue_owners {
+            self.device_times[task] += self.backend.gpu.tracks.busy(queue, end);
         }
         self.drained_by = Some(end + DRAIN_MIN + self.backend.work_left().times(4));
     }
@@ -337,9 +346,10 @@ impl<'a> Simulation<'a> {
             launches[queue.task] +=
                 queue.launches.iter().filter(|l| l.completed > 0).count() as u64;
         }
-        let tasks = self.backend.clients.iter().zip(launches).zip(&self.launches_in_time);
+        let in_time = self.launches_in_time.iter().zip(&self.device_times);
+        let tasks = self.backend.clients.iter().zip(launches).zip(in_time);
         let tasks = tasks
-            .map(|((client, launches), &launches_in_time)| {
+            .map(|((client, launches), (&launches_in_time, &device_time))| {
                 let missed = |served: &&Served| {
                     client.spec.deadline.is_some_and(|deadline| served.latency() > deadline)
                 };
@@ -348,6 +358,7 @@ impl<'a> Simulation<'a> {
                     deadline_misses: client.served.iter().filter(missed).count() as u64,
                     served: client.served.clone(),
                     launches_in_time,
+                    device_time,
                     launches,
                     died: client.state == ProcessState::Killed,
                 }

@@ -60,9 +60,9 @@ impl Tracks {
         Self { spans_max, window, ..Self::default() }
     }
 
-    /// Adds up busy time and records no spans.
-    pub(crate) fn metered() -> Self {
-        Self { is_metered: true, ..Self::default() }
+    /// The same tracks, which also add up busy time.
+    pub(crate) fn metered(self) -> Self {
+        Self { is_metered: true, ..self }
     }
 
     /// Time with waves on compute units.
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn busy_time_is_added_up_and_includes_the_current_span() {
         let at = Instant::from_nanos;
-        let mut tracks = Tracks::metered();
+        let mut tracks = Tracks::default().metered();
         let queue = QueueId(1);
         tracks.enter(queue, at(10), Activity::Run);
         tracks.enter(queue, at(30), Activity::Save);

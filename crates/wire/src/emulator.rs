@@ -271,7 +271,9 @@ record! {
         /// Whether the device fetches nothing from its ring.
         pub is_parked: bool,
         /// Whether its waves may be on compute units, or are about to be.
-        pub is_resident: bool; 4 zeros,
+        pub is_resident: bool,
+        /// How often the device saved the queue in the middle of a kernel.
+        pub preemptions: u32,
     }
 }
 

@@ -177,7 +177,8 @@ fn only_processes_with_a_rule_or_a_variable_are_listed() {
     let own = std::process::id();
     let lists_own = |text: &str| {
         let config = Config::parse("test", text).unwrap();
-        processes(&config, &accounts).unwrap().iter().any(|found| found.key.pid == own)
+        let found = processes(&config, &accounts, &Selection::default(), &mut Vec::new());
+        found.unwrap().iter().any(|found| found.key.pid == own)
     };
     assert!(!lists_own(""));
     assert!(!lists_own("[scheduler]\ndefault_priority = 4\n"));

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -195,6 +196,28 @@ fn the_daemon_does_not_start_with_an_invalid_configuration_and_check_reports_it(
     let said: serde_json::Value = serde_json::from_slice(&bad.stderr).unwrap();
     assert!(said["error"].as_str().unwrap().contains("scheduler.policy"), "{said}");
     assert_eq!(check(rule, &["--interval", "5"]).status.code(), Some(2));
+}
+
+#[test]
+fn check_lists_the_processes_that_the_daemon_would_adopt() {
+    let stage = Stage::new("check-lists").unwrap();
+    let emulator = stage.emulator("--compute-units 1").unwrap();
+    let load = emulator.load("be --kernel-us 4000 --seconds 600").unwrap();
+    let check = |socket: &Path| {
+        let mut command = stage.command("gpreemptd").unwrap();
+        command.args(["--check", "--json", "--no-nvidia", "--no-amd", "--emulated"]).arg(socket);
+        let said: serde_json::Value =
+            serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        said
+    };
+    let said = check(&emulator.socket());
+    let processes = said["processes"].as_array().unwrap();
+    let found = processes.iter().find(|process| process["pid"] == load.pid()).unwrap();
+    assert_eq!(found["name"], "gpreempt-load", "{said}");
+    assert_eq!(said["warnings"], serde_json::json!([]));
+    let absent = check(&stage.path("absent"));
+    let warning = absent["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("the processes on the emulated GPU at"), "{warning}");
 }
 
 #[test]

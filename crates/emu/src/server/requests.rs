@@ -237,6 +237,7 @@ impl Server {
                     is_stopped: usage.is_stopped,
                     is_parked: usage.is_parked,
                     is_resident: usage.is_resident,
+                    preemptions: usage.preemptions,
                 }));
             }
             Request::Hello(_)

@@ -108,6 +108,7 @@ impl Gpu {
         let now = self.event_queue.now();
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let waves = queue.resident_waves();
+        queue.preemptions = queue.preemptions.saturating_add(u32::from(waves > 0));
         self.preemptions += u64::from(waves > 0);
         let takes = self.save_time(waves);
         let Some(queue) = self.queues.get_mut(&id) else { return };

@@ -54,6 +54,8 @@ pub(crate) struct HardwareQueue {
     pub(crate) launches: Vec<LaunchRecord>,
     /// Launches that are complete: all below this number, where nothing is executed twice.
     pub(crate) completed: u64,
+    /// How often running waves were preempted.
+    pub(crate) preemptions: u32,
     /// The first launch that the reset design submits again.
     pub(crate) kernel_offset: u64,
     /// Launches not in the ring: it was full, or the reset design has preempted the queue.
@@ -90,6 +92,7 @@ impl HardwareQueue {
             mapped_at: None,
             launches: Vec::new(),
             completed: 0,
+            preemptions: 0,
             kernel_offset: 0,
             backlog: VecDeque::new(),
         }

@@ -126,6 +126,7 @@ impl Gpu {
             queue.epoch += 1;
             queue.residency = Residency::Saving;
             let waves = queue.resident_waves();
+            queue.preemptions = queue.preemptions.saturating_add(u32::from(waves > 0));
             self.preemptions += u64::from(waves > 0);
             if let Some(execution) = queue.execution.as_mut() {
                 queue.leaving = (execution.save(now), execution.packet.waves);

@@ -85,8 +85,8 @@ fn device() -> impl Strategy<Value = DeviceInfo> {
 }
 
 fn usage() -> impl Strategy<Value = UsageInfo> {
-    (queue(), duration(), any::<u64>(), duration(), priority(), any::<[bool; 3]>()).prop_map(
-        |(queue, busy, completed, slice, priority, flags)| UsageInfo {
+    (queue(), duration(), any::<(u64, u32)>(), duration(), priority(), any::<[bool; 3]>()).prop_map(
+        |(queue, busy, (completed, preemptions), slice, priority, flags)| UsageInfo {
             queue,
             busy,
             completed,
@@ -95,6 +95,7 @@ fn usage() -> impl Strategy<Value = UsageInfo> {
             is_stopped: flags[0],
             is_parked: flags[1],
             is_resident: flags[2],
+            preemptions,
         },
     )
 }

@@ -24,6 +24,9 @@ use crate::service::devices::Devices;
 
 /// The longest lease of a suspension: a day. A client can renew it.
 pub(crate) const LEASE_MS_MAX: u32 = 86_400_000;
+/// Leases are whole milliseconds: one that is renewed up to the same moment may end this much
+/// earlier, with the time that the request takes.
+const RENEWAL_SLACK_NS: u64 = 10_000_000;
 
 impl Processes {
     /// The process that a request names, if it lives and the caller may change it.
@@ -219,14 +222,16 @@ impl Processes {
             check_obstacle(process)?;
         }
         self.check_limit(key, by_admin, context)?;
-        let instead = before_ns.map_or(String::new(), |before| {
-            format!(" instead of another {} ms", before.saturating_sub(now_ns) / 1_000_000)
+        let is_renewal =
+            before_ns.is_some_and(|before| before <= until_ns.saturating_add(RENEWAL_SLACK_NS));
+        let shortened = before_ns.filter(|_| !is_renewal).map_or(String::new(), |before| {
+            let left_ms = before.saturating_sub(now_ns) / 1_000_000;
+            format!("; its earlier suspension had {left_ms} ms left")
         });
-        let line = format!("{} is suspended for {lease_ms} ms{instead}", Named(key));
+        let line = format!("{} is suspended for {lease_ms} ms{shortened}", Named(key));
         let since = std::time::Instant::now();
         let pending = PendingSuspension { asked, key, since, line, until_ns, lease_ns, by_admin };
         // The renewal of a lease is not reported.
-        let is_renewal = before_ns.is_some_and(|before| before <= until_ns);
         match (is_off, is_renewal) {
             (true, true) => context.telemetry.log.debug(&pending.line),
             (true, false) => self.announce_suspension(&pending, context.telemetry),

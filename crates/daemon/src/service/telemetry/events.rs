@@ -100,7 +100,11 @@ impl EventBuilder {
         }
         let mut event = self.of_queue(at_ns, kind, decision.queue, table);
         event.duration_ns = duration_ns;
-        event.reason = Text::new(&decision.reason.to_string());
+        let name = |queue| {
+            let view = self.queues.get(&queue);
+            process_name(view.and_then(|view| table.of_task(view.task)))
+        };
+        event.reason = Text::new(&decision.reason.text(name));
         if let Some(by) = by {
             event.by_queue = by.0;
             let member = self.queues.get(&by).and_then(|view| table.of_task(view.task));
@@ -134,6 +138,14 @@ pub(crate) fn of_member(at_ns: u64, kind: EventKind, member: &TrackedProcess) ->
     event.name = Text::new(&member.labels.name);
     event.reason = Text::new(&member.why());
     event
+}
+
+/// The process in a reason; its queues have numbers that mean nothing to readers.
+fn process_name(member: Option<&TrackedProcess>) -> String {
+    member.map_or_else(
+        || "a process that has ended".to_owned(),
+        |member| format!("{} ({})", member.labels.name, member.key.pid),
+    )
 }
 
 fn process_of(member: &TrackedProcess) -> Option<Process> {
@@ -181,22 +193,24 @@ impl Telemetry {
     }
 
     fn log_decision(&mut self, decision: &Decision, devices: &Devices, table: &ProcessTable) {
-        if decision.reason.is_fault() {
-            // After a stall of the machine there may be one for every queue in one iteration.
-            let view = devices.scheduler().queue(decision.queue);
-            let member = view.and_then(|view| table.of_task(view.task));
-            let pid = member.map_or(0, |member| member.key.pid);
-            let (queue, reason) = (decision.queue.0, decision.reason);
-            // The exact time is in the log of decisions; here it would be a new problem every time.
-            let reason = if matches!(reason, Reason::Overdue { .. }) {
+        let name = |queue| {
+            let view = devices.scheduler().queue(queue);
+            process_name(view.and_then(|view| table.of_task(view.task)))
+        };
+        let reason = decision.reason;
+        if reason.is_fault() {
+            // After a stall of the machine there may be one for every queue in one iteration. Each
+            // with its exact time would be a new problem.
+            let text = if matches!(reason, Reason::Overdue { .. }) {
                 "a preempt did not finish in time".to_owned()
             } else {
-                reason.to_string()
+                reason.text(name)
             };
-            self.problem(&format!("process {pid}, queue {queue}: {reason}"));
+            self.problem(&format!("{}: {text}", name(decision.queue)));
         } else if self.log.writes(LogLevel::Debug) {
-            let (verb, queue, reason) = (decision.reason.verb(), decision.queue, decision.reason);
-            self.log.debug(format_args!("{verb} {queue}: {reason}"));
+            let (verb, process) = (reason.verb(), name(decision.queue));
+            let (queue, text) = (decision.queue, reason.text(name));
+            self.log.debug(format_args!("{verb} {process}, {queue}: {text}"));
         }
     }
 
@@ -306,7 +320,8 @@ mod tests {
         let event = events.of_decision(1_000, &decision, &table);
         assert_eq!((event.kind, event.queue, event.by_queue), (EventKind::Preempt, 1, 2));
         assert_eq!((event.device, event.at_ns), (Some(3), 1_000));
-        assert!(event.reason.as_str().starts_with("queue2 waits with priority 15"));
+        let expected = "a process that has ended waits with priority 15";
+        assert!(event.reason.as_str().starts_with(expected), "{:?}", event.reason);
         let done = events.of_completion(1_700, EventKind::Preempted, QueueId(1), &table);
         assert_eq!((done.duration_ns, done.by_queue), (700, 0));
         let again = events.of_completion(9_000, EventKind::Preempted, QueueId(1), &table);
