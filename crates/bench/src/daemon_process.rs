@@ -49,6 +49,11 @@ impl DaemonProcess {
         Ok(Self { child, environment, socket })
     }
 
+    /// Has a command use this daemon.
+    pub(crate) fn add_client(&self, command: &mut Command) {
+        command.envs(self.environment.iter().cloned());
+    }
+
     /// Gives a process a priority and a weight.
     pub(crate) fn set(
         &self,

@@ -134,12 +134,12 @@ fn align(case: &mut Case, interval: Duration) {
 
 fn conclude_demo(results: &Results) -> Option<String> {
     let case = &results.cases.first()?.name;
-    let (none, ours) = (results.row(case, "none")?, results.row(case, "ours")?);
+    let (default, ours) = (results.row(case, "default")?, results.row(case, "ours")?);
     Some(format!(
         "The slowest 1 % of online requests take {:.1} times as long as alone by default and \
          {:.2} times with gpreempt; offline work uses {:.0} % of the time that online work leaves \
          idle, and loses nothing.",
-        none.p99_ratio?.median,
+        default.p99_ratio?.median,
         ours.p99_ratio?.median,
         ours.be_kept?.median * 100.0,
     ))

@@ -63,17 +63,7 @@ impl Stability {
 
     /// The programs that are missing, each in one line.
     pub fn missing(&self) -> Vec<String> {
-        let programs = &self.programs;
-        [
-            ("gpreempt", programs.gpreempt.is_some()),
-            ("gpreemptd", programs.daemon.is_some()),
-            ("gpreempt-emu", programs.emulator.is_some()),
-            ("gpreempt-load", programs.load.is_some()),
-        ]
-        .into_iter()
-        .filter(|(_, is_there)| !is_there)
-        .map(|(name, _)| format!("{name} is neither beside gpreempt nor in PATH"))
-        .collect()
+        self.programs.missing_own()
     }
 
     /// Runs it. `tell` gets the remaining time in every round.

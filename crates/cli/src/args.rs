@@ -65,15 +65,22 @@ pub(crate) enum Command {
 
 /// Compares inference beside training on the emulated GPU, with and without gpreempt.
 ///
-/// Runs the same two programs alone, together with the scheduling of the driver (none), with the
-/// published reset design (reset), and with this scheduler (ours). Writes report.html with a time
-/// line and a latency distribution. Needs no GPU.
+/// Runs the same two programs alone, together with the scheduling of the driver (default), with
+/// the published reset design (reset), and with this scheduler (ours). Writes report.html with a
+/// time line and a latency distribution. Needs no GPU.
+///
+/// With --live: starts an emulated GPU in real time, an offline and an online program and gpreemptd
+/// in a temporary folder, and prints the latency of the online program alone, beside the offline
+/// one without gpreempt, and with it. Needs no rights; ends everything that it started.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DemoArgs {
     /// The emulated device: h200, mi300x, or a device file
     #[arg(long, default_value = "h200")]
     pub(crate) device: String,
-    /// Simulated seconds in each mode (1 to 60)
+    /// Run real processes on an emulated GPU in real time instead of the simulator
+    #[arg(long, conflicts_with_all = ["seed", "out"])]
+    pub(crate) live: bool,
+    /// Simulated seconds in each mode; with --live real ones (1 to 60)
     #[arg(long, default_value_t = 10, value_parser = within::<u64>(1, 60))]
     pub(crate) seconds: u64,
     /// The seed of the simulation (this workload has no random parts, so it has no effect)
@@ -135,7 +142,11 @@ pub(crate) struct CompareArgs {
     pub(crate) json: bool,
 }
 
-/// Reports what gpreempt can do with each device of this machine, and what is missing and why.
+/// Reports what gpreempt can do on this machine, what is missing and why, and what to do about it.
+///
+/// The GPUs and their drivers, memory, MPS and MIG; the service with its socket, configuration and
+/// keeper; the rights of this user; and the processes on the GPUs that have no priority. Exit code
+/// 1 if no GPU can be controlled.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DoctorArgs {
     /// Print the results as JSON
@@ -216,8 +227,10 @@ mod tests {
             "gpreempt sim --start 3",
             "gpreempt compare --interval-us 999",
             "gpreempt demo --seconds 61",
+            "gpreempt demo --live --out page.html",
             "gpreempt run -p 3",
             "gpreempt run -- true",
+            "gpreempt run true -p 3",
             "gpreempt run -p 16 -- true",
             "gpreempt run -p 3 --weight 0 -- true",
             "gpreempt set 1",

@@ -1,7 +1,7 @@
 //! `gpreempt demo`: online inference beside offline training, before and after.
 //!
 //! Runs the built-in suite `demo` on the simulator, writes the page of its results and prints a
-//! table of them, or the results as JSON.
+//! table of them, or the results as JSON. With `--live`, [real processes](demo_live) run instead.
 
 use std::path::Path;
 
@@ -16,9 +16,12 @@ use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::write_file::{probe, write_whole};
-use crate::{output, sim, text_table};
+use crate::{demo_live, output, sim, text_table};
 
 pub(crate) fn main(args: &DemoArgs) -> Result<(), Failure> {
+    if args.live {
+        return demo_live::main(args);
+    }
     let device = sim::load_model(&args.device)?;
     probe(&args.out).map_err(Failure::input)?;
     let command = format!(

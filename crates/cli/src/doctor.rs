@@ -1,142 +1,107 @@
-//! `gpreempt doctor`: what gpreempt can do on this machine, and what is missing and why.
+//! `gpreempt doctor`: what gpreempt can do on this machine, and what is missing, why, and what to
+//! do.
+//!
+//! Reads only. Fails if no GPU can be controlled, neither by this program nor by a running service.
 
-use std::fs;
+mod gpus;
+mod processes;
+mod service;
 
-use gpreempt_device::amd::{KfdLocation, probe};
-use gpreempt_device::nvidia::driver::Driver;
-use gpreempt_device::nvidia::gpu::{self, Gpu};
-use gpreempt_device::nvidia::sharing_constraints::detect_constraints;
-use gpreempt_device::process::ProcessInfo;
+use gpreempt_daemon::accounts::Accounts;
+use gpreempt_wire::statistics::Snapshot;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, counted};
+use crate::service::environment_devices;
 
 #[derive(Serialize)]
 struct Findings {
+    /// GPUs that can be controlled.
+    controllable: usize,
     emulated: &'static str,
     nvidia: Vec<Finding>,
     amd: Vec<Finding>,
-    amd_way: Option<AmdWay>,
+    amd_way: Option<gpus::AmdWay>,
+    service: Vec<Finding>,
+    user: Vec<Finding>,
+    processes: Vec<Finding>,
 }
 
-/// How queues of AMD devices are stopped, and why no better method is used.
-#[derive(Serialize)]
-struct AmdWay {
-    way: &'static str,
-    why_not_better: Option<String>,
-}
-
-/// One fact, and whether it permits or limits control.
-#[derive(Serialize)]
+/// One fact, whether it permits or limits control, and what to do about a limit.
+#[derive(Debug, Serialize)]
 struct Finding {
     ok: bool,
     what: String,
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn new(ok: bool, what: impl Into<String>) -> Self {
+        Self { ok, what: what.into(), advice: None }
+    }
+
+    fn ok(what: impl Into<String>) -> Self {
+        Self::new(true, what)
+    }
+
+    fn no(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..Self::new(false, what) }
+    }
+
+    fn text(&self) -> String {
+        let mark = if self.ok { "ok" } else { "no" };
+        let advice = self.advice.iter().map(|advice| format!("      to do: {advice}\n"));
+        format!("  {mark}  {}\n{}", self.what, advice.collect::<String>())
+    }
 }
 
 pub(crate) fn main(args: &DoctorArgs) -> Result<(), Failure> {
+    let accounts = Accounts::load().unwrap_or_default();
+    let (service, snapshot) = service::examine();
     let findings = Findings {
+        controllable: gpus::controllable().max(scheduled_gpus(snapshot.as_ref())),
         emulated: "works everywhere: gpreempt demo",
-        nvidia: nvidia(),
-        amd: amd(),
-        amd_way: amd_way(),
+        nvidia: gpus::nvidia(),
+        amd: gpus::amd(),
+        amd_way: gpus::amd_way(),
+        service,
+        user: processes::rights(&accounts),
+        processes: processes::neighbours(snapshot.as_ref(), &environment_devices(), &accounts),
     };
-    if args.json {
-        return output::print_json(&findings);
+    match args.json {
+        true => output::print_json(&findings)?,
+        false => output::print(&findings.text())?,
     }
-    let mut text = format!("Emulated GPU\n  ok  {}\n", findings.emulated);
-    for (vendor, findings) in [("NVIDIA", &findings.nvidia), ("AMD", &findings.amd)] {
-        text.push_str(&format!("{vendor}\n"));
-        for finding in findings {
-            text.push_str(&format!(
-                "  {}  {}\n",
-                if finding.ok { "ok" } else { "no" },
-                finding.what
-            ));
+    match findings.controllable {
+        0 => Err(Failure::run("no GPU of this machine can be controlled")),
+        _ => Ok(()),
+    }
+}
+
+/// The GPUs that the service controls, which may be others than this program can.
+fn scheduled_gpus(snapshot: Option<&Snapshot>) -> usize {
+    snapshot.map_or(0, |snapshot| snapshot.devices.len())
+}
+
+impl Findings {
+    fn text(&self) -> String {
+        let mut text = format!("Emulated GPU\n  ok  {}\n", self.emulated);
+        for (head, findings) in [
+            ("NVIDIA", &self.nvidia),
+            ("AMD", &self.amd),
+            ("Service", &self.service),
+            ("User", &self.user),
+            ("Processes", &self.processes),
+        ] {
+            text.push_str(&format!("{head}\n"));
+            text.extend(findings.iter().map(Finding::text));
         }
-    }
-    output::print(&text)
-}
-
-fn finding(ok: bool, what: impl Into<String>) -> Finding {
-    Finding { ok, what: what.into() }
-}
-
-fn nvidia() -> Vec<Finding> {
-    let driver = match Driver::find() {
-        Ok(driver) => driver,
-        Err(error) => return vec![finding(false, error.to_string())],
-    };
-    let version = &driver.version;
-    let mut findings = vec![match driver.branch {
-        Some(branch) if branch.was_run() => {
-            finding(true, format!("driver {version}: known, and tested on hardware"))
+        if self.controllable > 0 {
+            let gpus = counted(self.controllable, "GPU", "GPUs");
+            text.push_str(&format!("{gpus} can be controlled.\n"));
         }
-        Some(_) => finding(
-            false,
-            format!("driver {version}: known from its headers, never tested; reading only"),
-        ),
-        None => finding(false, format!("driver {version}: unknown; update gpreempt")),
-    }];
-    findings.push(match driver.branch {
-        Some(branch) if branch.can_hold() => finding(
-            true,
-            "a GPU can be held for high processes between their kernels; idle fences show when \
-                 their work has finished, or the rings where `fenced` in `ps --json` is false",
-        ),
-        Some(_) | None => finding(
-            false,
-            "a GPU cannot be held between kernels with this driver (only 580 was tested); high \
-             processes only get long time slices",
-        ),
-    });
-    findings.extend(gpus());
-    findings.push(if is_root() {
-        finding(true, "root: processes of all users can be controlled")
-    } else {
-        finding(false, rights())
-    });
-    findings.extend(sharing());
-    findings
-}
-
-fn amd() -> Vec<Finding> {
-    let found = probe::look(&KfdLocation::from_environment()).into_iter();
-    found.map(|seen| finding(seen.ok, seen.what)).collect()
-}
-
-fn amd_way() -> Option<AmdWay> {
-    let in_use = KfdLocation::from_environment().open().ok()?.stop_method();
-    Some(AmdWay { way: in_use.method.name(), why_not_better: in_use.why_not_better })
-}
-
-fn is_root() -> bool {
-    ProcessInfo::read(std::process::id()).is_ok_and(|info| info.uid == 0)
-}
-
-fn rights() -> String {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => "not root: only your own processes can be controlled".to_owned(),
-        scope => format!(
-            "not root, and yama ptrace_scope is {scope}: only children of gpreempt can be \
-             controlled; become root"
-        ),
+        text
     }
-}
-
-fn gpus() -> Vec<Finding> {
-    let found = gpu::all();
-    if found.is_empty() {
-        return vec![finding(false, "the driver lists no GPU")];
-    }
-    let line = |Gpu { model, uuid, pci }: Gpu| finding(true, format!("{model}, {uuid}, at {pci}"));
-    found.into_iter().map(line).collect()
-}
-
-/// MPS, MIG and other things that share or restrict the GPUs.
-fn sharing() -> Vec<Finding> {
-    let found = detect_constraints().into_iter();
-    found.map(|surrounding| finding(!surrounding.is_limit(), surrounding.sentence())).collect()
 }

@@ -20,8 +20,10 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn manual_pages(args: &ManArgs) -> Result<(), Failure> {
-    // If the folder cannot be created, writing the first page reports it.
-    let _ = std::fs::create_dir_all(&args.folder);
+    if !args.folder.is_dir() {
+        let folder = args.folder.display();
+        return Err(Failure::input(format_args!("there is no folder {folder}; create it first")));
+    }
     let program = Args::command();
     let mut pages = vec![(String::from("gpreempt"), program.clone())];
     add_subcommands(&program, "gpreempt", &mut pages);

@@ -9,6 +9,7 @@ mod attach;
 mod bench;
 mod compare;
 mod demo;
+mod demo_live;
 mod doctor;
 mod driver_gate;
 mod events;
@@ -112,10 +113,12 @@ fn keeper(args: &KeeperArgs) -> Result<(), Failure> {
     .map_err(Failure::run)
 }
 
-/// Whether the arguments ask for JSON, errors included. Arguments after `--` belong to another
-/// program. Wrong arguments are searched as well, so that their error is JSON.
-fn asks_for_json(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.by_ref().take_while(|argument| argument != "--").any(|argument| argument == "--json")
+/// Whether the arguments ask for JSON, errors included. Wrong arguments are searched as well, so
+/// that their error is JSON. `run` has no such option: its arguments are those of another program.
+fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    let mut arguments = arguments.skip(1).peekable();
+    arguments.peek().is_none_or(|command| command != "run")
+        && arguments.take_while(|argument| argument != "--").any(|argument| argument == "--json")
 }
 
 /// The first part of an error of clap: what is missing, or what is allowed.
@@ -137,6 +140,7 @@ mod tests {
         let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
         assert!(asks("gpreempt ps --json") && asks("gpreempt dance --json"));
         assert!(!asks("gpreempt ps") && !asks("gpreempt run -p 3 -- tool --json"));
+        assert!(!asks("gpreempt run -p 3 tool --json"));
     }
 
     #[test]

@@ -6,7 +6,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gpreempt_device::nvidia::abi::Branch;
 use gpreempt_device::nvidia::change::switch_counts;
+use gpreempt_device::nvidia::driver::Driver;
 use gpreempt_device::nvidia::import_client::ImportClient;
 use gpreempt_device::nvidia::process_discovery::{self, GpuProcess};
 use gpreempt_device::nvidia::ring::{RingError, Rings};
@@ -15,6 +17,7 @@ use serde::Serialize;
 use crate::args::ObserveArgs;
 use crate::failure::Failure;
 use crate::observe_pattern::{Pattern, Summary};
+use crate::output::counted;
 use crate::{driver_gate, output, service};
 
 #[derive(Serialize)]
@@ -37,7 +40,8 @@ struct ContextObservation {
     summary: Summary,
     switches_per_s: Option<f64>,
     switches_mid_kernel_per_s: Option<f64>,
-    gain: Gain,
+    /// None where nothing was submitted.
+    gain: Option<Gain>,
 }
 
 /// A context that is observed.
@@ -112,7 +116,7 @@ fn open<'a>(
                         summary: Summary::default(),
                         switches_per_s: None,
                         switches_mid_kernel_per_s: None,
-                        gain: Gain::default(),
+                        gain: None,
                     },
                     rings,
                     pattern: Pattern::default(),
@@ -141,7 +145,9 @@ impl ObservedContext<'_> {
         }
         // CAST: a count of readings is far below 2^52.
         self.row.look_us = self.looked.as_secs_f64() * 1e6 / (summary.looks.max(1) as f64);
-        self.row.gain = Gain::of(&summary);
+        let can_hold =
+            Driver::find().is_ok_and(|driver| driver.branch.is_some_and(Branch::can_hold));
+        self.row.gain = (summary.submissions_per_s > 0.0).then(|| Gain::of(&summary, can_hold));
         self.row.summary = summary;
         self.row
     }
@@ -152,8 +158,9 @@ fn text(observation: &Observation) -> String {
     let mut text = format!("{pid} ({name})\n");
     for context in contexts {
         let ContextObservation { gpu, channels, way, look_us, summary, .. } = context;
+        let channels = counted(*channels, "channel", "channels");
         let slice = context.slice_us.map_or_else(|| "unknown".into(), |us| format!("{us} us"));
-        text.push_str(&format!("  {gpu}, {channels} channels, slice {slice}\n"));
+        text.push_str(&format!("  {gpu}, {channels}, slice {slice}\n"));
         text.push_str(&format!("  {} readings, {look_us:.1} us each ({way})\n", summary.looks));
         text.push_str(&summary.text());
         if let (Some(all), Some(mid)) = (context.switches_per_s, context.switches_mid_kernel_per_s)
@@ -162,7 +169,10 @@ fn text(observation: &Observation) -> String {
                 "  {all:.1} context switches away from it per second, {mid:.1} inside a kernel\n"
             ));
         }
-        text.push_str(&context.gain.text());
+        text.push_str(&context.gain.as_ref().map_or_else(
+            || "  observe it while it works to see what a priority gains\n".to_owned(),
+            |gain| gain.text(*pid),
+        ));
     }
     text
 }
@@ -176,37 +186,47 @@ const WAIT_SHORT_US: f64 = 300.0;
 const BUSY_SHARE: f64 = 0.5;
 
 /// Estimates, beside one process that always has work.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Gain {
     /// The delay of each burst with the driver's defaults.
     wait_default_us: f64,
-    /// The delay of each burst if the other process has a low priority.
-    wait_attached_us: f64,
+    /// The delay of each burst with a high priority.
+    wait_high_us: f64,
     /// Whether it keeps the GPU busy, so that others wait for it.
     is_saturating: bool,
 }
 
 impl Gain {
-    fn of(summary: &Summary) -> Self {
+    /// A GPU that can be held is reserved for a process of high priority after the first submission
+    /// of a burst; otherwise the process waits for the GPU at each refill of its ring.
+    fn of(summary: &Summary, can_hold: bool) -> Self {
         let refills = summary.refills_per_burst.max(1.0);
         Self {
             wait_default_us: refills * WAIT_DEFAULT_US,
-            wait_attached_us: refills * WAIT_SHORT_US,
+            wait_high_us: if can_hold { 1.0 } else { refills } * WAIT_SHORT_US,
             is_saturating: summary.pending_share > BUSY_SHARE && summary.refill_share < BUSY_SHARE,
         }
     }
 
-    fn text(&self) -> String {
+    /// What a priority gains: a low one of a process that keeps the GPU busy helps others, a high
+    /// one of a process with gaps helps that process.
+    fn text(&self, pid: u32) -> String {
+        let ms = |us: f64| format!("{:.1} ms", us / 1000.0);
         if self.is_saturating {
-            return "  it keeps the GPU busy: with a low priority (0-7) other processes would wait \
-                    about 0.3 ms for it instead of up to 2.3 ms\n"
-                .to_owned();
+            return format!(
+                "  it keeps the GPU busy: with a low priority (`gpreempt attach {pid} -p 2`) other \
+                 processes wait about {} for the GPU instead of up to {}, and this one uses the \
+                 time that they leave (estimated from measurements on an H200)\n",
+                ms(WAIT_SHORT_US),
+                ms(WAIT_DEFAULT_US)
+            );
         }
         format!(
-            "  beside one busy process each burst would wait about {:.1} ms; with a low priority \
-             for that process, {:.1} ms (estimated from measurements on an H200)\n",
-            self.wait_default_us / 1000.0,
-            self.wait_attached_us / 1000.0
+            "  it leaves gaps: beside one busy process each of its bursts waits about {} for the \
+             GPU; with a high priority (`gpreempt attach {pid} -p 12`) about {} (estimated from \
+             measurements on an H200)\n",
+            ms(self.wait_default_us),
+            ms(self.wait_high_us)
         )
     }
 }
@@ -218,12 +238,19 @@ mod tests {
     #[test]
     fn each_refill_of_an_empty_ring_adds_one_wait() {
         let summary = Summary { refills_per_burst: 20.0, ..Summary::default() };
-        let gain = Gain::of(&summary);
-        assert!((gain.wait_default_us - 46_000.0).abs() < 1.0);
-        assert!(gain.text().contains("46.0 ms") && gain.text().contains("6.0 ms"));
+        let [sliced, held] = [false, true].map(|can_hold| Gain::of(&summary, can_hold));
+        assert!((sliced.wait_default_us - 46_000.0).abs() < 1.0);
+        assert!(sliced.text(7).contains("46.0 ms") && sliced.text(7).contains("6.0 ms"));
+        assert!(held.text(7).contains("46.0 ms") && held.text(7).contains("about 0.3 ms"));
+    }
+
+    #[test]
+    fn the_advice_fits_the_pattern() {
         let busy = Summary { pending_share: 0.9, ..Summary::default() };
-        assert!(Gain::of(&busy).is_saturating);
+        let advice = |summary: &Summary| Gain::of(summary, true).text(41);
+        assert!(advice(&busy).contains("low priority (`gpreempt attach 41 -p 2`)"));
+        // A ring that is empty at each submission belongs to a process that waits for its results.
         let waiting = Summary { refill_share: 1.0, ..busy };
-        assert!(!Gain::of(&waiting).is_saturating);
+        assert!(advice(&waiting).contains("high priority (`gpreempt attach 41 -p 12`)"));
     }
 }

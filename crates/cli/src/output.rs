@@ -73,6 +73,11 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 
+/// A number of things: `1 process`, `2 processes`.
+pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// The statistics that have such a column, in the order of the columns.
 pub(crate) fn columns<T>(
     statistics: &'static [Statistic<T>],
@@ -128,6 +133,10 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// The width of the label of a progress bar, and of the whole line.
+const LABEL: usize = 56;
+const WIDTH: usize = LABEL + 34;
+
 /// A progress bar on stderr; nothing where stderr is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -142,13 +151,23 @@ impl Progress {
         Self { label: label.to_owned(), shown: None, is_terminal }
     }
 
+    /// The same under another label, because something else is done now.
+    pub(crate) fn relabel(&mut self, label: &str, done: u64, total: u64) {
+        if self.label != label {
+            label.clone_into(&mut self.label);
+            self.shown = None;
+        }
+        self.update(done, total);
+    }
+
     /// Shows that `done` of `total` are done, if the percentage has changed.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100).min(100);
         if self.is_terminal && self.shown != Some(percent) {
             self.shown = Some(percent);
             let bar = "#".repeat(usize::try_from(percent / 4).unwrap_or(0));
-            let _ = write!(std::io::stderr(), "\r{:<28} [{bar:<25}] {percent:>3} %", self.label);
+            let _ =
+                write!(std::io::stderr(), "\r{:<LABEL$} [{bar:<25}] {percent:>3} %", self.label);
         }
     }
 }
@@ -157,7 +176,7 @@ impl Drop for Progress {
     /// Clears the line, so that results and errors do not mix with it.
     fn drop(&mut self) {
         if self.is_terminal && self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r{:<64}\r", "");
+            let _ = write!(std::io::stderr(), "\r{:<WIDTH$}\r", "");
         }
     }
 }

@@ -4,8 +4,11 @@
 //! keeps its signals, terminal and exit code. Only where no daemon runs and a GPU can be controlled
 //! the program becomes a child: this process runs the service and forwards signals.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -24,6 +27,10 @@ use crate::signals::ForwardedSignals;
 const CHECK: Duration = Duration::from_millis(20);
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
+    // A private session changes GPUs, which is of no use for a program that does not exist.
+    if args.command.first().is_some_and(|program| !exists(program)) {
+        return Ok(not_started(args, &io::ErrorKind::NotFound.into()));
+    }
     if let Err(Failure::Input(why)) = refuse_beside_private_session() {
         note(format_args!("{} runs without a priority ({why})", program(args)));
         return Ok(replace(args));
@@ -78,6 +85,16 @@ fn command(args: &RunArgs) -> Command {
 /// Becomes the program. Returns only if it cannot be started.
 fn replace(args: &RunArgs) -> ExitCode {
     not_started(args, &command(args).exec())
+}
+
+/// Whether there is a file that `exec` would try for this name.
+fn exists(program: &OsStr) -> bool {
+    if program.as_bytes().contains(&b'/') {
+        return Path::new(program).exists();
+    }
+    // Without the variable the system's default decides.
+    std::env::var_os("PATH")
+        .is_none_or(|path| std::env::split_paths(&path).any(|folder| folder.join(program).exists()))
 }
 
 /// Prints why the program was not started; the exit code is that of shells.

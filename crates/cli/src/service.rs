@@ -165,10 +165,6 @@ impl<'a> SessionOptions<'a> {
     }
 
     fn service_options(&self) -> Options {
-        let (amd, emulated_kfd) = match KfdLocation::from_environment() {
-            KfdLocation::Kernel => (true, Vec::new()),
-            KfdLocation::Emulated(folder) => (false, vec![folder]),
-        };
         let scheduler = SchedulerConfig {
             allow_untested_driver: self.driver.allow_untested_driver,
             ..self.scheduler
@@ -176,7 +172,7 @@ impl<'a> SessionOptions<'a> {
         let Self { context_options, expects_others, .. } = *self;
         let command = self.command.to_owned();
         Options {
-            devices: Selection { nvidia: true, amd, emulated_kfd, emulated: emulated(self.driver) },
+            devices: Selection { emulated: emulated(self.driver), ..environment_devices() },
             private: Some(PrivateOptions { command, scheduler, context_options, expects_others }),
             ..Options::default()
         }
@@ -284,15 +280,27 @@ impl From<service::Failure> for Failure {
     }
 }
 
-/// The emulators that a private session schedules: those of the option, or of the environment.
-fn emulated(args: &ChangeArgs) -> Vec<PathBuf> {
-    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    if !args.emulated.is_empty() {
-        return args.emulated.iter().cloned().map(absolute).collect();
-    }
+/// The devices of this machine, and the emulated ones that environment variables name.
+pub(crate) fn environment_devices() -> Selection {
+    let (amd, emulated_kfd) = match KfdLocation::from_environment() {
+        KfdLocation::Kernel => (true, Vec::new()),
+        KfdLocation::Emulated(folder) => (false, vec![folder]),
+    };
     let value = std::env::var_os(EMULATED_VARIABLE).unwrap_or_default();
     let paths = std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty());
-    paths.map(absolute).collect()
+    Selection { nvidia: true, amd, emulated_kfd, emulated: paths.map(absolute).collect() }
+}
+
+/// The emulators that a private session schedules: those of the option, or of the environment.
+fn emulated(args: &ChangeArgs) -> Vec<PathBuf> {
+    match args.emulated.is_empty() {
+        true => environment_devices().emulated,
+        false => args.emulated.iter().cloned().map(absolute).collect(),
+    }
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {
     }
     let options = Options {
         spans_max: if args.trace.is_some() { SPANS_MAX } else { 0 },
+        meters: true,
         decisions_max: DECISIONS_MAX,
         check: true,
         events_max: EVENTS_MAX,

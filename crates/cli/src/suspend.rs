@@ -151,7 +151,8 @@ impl Suspension<'_> {
         }
         if let Some(left) = replaced {
             output::print(&format!(
-                "{who} was suspended already, for another {left:?}; this lease replaces that one\n"
+                "{who} was suspended already with {left:?} left; this suspension replaces \
+                 that one\n"
             ))?;
         }
         let length = time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));

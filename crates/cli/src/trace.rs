@@ -54,7 +54,8 @@ pub(crate) fn main(args: &TraceArgs) -> Result<(), Failure> {
     if let Some(Failure::Run(problem) | Failure::Input(problem)) = problem {
         let out = args.out.display();
         return Err(Failure::run(format_args!(
-            "{problem}; the {events} events before are in {out}"
+            "{problem}; {out} has the {} before it",
+            output::counted(events, "event", "events")
         )));
     }
     print(args, events, dropped)
@@ -67,7 +68,8 @@ fn print(args: &TraceArgs, events: usize, dropped: u64) -> Result<(), Failure> {
         return output::print_json(&json!({ "file": file, "events": events, "dropped": dropped }));
     }
     let missing = if dropped == 0 { String::new() } else { format!(" ({dropped} were dropped)") };
-    output::print(&format!("{events} events{missing} in {out}; open it in ui.perfetto.dev\n"))
+    let events = output::counted(events, "event", "events");
+    output::print(&format!("{events}{missing} in {out}; open it in ui.perfetto.dev\n"))
 }
 
 /// The protocol counts whole seconds.

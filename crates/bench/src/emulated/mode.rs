@@ -115,7 +115,7 @@ pub(crate) fn demo_modes(machine: MachineKind) -> Vec<Mode> {
     };
     [
         (alone, ALONE, "online work has the device to itself"),
-        (default, "none", "both share it as the driver does by default"),
+        (default, "default", "both share it as the driver does by default"),
         ("reset", "reset", "offline kernels are killed and submitted again (GPreempt, REEF)"),
         (ours, "ours", "offline kernels are saved in the middle and continue later"),
     ]

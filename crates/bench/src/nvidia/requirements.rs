@@ -175,6 +175,20 @@ impl Programs {
         }
     }
 
+    /// Which of gpreempt's own programs are missing, each in one line.
+    pub(crate) fn missing_own(&self) -> Vec<String> {
+        [
+            ("gpreempt", self.gpreempt.is_some()),
+            ("gpreemptd", self.daemon.is_some()),
+            ("gpreempt-emu", self.emulator.is_some()),
+            ("gpreempt-load", self.load.is_some()),
+        ]
+        .into_iter()
+        .filter(|(_, is_there)| !is_there)
+        .map(|(name, _)| format!("{name} is neither beside gpreempt nor in PATH"))
+        .collect()
+    }
+
     /// The same command for a program that must end with the runner. The kernel watches the thread
     /// that starts it, so that thread must live as long as the runner.
     pub(crate) fn with_parent(&self, leash: ParentDeath, command: Command) -> Command {

@@ -4,7 +4,8 @@
 use super::grid::{Cell, Row, table};
 use super::{Escaped, folded, number};
 use crate::results::{
-    CaseInfo, Estimate, HostNoise, LoadResult, Measurement, ModeInfo, Number, Results, SummaryRow,
+    CaseInfo, Estimate, HostNoise, LcResult, LoadResult, Measurement, ModeInfo, Number, Results,
+    SummaryRow,
 };
 
 /// The mark of a tail latency that host noise may have caused.
@@ -33,9 +34,6 @@ pub(super) const COLUMNS: [(&str, &str); 6] = [
     ),
     ("Runs", "Successful repetitions. The others are listed with their reasons."),
 ];
-
-/// Fewer loads than this are told apart by the summary.
-const LOADS_MIN: usize = 3;
 
 /// A row for each case and a column for each mode; nothing if there is nothing to compare.
 pub(super) fn overview(results: &Results) -> String {
@@ -205,11 +203,7 @@ pub(super) fn each_load(results: &Results) -> String {
     let head = "<section>\n<h2>Each load by itself</h2>\n<p class=\"note\">p99 of requests, or \
                 work per second; the median over the repetitions.</p>\n";
     per_case(results, head, |results, case| {
-        let measured = results.measurements.iter().filter(|each| each.case == case.name);
-        let loads = measured.map(|each| &each.loads).max_by_key(|loads| loads.len())?;
-        if loads.len() < LOADS_MIN {
-            return None;
-        }
+        let loads = results.many_loads(&case.name)?;
         let modes = modes_with(results, case, |each| !each.loads.is_empty());
         let rows = loads.iter().map(|load| {
             let cells = modes.iter().map(|mode| load_cell(results, &case.name, &mode.name, load));
@@ -220,15 +214,12 @@ pub(super) fn each_load(results: &Results) -> String {
 }
 
 fn load_cell(results: &Results, case: &str, mode: &str, load: &LoadResult) -> Cell {
-    let worked = results.of(case, mode).filter(|each| each.is_ok());
-    let found = worked.flat_map(|each| &each.loads).filter(|each| each.name == load.name);
-    let found = found.collect::<Vec<_>>();
-    // CAST: latencies are far below what a float counts exactly.
-    let p99 = found.iter().filter_map(|each| Some(each.lc.as_ref()?.latency.p99_ns as f64));
-    if let Some(estimate) = Estimate::of(&p99.collect::<Vec<_>>()) {
+    let p99 = |lc: &LcResult| lc.latency.p99_ns;
+    if let Some(estimate) = results.latency_of_load(case, mode, &load.name, p99) {
         return Cell::estimate(Some(&estimate), number::nanoseconds);
     }
-    let rates = found.iter().filter_map(|each| Some(each.be.as_ref()?.per_second));
+    let rates = results.of_load(case, mode, &load.name);
+    let rates = rates.filter_map(|each| Some(each.be.as_ref()?.per_second));
     let estimate = Estimate::of(&rates.collect::<Vec<_>>());
     let unit = load.be.as_ref().map_or("", |be| &be.unit);
     Cell::estimate(estimate.as_ref(), |rate| number::quantity(rate, &format!("{unit}/s")))

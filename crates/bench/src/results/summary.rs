@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Distribution, Estimate, Measurement, Number, Results, Status};
+use super::{Distribution, Estimate, LcResult, LoadResult, Measurement, Number, Results, Status};
 
 /// The result of a case in a mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,7 +37,41 @@ pub struct SummaryRow {
     pub be_kept: Option<Estimate>,
 }
 
+/// Fewer loads than this are told apart by the summary.
+const LOADS_MIN: usize = 3;
+
 impl Results {
+    /// The loads of a case that has so many that the summary does not tell them apart.
+    pub fn many_loads(&self, case: &str) -> Option<&[LoadResult]> {
+        let measured = self.measurements.iter().filter(|each| each.case == case);
+        let loads = measured.map(|each| each.loads.as_slice()).max_by_key(|loads| loads.len())?;
+        (loads.len() >= LOADS_MIN).then_some(loads)
+    }
+
+    /// The results of one load, of each successful repetition.
+    pub fn of_load<'r>(
+        &'r self,
+        case: &'r str,
+        mode: &'r str,
+        load: &'r str,
+    ) -> impl Iterator<Item = &'r LoadResult> {
+        let worked = self.of(case, mode).filter(|each| each.is_ok());
+        worked.flat_map(|each| &each.loads).filter(move |each| each.name == load)
+    }
+
+    /// A latency of one load, over the repetitions; none if it has no requests.
+    pub fn latency_of_load(
+        &self,
+        case: &str,
+        mode: &str,
+        load: &str,
+        latency_ns: fn(&LcResult) -> u64,
+    ) -> Option<Estimate> {
+        let found = self.of_load(case, mode, load).filter_map(|each| each.lc.as_ref());
+        // CAST: latencies are far below what a float counts exactly.
+        Estimate::of(&found.map(|lc| latency_ns(lc) as f64).collect::<Vec<_>>())
+    }
+
     /// Recomputes the summary from the measurements.
     pub fn summarise(&mut self) {
         let mut rows = Vec::new();

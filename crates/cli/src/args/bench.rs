@@ -11,7 +11,7 @@ use super::within;
 ///
 /// Each case is measured in each mode several times, interleaved. FOLDER/result.json is rewritten
 /// after every measurement: an interrupted run keeps what it measured, and the same command
-/// continues it. Exit code 1 if a measurement or a check of the suite fails.
+/// continues it. The results of a finished run are replaced only with --force. Exit code 1 if a measurement or a check of the suite fails.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {
@@ -39,9 +39,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_length,
           conflicts_with_all = ["modes", "cases", "repetitions", "short"])]
     pub(crate) duration: Option<Duration>,
-    /// The folder of the results [default: bench-SUITE-BACKEND]
+    /// The folder of the results [default: bench-SUITE-BACKEND, with --duration
+    /// bench-SUITE-stability]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+    /// Measure from the start and replace the results that are in the folder
+    #[arg(long)]
+    pub(crate) force: bool,
     /// The commit the programs were built from, recorded in the results
     #[arg(long, value_name = "COMMIT")]
     pub(crate) commit: Option<String>,

@@ -26,8 +26,8 @@ pub(crate) struct RunArgs {
     pub(crate) priority: u8,
     #[command(flatten)]
     pub(crate) traits: TraitArgs,
-    /// The program and its arguments, after `--`
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    /// The program and its arguments; options after the program are those of the program
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
     #[command(flatten)]
     pub(crate) driver: ChangeArgs,

@@ -123,7 +123,7 @@ pub(super) fn resumed(
         return Ok(Some(results));
     };
     Err(Failure::input(format_args!(
-        "{name} {reason} ({}); name another folder with --out, or remove it",
+        "{name} {reason} ({}); replace it with --force, or name another folder with --out",
         results.command
     )))
 }

@@ -137,7 +137,8 @@ pub(super) fn dry_run(
         text.push_str(&format!("{case}: {repetitions} times {modes}, about {time}\n"));
     }
     let (count, time) = (planned.measurements, time(planned.seconds));
-    text.push_str(&format!("{count} measurements, about {time}\n"));
+    let count = output::counted(count, "measurement", "measurements");
+    text.push_str(&format!("{count}, about {time}\n"));
     output::print(&text)
 }
 

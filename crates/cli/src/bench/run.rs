@@ -63,14 +63,19 @@ pub(super) fn main(args: &BenchArgs) -> Result<(), Failure> {
     create(&folder)?;
     let _lock = FolderLock::take(&folder)?;
     let environment = backend.environment();
-    let mut results = match resumed(&path, args, &suite, &environment)? {
+    let earlier = match args.force {
+        true => None,
+        false => resumed(&path, args, &suite, &environment)?,
+    };
+    let mut results = match earlier {
         Some(results) => results,
         None => Results {
             commit: args.commit.clone(),
             ..engine::fresh(&suite, command(args), environment, &cases, &modes, &selection)
         },
     };
-    note(&format!("{} measurements, about {}", steps.len(), format_duration(estimate)), args.json);
+    let count = output::counted(steps.len(), "measurement", "measurements");
+    note(&format!("{count}, about {}", format_duration(estimate)), args.json);
     let mut writer = ProgressWriter::new(path.clone(), stop, args.json);
     let ended = engine::run(&suite, &steps, backend.as_mut(), &mut results, &mut writer);
     drop(writer);
@@ -141,11 +146,12 @@ fn refuse_if_missing(
 }
 
 pub(super) fn folder(args: &BenchArgs, suite: &Suite) -> PathBuf {
-    let backend = match args.backend {
+    let kind = match args.backend {
+        _ if args.duration.is_some() => "stability",
         BenchBackend::Emulated => "emulated",
         BenchBackend::Nvidia => "nvidia",
     };
-    args.out.clone().unwrap_or_else(|| format!("bench-{}-{backend}", suite.name).into())
+    args.out.clone().unwrap_or_else(|| format!("bench-{}-{kind}", suite.name).into())
 }
 
 pub(super) fn create(folder: &Path) -> Result<(), Failure> {

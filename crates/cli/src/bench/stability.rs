@@ -44,9 +44,9 @@ pub(super) fn main(
     create(&folder)?;
     let _lock = FolderLock::take(&folder)?;
     let path = folder.join("result.json");
-    if path.exists() {
+    if path.exists() && !args.force {
         return Err(Failure::input(format_args!(
-            "{} exists already; name another folder with --out, or remove it",
+            "{} exists already; replace it with --force, or name another folder with --out",
             path.display()
         )));
     }

@@ -1,7 +1,7 @@
 //! The results of a suite as a text table.
 
 use gpreempt_bench::report::{DISTURBED, host_noise};
-use gpreempt_bench::results::{Estimate, Results, SummaryRow};
+use gpreempt_bench::results::{Estimate, LoadResult, Results, SummaryRow};
 
 use crate::text_table;
 
@@ -20,6 +20,9 @@ pub(super) fn text(results: &Results) -> String {
     let mut text = text_table::render(&rows);
     text.push('\n');
     for case in &results.cases {
+        text.push_str(&each_load(results, &case.name));
+    }
+    for case in &results.cases {
         let noise = host_noise(results, &case.name);
         text.extend(noise.map(|sentence| format!("[{}] {sentence}\n", case.name)));
     }
@@ -30,6 +33,29 @@ pub(super) fn text(results: &Results) -> String {
         text.push_str(&format!("{word}{case} {}: {}\n", check.name, check.text));
     }
     text
+}
+
+/// Each load of a case with many: its requests in each mode. Nothing for the other cases.
+fn each_load(results: &Results, case: &str) -> String {
+    let loads = results.many_loads(case).unwrap_or_default();
+    let served: Vec<&LoadResult> = loads.iter().filter(|load| load.lc.is_some()).collect();
+    let modes = results.modes.iter().map(|mode| mode.name.as_str());
+    let modes: Vec<&str> =
+        modes.filter(|mode| results.of(case, mode).any(|each| !each.loads.is_empty())).collect();
+    if served.len() < 2 || modes.is_empty() {
+        return String::new();
+    }
+    let heads = std::iter::once("p99 us").chain(modes.iter().copied());
+    let mut rows = vec![heads.map(str::to_owned).collect::<Vec<_>>()];
+    rows.extend(served.iter().map(|load| {
+        let p99 = |mode: &&str| {
+            results
+                .latency_of_load(case, mode, &load.name, |lc| lc.latency.p99_ns)
+                .map_or_else(|| "-".to_owned(), |estimate| format!("{:.1}", estimate.median / 1e3))
+        };
+        std::iter::once(load.name.clone()).chain(modes.iter().map(p99)).collect()
+    }));
+    format!("{case}, each load by itself:\n{}\n", text_table::render(&rows))
 }
 
 fn cells(row: &SummaryRow) -> Vec<String> {

@@ -9,7 +9,7 @@ use gpreempt_sim::scenario::Scenario;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::output::{self, micros};
+use crate::output::{self, counted, micros};
 
 #[derive(Serialize)]
 pub(crate) struct Summary {
@@ -40,6 +40,8 @@ struct TaskSummary {
     max_us: Option<f64>,
     launches: u64,
     launches_in_time: u64,
+    /// Part of the device time in which it had waves on a device, while work arrived.
+    device_share: f64,
     deadline_misses: Option<u64>,
     died: bool,
 }
@@ -57,6 +59,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Summary {
             max_us: at(1000),
             launches: task.launches,
             launches_in_time: task.launches_in_time,
+            device_share: device_share(scenario, task),
             deadline_misses: spec.deadline.map(|_| task.deadline_misses),
             died: task.died,
         }
@@ -80,9 +83,32 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Summary {
     }
 }
 
+/// Part of the time of all devices in which the task had waves on them, while work arrived.
+fn device_share(scenario: &Scenario, task: &TaskOutcome) -> f64 {
+    let total = micros(scenario.duration.as_nanos()) * f64::from(scenario.devices);
+    micros(task.device_time.as_nanos()) / total
+}
+
+/// The name of the task that a queue belongs to, with the device where there are several.
+fn queue_name(scenario: &Scenario, outcome: &Outcome, queue: QueueId) -> String {
+    let Some(&(_, task, device)) = owner(outcome, queue) else { return queue.to_string() };
+    let name = scenario.tasks.get(task).map_or("", |task| task.name.as_str());
+    match scenario.devices {
+        1 => name.to_owned(),
+        _ => format!("{name} on device {device}"),
+    }
+}
+
+/// Number, task and device of a queue. Queues are numbered from one, in the order of the list.
+fn owner(outcome: &Outcome, queue: QueueId) -> Option<&(QueueId, usize, usize)> {
+    let index = usize::try_from(queue.0.checked_sub(1)?).ok()?;
+    outcome.queues.get(index)
+}
+
 pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>) -> String {
-    let heads = ["task", "priority", "requests", "p50", "p99", "max", "launches", "missed", "fate"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let heads = ["task", "priority", "requests", "p50", "p99", "max", "launches", "missed"];
+    let heads = heads.into_iter().chain(["device time", "fate"]);
+    let mut rows = vec![heads.map(str::to_owned).collect()];
     for (task, spec) in outcome.tasks.iter().zip(&scenario.tasks) {
         let latencies = task.latencies();
         let at = |permille| {
@@ -98,6 +124,7 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
             at(1000),
             task.launches.to_string(),
             spec.deadline.map_or_else(|| "-".into(), |_| task.deadline_misses.to_string()),
+            format!("{:.1} %", 100.0 * device_share(scenario, task)),
             if task.died { "died" } else { "done" }.to_owned(),
         ]);
     }
@@ -105,7 +132,8 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
         || "no scheduler".to_owned(),
         |scheduler| format!("{} policy", scheduler.config.policy),
     );
-    let faults = scenario.faults.len();
+    let faults = counted(scenario.faults.len(), "fault", "faults");
+    let preemptions = usize::try_from(outcome.preemptions).unwrap_or(usize::MAX);
     let mut text = format!(
         "{}: {} x {} ({}), {scheduler}, seed {}\n\n",
         scenario.name,
@@ -116,17 +144,17 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
     );
     text.push_str(&output::table(&rows));
     text.push_str(&format!(
-        "\n{} preemptions, {} re-executed, {} lost, {} faults, memory {}\n",
-        outcome.preemptions,
+        "\n{}, {} re-executed, {} lost, {faults}, memory {}\n",
+        counted(preemptions, "preemption", "preemptions"),
         outcome.reexecuted,
         outcome.lost,
-        faults,
         if outcome.exact { "exact" } else { "WRONG" }
     ));
+    let name = |queue| queue_name(scenario, outcome, queue);
     for decision in outcome.decisions.iter().take(DECISIONS_SHOWN) {
         let at = decision.at.since(Instant::ZERO).to_string();
-        let (queue, reason) = (decision.queue, decision.reason);
-        text.push_str(&format!("{at:>9}  {:<8} {queue}: {reason}\n", reason.verb()));
+        let (verb, reason) = (decision.reason.verb(), decision.reason.text(name));
+        text.push_str(&format!("{at:>9}  {verb:<8} {}: {reason}\n", name(decision.queue)));
     }
     let more = outcome.decisions.len().saturating_sub(DECISIONS_SHOWN);
     if more > 0 {
@@ -159,7 +187,7 @@ pub(crate) fn trace(scenario: &Scenario, outcome: &Outcome) -> Trace {
     }
     for &(queue, task, device) in &outcome.queues {
         let spec = &scenario.tasks[task];
-        let name = format!("{} (priority {}, {queue})", spec.name, spec.priority);
+        let name = format!("{} (priority {})", spec.name, spec.priority);
         events.push(metadata("thread_name", device, queue.0, &name));
     }
     for span in &outcome.spans {
@@ -182,7 +210,7 @@ pub(crate) fn trace(scenario: &Scenario, outcome: &Outcome) -> Trace {
             "pid": device_of(outcome, decision.queue),
             "tid": decision.queue.0,
             "ts": at(decision.at),
-            "args": { "reason": decision.reason.to_string() },
+            "args": { "reason": decision.reason.text(|by| queue_name(scenario, outcome, by)) },
         }));
     }
     Trace {
@@ -202,9 +230,7 @@ fn metadata(kind: &str, device: usize, queue: u64, name: &str) -> Value {
 }
 
 fn device_of(outcome: &Outcome, queue: QueueId) -> usize {
-    // Queues are numbered from one, in the order of the list.
-    let index = usize::try_from(queue.0.saturating_sub(1)).unwrap_or(usize::MAX);
-    outcome.queues.get(index).map_or(0, |&(_, _, device)| device)
+    owner(outcome, queue).map_or(0, |&(_, _, device)| device)
 }
 
 fn at(instant: Instant) -> f64 {

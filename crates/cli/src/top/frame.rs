@@ -13,7 +13,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::history::{History, key};
 use super::keys::Panel;
-use crate::output::{cell, columns, percent};
+use crate::output::{cell, columns, counted, percent};
 
 /// Columns between two columns of a table.
 const GAP: u16 = 1;
@@ -88,8 +88,8 @@ fn title(history: &History) -> String {
     let snapshot = history.latest();
     let uptime = Duration::from_millis(snapshot.daemon.uptime_ms);
     format!(
-        "gpreempt top  {} processes  policy {}  every {}  up {uptime}",
-        snapshot.tasks.len(),
+        "gpreempt top  {}  policy {}  every {}  up {uptime}",
+        counted(snapshot.tasks.len(), "process", "processes"),
         snapshot.policy,
         Duration::from_micros(snapshot.interval_us),
     )

@@ -180,6 +180,9 @@ fn no_size_is_too_small() {
 fn a_machine_without_anything_and_one_with_too_much() {
     let mut empty = History::default();
     assert!(plain(&empty).starts_with("gpreempt top  0 processes"));
+    let mut alone = History::default();
+    alone.push(Snapshot { now_ns: 1, tasks: vec![task(1, "one", 2, 0.0)], ..Snapshot::default() });
+    assert!(plain(&alone).starts_with("gpreempt top  1 process  "));
     let device = |id| DeviceSnapshot { id, ..DeviceSnapshot::default() };
     empty.push(Snapshot {
         now_ns: 1,

@@ -26,7 +26,9 @@ fn a_suite_is_measured_and_its_results_are_one_file() {
     // The same command again is refused, so that no measurement is overwritten.
     let (code, error) = folder.failure(&["bench", &file, "--modes", modes, "--out", "r"]);
     assert_eq!(code, 2);
-    assert!(error.contains("is of a finished run"), "{error}");
+    assert!(error.contains("is of a finished run") && error.contains("--force"), "{error}");
+    let again = ["bench", &file, "--modes", "hold", "--out", "r", "--force", "--json"];
+    assert_eq!(folder.json(&again)["measurements"].as_array().unwrap().len(), 4);
 }
 
 #[test]
@@ -99,6 +101,20 @@ fn every_built_in_suite_runs_on_the_emulated_gpu() {
 }
 
 #[test]
+fn a_case_with_many_programs_has_a_line_for_each() {
+    let folder = Stage::new("bench-levels").unwrap();
+    let options = ["--cases", "sixteen-levels", "--modes", "cwsr", "--short", "--repetitions", "1"];
+    let text = folder.stdout(&[&["bench", "online-offline"][..], &options].concat());
+    let table = text.split("sixteen-levels, each load by itself:\n").nth(1).unwrap();
+    assert!(table.starts_with("p99 us ") && table.contains("cwsr-alone"), "{text}");
+    for level in 0..=15 {
+        let name = format!("level-{level} ");
+        let line = table.lines().find(|line| line.starts_with(&name)).unwrap();
+        assert_eq!(line.split_whitespace().count(), 3, "a value in each mode: {line}");
+    }
+}
+
+#[test]
 fn the_list_names_suites_and_modes() {
     let folder = Stage::new("bench-list").unwrap();
     let text = folder.stdout(&["bench", "list"]);
@@ -125,6 +141,7 @@ fn a_short_stability_run_passes_its_checks() {
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(printed["measurements"][0]["case"], "stability");
     assert!(printed["checks"].as_array().unwrap().len() >= 6);
+    assert!(folder.path("bench-online-offline-stability/result.json").exists());
 }
 
 #[test]

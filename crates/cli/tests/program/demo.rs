@@ -21,10 +21,10 @@ fn requests_are_nearly_as_fast_as_alone_on_every_built_in_device() {
         let demo = folder.json(&["demo", "--device", device, "--seconds", "2", "--json"]);
         let modes = demo["modes"].as_array().unwrap().iter().map(|m| m["name"].as_str().unwrap());
         let modes: Vec<&str> = modes.collect();
-        assert_eq!(modes, ["alone", "none", "reset", "ours"]);
+        assert_eq!(modes, ["alone", "default", "reset", "ours"]);
         let p99 = |mode| of_mode(&demo, "summary", mode)["p99_ns"]["median"].as_f64().unwrap();
         assert!(p99("ours") <= 1.3 * p99("alone"), "{device}: {}", p99("ours"));
-        assert!(p99("none") > 3.0 * p99("alone"), "{device}: {}", p99("none"));
+        assert!(p99("default") > 3.0 * p99("alone"), "{device}: {}", p99("default"));
         let ours = of_mode(&demo, "measurements", "ours");
         assert!(ours["be"]["kept"].as_f64().unwrap() >= 0.9, "{device}: {}", ours["be"]);
         assert!(number(ours, "preemptions") >= 9.0);
@@ -47,7 +47,7 @@ fn requests_are_nearly_as_fast_as_alone_on_every_built_in_device() {
 fn it_prints_a_table_and_the_path_of_the_page() {
     let folder = Stage::new("demo-text").unwrap();
     let text = folder.stdout(&["demo", "--seconds", "1", "--out", "picture.html"]);
-    for word in ["alone", "none", "reset", "ours", "p99 vs alone", "picture.html"] {
+    for word in ["alone", "default", "reset", "ours", "p99 vs alone", "picture.html"] {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert_eq!(folder.names().unwrap(), ["picture.html"]);

@@ -135,7 +135,7 @@ fn a_trace_is_written_up_to_the_end_of_the_daemon() {
     });
     assert_eq!(program.status.code(), Some(1));
     let errors = String::from_utf8(program.stderr).unwrap();
-    assert!(errors.contains("the 3 events before are in trace.json"), "{errors}");
+    assert!(errors.contains("trace.json has the 3 events before it"), "{errors}");
     let file = std::fs::read(folder.path("trace.json")).unwrap();
     assert!(serde_json::from_slice::<Value>(&file).unwrap()["traceEvents"].is_array());
 }

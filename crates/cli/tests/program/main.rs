@@ -10,6 +10,8 @@ mod bench;
 mod bench_care;
 mod compare;
 mod demo;
+mod demo_live;
+mod doctor;
 mod fake_daemon;
 mod following;
 mod machine;

@@ -16,7 +16,12 @@ fn a_scenario_runs_and_its_seed_can_be_chosen() {
     let other = folder.json(&["sim", "small.toml", "--seed", "77", "--json"]);
     assert_eq!(other["seed"], 77);
     let text = folder.stdout(&["sim", "small.toml"]);
-    assert!(text.contains("waits with priority 12 while this one runs with 2"), "{text}");
+    let reason = "preempt  offline: online waits with priority 12 while this one runs with 2";
+    assert!(text.contains(reason) && !text.contains("queue1"), "{text}");
+    // The online task computes for 0.25 ms of every 5 ms, and the offline one in the rest.
+    let share = |task: usize| outcome["tasks"][task]["device_share"].as_f64().unwrap();
+    assert!((0.04..0.15).contains(&share(0)) && (0.8..=1.0).contains(&share(1)), "{outcome}");
+    assert!(text.contains(&format!("{:.1} %", 100.0 * share(0))), "{text}");
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn a_suspension_is_a_lease_and_ends_with_the_command() {
         _ => Answer::Ok,
     });
     let text = folder.stdout(&["suspend", "4242", "--for", "700ms"]);
-    let replaced = "4242 was suspended already, for another 1.5s; this lease replaces that one\n";
+    let replaced = "4242 was suspended already with 1.5s left; this suspension replaces that one\n";
     assert_eq!(text, format!("{replaced}4242 is suspended for 700ms\n4242 was resumed\n"));
     let heard = daemon.heard();
     assert_eq!(heard.first(), Some(&Request::Snapshot));
