@@ -155,6 +155,10 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Lists the processes that use GPUs, with their scheduling where gpreemptd is running.
+///
+/// A process has the name of its program and of the script that an interpreter runs, and the column
+/// `why` says where its priority comes from. Weights are shown under the policy `fair`, deadlines
+/// under `edf`.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct PsArgs {
     /// List what the drivers report, whether a service runs or not: groups, channels, time slices

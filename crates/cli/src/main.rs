@@ -23,6 +23,7 @@ mod policy;
 mod preempt;
 mod ps;
 mod ps_hardware;
+mod ps_program;
 mod resume;
 mod resume_users;
 mod run;

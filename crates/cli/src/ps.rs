@@ -1,17 +1,21 @@
 //! `gpreempt ps`: the processes that use GPUs.
 //!
 //! Lists what the service knows where one runs; else, and with `--hardware`, what the drivers show.
-//! The columns of the first listing are those of the statistics with a `.ps(...)`.
+//! The columns of the first listing are those of the statistics with a `.ps(...)`; weights and
+//! deadlines are shown under the policies that use them.
 
 use std::collections::BTreeSet;
 
+use gpreempt_core::config::PolicyKind;
+use gpreempt_core::time::Duration;
+use gpreempt_daemon::accounts::Accounts;
 use gpreempt_wire::client::Client;
-use gpreempt_wire::statistics::{Snapshot, TaskSnapshot, TaskState, Value};
+use gpreempt_wire::statistics::{Column, Snapshot, Statistic, TaskSnapshot, TaskState, Value};
 
 use crate::args::PsArgs;
 use crate::failure::Failure;
 use crate::output::{columns, shown};
-use crate::{output, service};
+use crate::{output, ps_program, service};
 
 pub(crate) fn main(args: &PsArgs) -> Result<(), Failure> {
     let client = if args.hardware { None } else { service::find()? };
@@ -32,7 +36,43 @@ fn scheduled(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
         return output::print_json(&snapshot.tasks);
     }
     let hidden = known - snapshot.tasks.len();
-    output::print(&(text(&snapshot) + &not_shown(hidden)))
+    let names = Names { accounts: Accounts::load().unwrap_or_default(), program: ps_program::of };
+    output::print(&(text(&snapshot, &names) + &not_shown(hidden)))
+}
+
+/// What the service does not name.
+struct Names {
+    accounts: Accounts,
+    program: fn(&TaskSnapshot) -> Option<String>,
+}
+
+impl Names {
+    /// The value of a statistic in the table.
+    fn cell(&self, statistic: &Statistic<TaskSnapshot>, task: &TaskSnapshot) -> String {
+        let named = match statistic.name() {
+            "name" => (self.program)(task),
+            "uid" => self.accounts.name(task.uid).map(str::to_owned),
+            _ => None,
+        };
+        named.unwrap_or_else(|| output::cell(statistic, task))
+    }
+}
+
+/// Reads the cell of a process.
+type Reader = fn(&TaskSnapshot) -> String;
+
+/// The attributes that a policy uses, as a column: its head, and the value for a process.
+fn of_policy(policy: &str) -> Option<(&'static str, Reader)> {
+    let policy = PolicyKind::from_name(policy)?.policy();
+    if policy.uses_weights() {
+        return Some(("weight", |task| {
+            task.priority.map_or_else(|| "-".to_owned(), |_| task.weight.to_string())
+        }));
+    }
+    policy.uses_deadlines().then_some(("deadline", |task| {
+        let deadline = task.deadline_us.map(Duration::from_micros);
+        deadline.map_or_else(|| "-".to_owned(), |deadline| deadline.to_string())
+    }))
 }
 
 /// How to list the processes that are not in the table.
@@ -45,12 +85,12 @@ fn not_shown(hidden: usize) -> String {
     format!("{hidden} {are} no queues; `gpreempt ps --all` shows {them}, and why.\n")
 }
 
-fn text(snapshot: &Snapshot) -> String {
+fn text(snapshot: &Snapshot, names: &Names) -> String {
     let mut text = String::new();
     if snapshot.tasks.is_empty() {
         text.push_str("No process uses a GPU that gpreemptd schedules.\n");
     } else {
-        text.push_str(&output::table(&table(&snapshot.tasks)));
+        text.push_str(&output::table(&table(&snapshot.tasks, &snapshot.policy, names)));
         text.push_str(&method_reasons(&snapshot.tasks));
     }
     for problem in &snapshot.problems {
@@ -60,15 +100,25 @@ fn text(snapshot: &Snapshot) -> String {
 }
 
 /// The heads, then a row for each process.
-fn table(tasks: &[TaskSnapshot]) -> Vec<Vec<String>> {
+fn table(tasks: &[TaskSnapshot], policy: &str, names: &Names) -> Vec<Vec<String>> {
     let mut shown = columns(TaskSnapshot::STATISTICS, |statistic| statistic.ps);
     shown.retain(|(column, statistic)| {
         let is_known = |task| (statistic.read)(task) != Value::Absent;
         !column.if_known || tasks.iter().any(is_known)
     });
-    let heads = shown.iter().map(|(column, _)| column.title.to_owned()).collect();
-    let row = |task| shown.iter().map(|(_, statistic)| output::cell(statistic, task)).collect();
-    std::iter::once(heads).chain(tasks.iter().map(row)).collect()
+    let head = |(column, _): &(Column, _)| match column.title {
+        "uid" => "user".to_owned(),
+        title => title.to_owned(),
+    };
+    let mut rows: Vec<Vec<String>> = vec![shown.iter().map(head).collect()];
+    let row = |task| shown.iter().map(|(_, statistic)| names.cell(statistic, task)).collect();
+    rows.extend(tasks.iter().map(row));
+    let place = shown.iter().position(|(_, statistic)| statistic.name() == "priority");
+    if let Some((place, (head, value))) = place.zip(of_policy(policy)) {
+        let cells = std::iter::once(head.to_owned()).chain(tasks.iter().map(value));
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.insert(place + 1, cell));
+    }
+    rows
 }
 
 /// Why queues are not stopped by a better method, each reason once.
@@ -86,6 +136,30 @@ mod tests {
     use super::*;
     use expect_test::expect;
     use gpreempt_wire::statistics::QueueSnapshot;
+
+    fn names() -> Names {
+        Names { accounts: Accounts::parse(b"alice:x:1000:1000:::\n", b""), program: |_| None }
+    }
+
+    #[test]
+    fn the_policy_decides_which_attribute_is_shown() {
+        let task = TaskSnapshot {
+            priority: Some(3),
+            weight: 4,
+            deadline_us: Some(5_000),
+            ..TaskSnapshot::default()
+        };
+        let column = |policy| {
+            let rows = table(&[task.clone(), TaskSnapshot::default()], policy, &names());
+            let place = rows[0].iter().position(|head| head == "priority").unwrap() + 1;
+            rows.into_iter().map(|row| row[place].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(column("fair"), ["weight", "4", "-"]);
+        assert_eq!(column("edf"), ["deadline", "5.00ms", "-"]);
+        assert_eq!(column("strict")[0], "state");
+        let script = Names { program: |_| Some("python3 serve.py".into()), ..names() };
+        assert_eq!(table(&[task], "strict", &script)[1][0], "python3 serve.py");
+    }
 
     #[test]
     fn processes_are_rows_and_problems_are_lines() {
@@ -114,14 +188,14 @@ mod tests {
         let problems = vec!["device 0 did not answer".to_owned()];
         let snapshot = Snapshot { tasks: vec![serve, train], problems, ..Snapshot::default() };
         expect![[r#"
-            name  pid   uid  gpu  priority      state  pending  share  preempts  held  waiting  why
-            ---------------------------------------------------------------------------------------
-            ser?   41     0  0,1        12    running        0    25%         0     -        -   r1
-            job    42  1000    0         -  preempted       12     0%       310     -    1.50s
+            name  pid   user  gpu  priority      state  pending  share  preempts  held  waiting  why
+            ----------------------------------------------------------------------------------------
+            ser?   41      0  0,1        12    running        0    25%         0     -        -   r1
+            job    42  alice    0         -  preempted       12     0%       310     -    1.50s
             device 0 did not answer
         "#]]
-        .assert_eq(&text(&snapshot));
-        let empty = text(&Snapshot::default());
+        .assert_eq(&text(&snapshot, &names()));
+        let empty = text(&Snapshot::default(), &names());
         assert_eq!(empty, "No process uses a GPU that gpreemptd schedules.\n");
         assert_eq!(not_shown(0), "");
         assert!(not_shown(2).starts_with("2 processes are not scheduled or have no queues; `gpr"));
@@ -134,9 +208,9 @@ mod tests {
             no_better_way: way.map(|_| "not patched".to_owned()),
             ..TaskSnapshot::default()
         };
-        assert!(!table(&[task(None)])[0].contains(&"way".to_owned()));
+        assert!(!table(&[task(None)], "strict", &names())[0].contains(&"way".to_owned()));
         let tasks = [task(Some("debug-trap")), task(None), task(Some("debug-trap"))];
-        let rows = table(&tasks);
+        let rows = table(&tasks, "strict", &names());
         let column: Vec<&str> = rows.iter().map(|row| row[row.len() - 2].as_str()).collect();
         assert_eq!(column, ["way", "debug-trap", "-", "debug-trap"]);
         assert_eq!(method_reasons(&tasks), "debug-trap: not patched\n");

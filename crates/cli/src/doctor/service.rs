@@ -109,7 +109,8 @@ fn config_of(pid: u32) -> Option<PathBuf> {
     let joined = || words.iter().find_map(|word| word.strip_prefix("--config="));
     let path = PathBuf::from(named.map(|(_, path)| path.as_ref()).or_else(joined)?);
     // A relative path counts from the folder in which the daemon was started.
-    Some(fs::read_link(format!("/proc/{pid}/cwd")).map_or(path.clone(), |cwd| cwd.join(path)))
+    let started_in = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+    Some(started_in.join(path))
 }
 
 fn configuration(named: Option<PathBuf>) -> Finding {

@@ -288,7 +288,7 @@ fn ps_shows_what_the_daemon_knows() {
     let text = folder.stdout(&["ps"]);
     let row = text.lines().nth(2).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells, ["train", "4242", "0", "0", "3", "preempted", "0", "50%", "0", "-", "-"]);
+    assert_eq!(cells, ["train", "4242", "root", "0", "3", "preempted", "0", "50%", "0", "-", "-"]);
     assert!(!text.contains("shell") && folder.stdout(&["ps", "--all"]).contains("shell"));
     let tasks = folder.json(&["ps", "--json"]);
     assert_eq!(tasks.as_array().map(Vec::len), Some(1));
