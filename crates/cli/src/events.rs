@@ -65,7 +65,8 @@ fn some(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number != 0)
 }
 
-/// One line, and one before it if events were dropped.
+/// One line, and one before it if events were dropped. Numbers of queues are in the JSON only: no
+/// other text names them.
 fn text(event: &Event) -> String {
     let mut text = String::new();
     if event.dropped > 0 {
@@ -75,9 +76,6 @@ fn text(event: &Event) -> String {
     text.push_str(&format!("{seconds:>6}.{micros:06} {:<10}", event.kind.name()));
     if let Some(process) = event.process {
         text.push_str(&format!(" {} ({process})", event.name));
-    }
-    if let Some(queue) = some(event.queue) {
-        text.push_str(&format!(" queue {queue}"));
     }
     if let Some(device) = event.device {
         text.push_str(&format!(" on device {device}"));
@@ -114,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_event_is_a_line() {
-        let line = "    12.345678 preempted  trainer (4242) queue 3 on device 0, 812us: \
+        let line = "    12.345678 preempted  trainer (4242) on device 0, 812us: \
                     priority 12 waits\n";
         assert_eq!(text(&preempted()), format!("(2 events were dropped)\n{line}"));
         let policy = Event::new(5_000, EventKind::Policy);

@@ -11,7 +11,8 @@ use super::within;
 ///
 /// Each case is measured in each mode several times, interleaved. FOLDER/result.json is rewritten
 /// after every measurement: an interrupted run keeps what it measured, and the same command
-/// continues it. The results of a finished run are replaced only with --force. Exit code 1 if a measurement or a check of the suite fails.
+/// continues it. The results of a finished run are replaced only with --force. Exit code 1 if a
+/// measurement or a check of the suite fails.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct BenchArgs {

@@ -127,9 +127,9 @@ pub(crate) struct DetachArgs {
 /// Samples the rings of a process and estimates what a priority would gain.
 ///
 /// Reads the rings for a while and changes nothing: how often the process submits, how long its
-/// gaps are, how much work is pending, and how often it would lose the GPU to others. Estimates what
-/// a high priority gains a process with gaps, or what a low one of a process that keeps the GPU
-/// busy gains others.
+/// gaps are, how much work is pending, and how often it would lose the GPU to others. Estimates
+/// what a high priority gains a process with gaps, or what a low one of a process that keeps the
+/// GPU busy gains others.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct ObserveArgs {
     /// The process

@@ -47,7 +47,7 @@ fn events_are_lines() {
     let _daemon = FakeDaemon::start(folder.root(), answer);
     let text = folder.stdout(&["events"]);
     assert_eq!(text.lines().count(), 3);
-    let wanted = "     5.000120 preempted  train (4242) queue 1 on device 0, 20.0us: \
+    let wanted = "     5.000120 preempted  train (4242) on device 0, 20.0us: \
                   priority 12 waits";
     assert_eq!(text.lines().nth(1), Some(wanted));
     let lines = folder.stdout(&["events", "--json"]);
