@@ -6,7 +6,7 @@
 
 mod calls;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use gpreempt_core::backend::Capabilities;
@@ -33,6 +33,8 @@ pub struct ExternalGpu {
     events: VecDeque<ExternalGpuEvent>,
     /// Free indices of `gpu.memories`.
     free: Vec<usize>,
+    /// When each queue got its last doorbell.
+    rung_at: BTreeMap<QueueId, Instant>,
     /// The number of events at which superseded ones are removed.
     sweep_at: usize,
 }
@@ -100,6 +102,7 @@ impl ExternalGpu {
             calls: (0..devices).map(|_| CallQueue::default()).collect(),
             events: VecDeque::new(),
             free: Vec::new(),
+            rung_at: BTreeMap::new(),
             sweep_at: SWEEP_MIN,
         })
     }
@@ -200,6 +203,7 @@ impl ExternalGpu {
         // Only simulations check closed queues.
         self.gpu.closed.clear();
         self.gpu.tracks.forget(id);
+        self.rung_at.remove(&id);
         self.handle_notices();
         self.end_calls_of(id);
     }
@@ -215,6 +219,7 @@ impl ExternalGpu {
         }
         self.gpu.ring_doorbell(id);
         self.gpu.track(id);
+        self.rung_at.insert(id, self.now());
         if self.holds[device].permits(id) {
             self.holds[device].wake(&mut self.gpu, device);
         }
@@ -270,8 +275,10 @@ impl ExternalGpu {
             }
             SimEvent::Fetch { queue } => gpu.fetch(queue),
             SimEvent::Seen { queue, number } => {
+                let rung_at = self.rung_at.get(&queue).copied().unwrap_or_default();
+                let latency = gpu.event_queue.now().since(rung_at);
                 if let Some(queue) = gpu.queues.get(&queue) {
-                    queue.ring.complete(number + 1);
+                    queue.ring.complete(number + 1, latency);
                 }
             }
             SimEvent::Saved { queue, epoch } => gpu.finish_save(queue, epoch),

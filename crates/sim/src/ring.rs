@@ -22,7 +22,7 @@
 use std::fmt;
 
 use gpreempt_core::ring::RingView;
-use gpreempt_core::time::Instant;
+use gpreempt_core::time::{Duration, Instant};
 
 /// Ring memory that is shared with a client.
 pub trait RingPage: fmt::Debug + Send {
@@ -39,8 +39,8 @@ pub trait RingPage: fmt::Debug + Send {
     /// Publishes how many packets the device has fetched.
     fn fetched(&self, count: u64);
 
-    /// Publishes how many packets are complete.
-    fn completed(&self, count: u64);
+    /// Publishes how many packets are complete, that long after the last doorbell.
+    fn completed(&self, count: u64, latency: Duration);
 }
 
 #[derive(Debug)]
@@ -103,10 +103,11 @@ impl Ring {
         }
     }
 
-    /// Publishes to an external client how many packets are complete.
-    pub(crate) fn complete(&self, count: u64) {
+    /// Publishes to an external client how many packets are complete, `latency` after its last
+    /// doorbell.
+    pub(crate) fn complete(&self, count: u64, latency: Duration) {
         if let Slots::Mapped(page) = &self.slots {
-            page.completed(count);
+            page.completed(count, latency);
         }
     }
 

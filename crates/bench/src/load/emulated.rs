@@ -20,7 +20,7 @@ use crate::args::{BeArgs, LcArgs, LightArgs, LoadArgs};
 use crate::clock::{Clock, Monotonic, SleepingClock};
 use crate::failure::Failure;
 use crate::latency_critical::{RequestDevice, Requests};
-use crate::lines::{BeFinal, Exactness, Output, Rate, Ready, Total, Unit};
+use crate::lines::{BeFinal, Exactness, Latency, Output, Rate, Ready, Total, Unit};
 use crate::pipeline::{LaunchQueue, Pipeline};
 use crate::rounds;
 use crate::stop::Stop;
@@ -69,6 +69,7 @@ pub(crate) fn latency_critical(args: &LcArgs, place: &Path) -> Result<(), Failur
     }
     let begin_ns = Monotonic.now_ns();
     let mut last = requests.measure(measurement, begin_ns, &SleepingClock, &stop)?;
+    last.device_us = requests.device.latencies.quantiles();
     let exactness = requests.device.exactness()?;
     let is_exact = exactness.is_pass();
     last.exactness = Some(exactness);
@@ -130,6 +131,9 @@ struct EmulatedGpu {
     device: DeviceId,
     shape: Shape,
     queues: Vec<KernelQueue>,
+    /// The device's time for the current request, and for those before it.
+    current_ns: u64,
+    latencies: Latency,
 }
 
 /// To the emulated GPU itself, or through its KFD.
@@ -219,7 +223,8 @@ impl EmulatedGpu {
             opened.push(KernelQueue { queue, launch, expected: MixedWord::default() });
         }
         let shape = Shape { kernel: "mix", groups, waves, length_us };
-        Ok(Self { connection, device, shape, queues: opened })
+        let latencies = Latency::new();
+        Ok(Self { connection, device, shape, queues: opened, current_ns: 0, latencies })
     }
 
     fn ready(&mut self, load: &'static str) -> Result<Ready<Shape>, Failure> {
@@ -271,7 +276,13 @@ impl RequestDevice for EmulatedGpu {
     fn run_step(&mut self, _step: u16) -> Result<(), Failure> {
         let kernels = &mut self.queues[0];
         let count = kernels.submit()?;
-        kernels.wait(count)
+        kernels.wait(count)?;
+        self.current_ns += kernels.queue.latency().as_nanos();
+        Ok(())
+    }
+
+    fn end_request(&mut self) {
+        self.latencies.record(std::mem::take(&mut self.current_ns));
     }
 }
 

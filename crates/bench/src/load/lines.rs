@@ -207,6 +207,10 @@ pub(crate) struct LcFinal {
     pub(crate) latency_us: Option<Quantiles>,
     /// From begun to done.
     pub(crate) service_us: Option<Quantiles>,
+    /// On an emulated GPU: time of the device from the submission of a request's kernels to their
+    /// ends. What delays this process or the emulator does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device_us: Option<Quantiles>,
     /// None where the kernels do not support the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exactness: Option<Exactness>,
@@ -375,6 +379,7 @@ mod tests {
             hints_late: 0,
             latency_us: latency.quantiles(),
             service_us: Latency::new().quantiles(),
+            device_us: None,
             exactness: None,
         };
         assert_eq!(

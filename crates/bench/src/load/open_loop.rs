@@ -101,6 +101,7 @@ impl OpenLoop {
             hints_late,
             latency_us: latency.quantiles(),
             service_us: service_time.quantiles(),
+            device_us: None,
             exactness: None,
         })
     }

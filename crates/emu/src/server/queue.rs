@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::time::Duration;
 use gpreempt_sim::external_gpu::ExternalGpuEvent;
 use gpreempt_sim::ring::{PACKET_BYTES, RingPage};
 use gpreempt_wire::emulator::ring_page::{QueuePage, QueueState};
@@ -56,8 +57,8 @@ impl RingPage for DevicePage {
         self.0.set_fetched(count);
     }
 
-    fn completed(&self, count: u64) {
-        self.0.set_completed(count);
+    fn completed(&self, count: u64, latency: Duration) {
+        self.0.set_completed(count, latency);
     }
 }
 

@@ -69,7 +69,7 @@ impl RingPage for Page {
         self.0.lock().unwrap().get = count;
     }
 
-    fn completed(&self, count: u64) {
+    fn completed(&self, count: u64, _latency: Duration) {
         self.0.lock().unwrap().completed = count;
     }
 }

@@ -131,6 +131,12 @@ impl Queue {
         self.page.read().completed
     }
 
+    /// The device's time from the submission of the last kernel to its end, of a queue with one
+    /// kernel at a time: a delay of this process does not count.
+    pub fn latency(&self) -> Duration {
+        self.page.latency()
+    }
+
     /// Submits a kernel. Returns the number of completed kernels that includes it.
     pub fn submit(&mut self, launch: &Launch) -> Result<u64, EmuError> {
         self.check()?;

@@ -9,6 +9,7 @@
 //!   64  u64  put: packets written, by the client      (a cache line of its own)
 //!  128  u64  get: packets fetched, by the device
 //!  136  u64  completed: packets complete, by the device
+//!  144  u64  latency: nanoseconds of the device's time from the last doorbell to `completed`
 //! 4096  packets, 64 bytes each; packet n is in slot n modulo the number of slots
 //! ```
 //!
@@ -45,7 +46,8 @@ pub(crate) struct RingHead {
     beside_put: [AtomicU64; 7],
     get: AtomicU64,
     completed: AtomicU64,
-    rest: [AtomicU64; 494],
+    latency: AtomicU64,
+    rest: [AtomicU64; 493],
 }
 
 const HEAD_BYTES: usize = size_of::<RingHead>();
@@ -174,6 +176,12 @@ impl QueuePage {
         Reading { put: load(&head.put), get, completed }
     }
 
+    /// The device's time from the last doorbell to the last completion. Read after
+    /// [`QueuePage::read`] showed that completion.
+    pub fn latency(&self) -> gpreempt_core::time::Duration {
+        gpreempt_core::time::Duration::from_nanos(self.head().latency.load(Ordering::Relaxed))
+    }
+
     /// Whether the device executes the packets.
     pub fn state(&self) -> QueueState {
         let state = self.head().state.load(Ordering::Relaxed);
@@ -242,8 +250,9 @@ impl QueuePage {
         self.head().get.store(count, Ordering::Release);
     }
 
-    /// The device has completed that many.
-    pub fn set_completed(&self, count: u64) {
+    /// The device has completed that many, that long after the last doorbell.
+    pub fn set_completed(&self, count: u64, latency: gpreempt_core::time::Duration) {
+        self.head().latency.store(latency.as_nanos(), Ordering::Relaxed);
         // ORDERING: pairs with the loads in `read`.
         self.head().completed.store(count, Ordering::Release);
         self.wake();
@@ -293,6 +302,7 @@ mod tests {
             (offset_of!(RingHead, put), 64),
             (offset_of!(RingHead, get), 128),
             (offset_of!(RingHead, completed), 136),
+            (offset_of!(RingHead, latency), 144),
         ];
         assert!(words.iter().all(|(found, wanted)| found == wanted), "{words:?}");
     }
@@ -310,7 +320,8 @@ mod tests {
             assert_eq!(device.packet(u64::from(index)), bytes);
         }
         device.set_fetched(8);
-        device.set_completed(7);
+        device.set_completed(7, gpreempt_core::time::Duration::from_nanos(5));
+        assert_eq!(client.latency().as_nanos(), 5);
         let reading = watcher.read();
         assert_eq!(reading, Reading { put: 9, get: 8, completed: 7 });
         assert_eq!(reading.view(true), RingView { put: 9, get: 8, running: Some(true) });
@@ -342,7 +353,7 @@ mod tests {
                     client.wait_beyond(1, Duration::from_secs(600));
                 }
             });
-            device.set_completed(1);
+            device.set_completed(1, gpreempt_core::time::Duration::ZERO);
             device.set_state(QueueState::Faulted);
         });
         assert_eq!(client.state(), QueueState::Faulted);
