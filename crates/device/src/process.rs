@@ -136,6 +136,28 @@ fn read(pid: u32, name: &str) -> Result<String, ProcessError> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The process that traces another one, and its name; none if that is this process.
+pub fn foreign_tracer(pid: u32) -> Option<(u32, String)> {
+    let owner = tracer_of(pid).and_then(owner_of);
+    owner.filter(|(owner, _)| *owner != std::process::id())
+}
+
+/// The thread that traces a process.
+pub(crate) fn tracer_of(pid: u32) -> Option<u32> {
+    tracer_in(&StatusFile::read(pid).ok()?)
+}
+
+pub(crate) fn tracer_in(status: &StatusFile) -> Option<u32> {
+    status.number("TracerPid", 0).filter(|tracer| *tracer != 0)
+}
+
+/// The process of a thread, and its name.
+pub(crate) fn owner_of(thread: u32) -> Option<(u32, String)> {
+    let owner = StatusFile::read(thread).ok()?.number("Tgid", 0)?;
+    let name = fs::read_to_string(folder(owner).join("comm")).ok()?;
+    Some((owner, name.trim().to_owned()))
+}
+
 /// A pidfd. It does not keep the process from ending, but while it is open its pid cannot be taken
 /// for another process: if the process lives after an operation on its pid, the operation was on
 /// it.

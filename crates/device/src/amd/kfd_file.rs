@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use super::tracer;
 use crate::ioctl::exchange_bytes;
-use crate::process::device_number;
+use crate::process::{device_number, tracer_of};
 
 /// An open `/dev/kfd`. KFD only serves the process that opened it, so a copy of the descriptor in
 /// another process is useless.
@@ -83,7 +83,7 @@ impl DebuggerIoctl for KernelKfd {
     }
 
     fn tracer_of(&self, pid: u32) -> Option<u32> {
-        tracer::tracer_of(pid)
+        tracer_of(pid)
     }
 
     fn call_through(&self, pid: u32, call: Call<'_>) -> Result<(), Errno> {
@@ -144,7 +144,7 @@ impl DebuggerIoctl for EmulatedKfd {
     }
 
     fn tracer_of(&self, pid: u32) -> Option<u32> {
-        tracer::tracer_of(pid)
+        tracer_of(pid)
     }
 
     fn call_through(&self, pid: u32, call: Call<'_>) -> Result<(), Errno> {

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "ptrace(2) has no safe form")]
 
 use std::time::{Duration, Instant};
-use std::{fs, io, ptr, thread};
+use std::{io, ptr, thread};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getuid, kill_process};
@@ -138,21 +138,6 @@ pub(super) fn ptrace_seize(pid: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(super) fn tracer_of(pid: u32) -> Option<u32> {
-    tracer_in(&StatusFile::read(pid).ok()?)
-}
-
-/// The process of a thread, and its name.
-pub(super) fn owner_of(thread: u32) -> Option<(u32, String)> {
-    let owner = StatusFile::read(thread).ok()?.number("Tgid", 0)?;
-    let name = fs::read_to_string(format!("/proc/{owner}/comm")).ok()?;
-    Some((owner, name.trim().to_owned()))
-}
-
-fn tracer_in(status: &StatusFile) -> Option<u32> {
-    status.number("TracerPid", 0).filter(|tracer| *tracer != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt;
@@ -160,6 +145,7 @@ mod tests {
 
     use super::*;
     use crate::amd::{DebuggerIoctl, FakeKfd};
+    use crate::process::{owner_of, tracer_in, tracer_of};
 
     #[test]
     fn an_errand_runs_as_the_tracer_and_ends_the_tracing() {

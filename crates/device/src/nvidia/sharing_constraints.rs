@@ -1,7 +1,8 @@
 //! Detects what constrains how GPUs are shared: MPS, MIG, display servers, gVisor sandboxes.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::node::{self, Node};
 use crate::process::{ProcessInfo, all_pids};
@@ -98,6 +99,35 @@ pub(super) const MPS_SERVER: &str = "nvidia-cuda-mps";
 /// The name of gVisor's process for a sandbox.
 const SANDBOX: &str = "runsc";
 
+/// Whether a process is the MPS server, by its program: users choose the other names of theirs.
+pub fn is_mps_server(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with(MPS_SERVER)
+}
+
+/// The UUIDs of the GPUs that are divided into instances.
+pub fn divided_gpus() -> BTreeSet<String> {
+    divided_gpus_in(Path::new("/proc/driver/nvidia"))
+}
+
+/// In `gpus/ADDRESS/information` the driver shows a GPU's UUID and the number that its folder in
+/// `capabilities` has.
+fn divided_gpus_in(driver: &Path) -> BTreeSet<String> {
+    let gpus = fs::read_dir(driver.join("gpus")).into_iter().flatten().filter_map(Result::ok);
+    let divided = gpus.filter_map(|gpu| {
+        let text = fs::read_to_string(gpu.path().join("information")).ok()?;
+        let value = |name: &str| {
+            let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(rest.trim().to_owned())
+        };
+        let capability =
+            driver.join("capabilities").join(format!("gpu{}", value("Device Minor:")?));
+        (folders(&capability.join("mig"), "gi").next().is_some()).then(|| value("GPU UUID:"))?
+    });
+    divided.collect()
+}
+
 fn is_device(node: Node) -> bool {
     matches!(node, Node::Device(_))
 }
@@ -109,12 +139,14 @@ fn is_gvisor(version: &str) -> bool {
 
 /// The number of instances of divided GPUs: each has a folder.
 fn mig_instances(capabilities: &Path) -> usize {
-    let folders = |path: &Path, prefix: &str| {
-        let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-        let named = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
-        named.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    folders(capabilities, "gpu").iter().map(|gpu| folders(&gpu.join("mig"), "gi").len()).sum()
+    folders(capabilities, "gpu").map(|gpu| folders(&gpu.join("mig"), "gi").count()).sum()
+}
+
+/// The entries of a folder whose names begin like that.
+fn folders(path: &Path, prefix: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    let named = entries.filter(move |e| e.file_name().to_string_lossy().starts_with(prefix));
+    named.map(|entry| entry.path())
 }
 
 #[cfg(test)]
@@ -130,6 +162,24 @@ mod tests {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         assert_eq!(mig_instances(root), 2);
+    }
+
+    #[test]
+    fn a_divided_gpu_is_known_by_its_uuid() {
+        let root = std::env::temp_dir().join(format!("gpreempt-{}-divided", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        for (address, minor) in [("0000:41:00.0", 0), ("0000:42:00.0", 1)] {
+            let folder = root.join("gpus").join(address);
+            fs::create_dir_all(&folder).unwrap();
+            let text =
+                format!("Model: \t NVIDIA\nGPU UUID: \t GPU-{minor}\nDevice Minor: \t {minor}\n");
+            fs::write(folder.join("information"), text).unwrap();
+        }
+        fs::create_dir_all(root.join("capabilities/gpu0/mig")).unwrap();
+        fs::create_dir_all(root.join("capabilities/gpu1/mig/gi2")).unwrap();
+        assert_eq!(divided_gpus_in(&root), BTreeSet::from(["GPU-1".to_owned()]));
+        fs::remove_dir_all(root).unwrap();
+        assert!(!is_mps_server(std::process::id()));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::amd::abi::trap::RuntimeState;
-use crate::amd::{KfdDebugCalls, kfd_file, tracer};
-use crate::process::{ProcessError, ProcessInfo, all_pids};
+use crate::amd::{KfdDebugCalls, kfd_file};
+use crate::process::{ProcessError, ProcessInfo, all_pids, owner_of};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
@@ -155,7 +155,7 @@ fn is_gone(pid: u32) -> bool {
 /// The name and pid of the tracer of a process.
 fn debugger_of(kfd: &dyn KfdDebugCalls, pid: u32) -> Option<String> {
     let thread = kfd.tracer_of(pid)?;
-    Some(match tracer::owner_of(thread) {
+    Some(match owner_of(thread) {
         Some((owner, name)) => format!("{name} (process {owner})"),
         None => format!("process {thread}"),
     })
