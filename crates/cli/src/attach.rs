@@ -19,6 +19,7 @@ use gpreempt_wire::request::Role;
 use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 
 use crate::args::AttachArgs;
+use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
 use crate::output::check_reader;
 use crate::service::{self, ServiceClient, refuse_beside_private_session};
@@ -115,6 +116,9 @@ impl Attach {
             let task = snapshot.tasks.iter().find(|task| task.pid == named.pid);
             self.queues.extend(task.into_iter().flat_map(|t| t.queues.iter().map(|q| q.id)));
             self.output.attached(named.pid, task, target.priority)?;
+            let subject =
+                Subject { pid: named.pid, name: "the process", priority: target.priority };
+            self.output.effect(&Effect::new(&snapshot, subject))?;
         }
         Ok(())
     }

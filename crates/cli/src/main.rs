@@ -12,6 +12,7 @@ mod demo;
 mod demo_live;
 mod doctor;
 mod driver_gate;
+mod effect;
 mod events;
 mod failure;
 mod generate;

@@ -29,7 +29,10 @@ fn scheduled(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
     let mut snapshot = service::snapshot(&mut client)?;
     let known = snapshot.tasks.len();
     let is_shown = |task: &TaskSnapshot| {
-        args.all || !task.queues.is_empty() || task.state == TaskState::Stopped
+        args.all
+            || !task.queues.is_empty()
+            || task.state == TaskState::Stopped
+            || task.normal.is_some()
     };
     snapshot.tasks.retain(is_shown);
     if args.json {

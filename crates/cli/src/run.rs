@@ -12,12 +12,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
+use gpreempt_core::priority::{Class, Priority};
+use gpreempt_daemon::config::Unmanaged;
 use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 
 use crate::args::RunArgs;
 use crate::attach::{AttachOutput, OutputFormat};
+use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
 use crate::output::{note, shown};
 use crate::service::{self, ServiceClient, SessionOptions, refuse_beside_private_session};
@@ -38,9 +41,21 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(mut client) = service::find()? {
         return register_and_replace(args, &mut client);
     }
-    match ServiceClient::open(&SessionOptions::new("gpreempt run", &args.driver)) {
+    let options = SessionOptions {
+        unmanaged: Unmanaged::Yield,
+        ..SessionOptions::new("gpreempt run", &args.driver)
+    };
+    match ServiceClient::open(&options) {
         Ok(service) if service.is_private() => {
-            note("gpreemptd is not running, so this command schedules the program itself");
+            let verb = match args.priority().class() {
+                Class::High => "protects",
+                Class::Low => "schedules",
+            };
+            note(format_args!(
+                "gpreemptd is not running, so this command {verb} {} for as long as it runs \
+                 (private session)",
+                program(args)
+            ));
             run_child(args, service)
         }
         // A daemon was started just now.
@@ -59,12 +74,29 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
 /// Registers this process with a daemon and becomes the program.
 fn register_and_replace(args: &RunArgs, client: &mut Client) -> Result<ExitCode, Failure> {
     client.expect_ok(&register(args, Process::SENDER))?;
+    note_effect(args, client, std::process::id());
     Ok(replace(args))
+}
+
+/// Prints what the priority does to other processes, as far as the service says.
+fn note_effect(args: &RunArgs, client: &mut Client, pid: u32) {
+    if let Ok(snapshot) = service::snapshot(client) {
+        let name = program(args);
+        let subject = Subject { pid, name: &name, priority: args.priority() };
+        note(Effect::new(&snapshot, subject).effect);
+    }
 }
 
 /// The request that gives a process and its children the attributes of the arguments.
 fn register(args: &RunArgs, process: Process) -> Request {
     Request::Register { process, change: args.traits.change(Some(args.priority)) }
+}
+
+impl RunArgs {
+    fn priority(&self) -> Priority {
+        // PANIC: the arguments allow 0 to 15 only.
+        Priority::new(self.priority).expect("a priority")
+    }
 }
 
 /// The program, with its attributes in its environment.
@@ -136,8 +168,12 @@ impl ChildSession<'_> {
         let Some(service) = &mut self.service else { return };
         let registered = service::process(self.pid)
             .and_then(|process| Ok(service.client.expect_ok(&register(self.args, process))?));
-        if let Err(Failure::Input(why) | Failure::Run(why)) = registered {
-            note(format_args!("{why}; the program runs without a priority"));
+        match registered {
+            Err(Failure::Input(why) | Failure::Run(why)) => {
+                note(format_args!("{why}; the program runs without a priority"));
+            }
+            Ok(()) => note_effect(self.args, &mut service.client, self.pid),
+            Err(Failure::ReaderGone) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpreempt_daemon::config::SchedulerConfig;
+use gpreempt_daemon::config::{SchedulerConfig, Unmanaged};
 use gpreempt_daemon::service::{self, Options, Owner, PrivateOptions, PrivateService};
 use gpreempt_device::amd::KfdLocation;
 use gpreempt_device::hardware::EMULATED_VARIABLE;
@@ -143,6 +143,8 @@ pub(crate) struct SessionOptions<'a> {
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) context_options: ContextOptions,
     pub(crate) expects_others: bool,
+    /// What happens to processes that the command does not name.
+    pub(crate) unmanaged: Unmanaged,
 }
 
 impl<'a> SessionOptions<'a> {
@@ -155,6 +157,7 @@ impl<'a> SessionOptions<'a> {
             scheduler,
             context_options: ContextOptions::default(),
             expects_others: true,
+            unmanaged: Unmanaged::Ignore,
         }
     }
 
@@ -167,6 +170,7 @@ impl<'a> SessionOptions<'a> {
     fn service_options(&self) -> Options {
         let scheduler = SchedulerConfig {
             allow_untested_driver: self.driver.allow_untested_driver,
+            unmanaged: self.unmanaged,
             ..self.scheduler
         };
         let Self { context_options, expects_others, .. } = *self;

@@ -5,6 +5,7 @@ use gpreempt_wire::statistics::Snapshot;
 use serde_json::json;
 
 use crate::args::{DetachArgs, SetArgs};
+use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
 use crate::policy::KERNEL_SCHEDULER;
 use crate::{output, service};
@@ -16,9 +17,12 @@ pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let change = args.traits.change(args.priority);
     client.expect_ok(&Request::Set { process, change })?;
     let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
-    let snapshot = is_more.then(|| service::snapshot(&mut client).ok()).flatten();
-    let note = snapshot.and_then(|snapshot| kernel_note(&snapshot, pid));
-    print(args, note.as_deref())
+    let snapshot = service::snapshot(&mut client).ok();
+    let note = snapshot.as_ref().filter(|_| is_more).and_then(|known| kernel_note(known, pid));
+    let effect = snapshot.zip(change.priority).map(|(snapshot, priority)| {
+        Effect::new(&snapshot, Subject { pid, name: "the process", priority })
+    });
+    print(args, note.as_deref(), effect)
 }
 
 pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
@@ -32,7 +36,7 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
     output::print(&format!("{pid} is no longer scheduled; its GPU settings are restored\n"))
 }
 
-fn print(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
+fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(), Failure> {
     let (pid, traits) = (args.pid, args.traits);
     if args.json {
         let mut result = json!({ "pid": pid });
@@ -48,6 +52,9 @@ fn print(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
         if let Some(note) = note {
             result["note"] = note.into();
         }
+        if let Some(effect) = effect {
+            result["effect"] = serde_json::to_value(effect).map_err(Failure::run)?;
+        }
         return output::print_json(&result);
     }
     let mut parts = Vec::new();
@@ -58,7 +65,8 @@ fn print(args: &SetArgs, note: Option<&str>) -> Result<(), Failure> {
         us => format!("a deadline of {us} us"),
     }));
     let note = note.map_or(String::new(), |note| format!("{note}\n"));
-    output::print(&format!("{pid} has {}\n{note}", parts.join(", ")))
+    let effect = effect.map_or(String::new(), |effect| format!("{}\n", effect.effect));
+    output::print(&format!("{pid} has {}\n{note}{effect}", parts.join(", ")))
 }
 
 /// The note that weight and deadline of a process have no effect, where the kernel schedules it.

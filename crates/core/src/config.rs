@@ -25,6 +25,9 @@ pub struct Config {
     pub slice: Duration,
     /// Starvation protection; none switches it off.
     pub aging: Option<Aging>,
+    /// The same for the tasks with [`crate::event::SchedAttr::has_min_share`] together: on each
+    /// device they get at least `grant` of every `after + grant` in which they have work.
+    pub min_share: Option<Aging>,
     /// How long a preempt may take before it is reported as a fault.
     pub preempt_timeout: Duration,
     /// How long a hint is valid if it is not ended.
@@ -59,6 +62,11 @@ impl Config {
                 "aging",
                 "longer than zero in both `after_ms` and `grant_ms` (0 in both switches it off)",
             ),
+            (
+                self.min_share.is_none_or(|share| !share.after.is_zero() && !share.grant.is_zero()),
+                "min_share",
+                "longer than zero in both parts",
+            ),
         ];
         match rules.into_iter().find(|(holds, ..)| !holds) {
             Some((_, setting, rule)) => Err(ConfigError { setting, rule }),
@@ -74,6 +82,10 @@ impl Default for Config {
             interval: Duration::from_millis(5),
             slice: Duration::from_millis(10),
             aging: None,
+            min_share: Some(Aging {
+                after: Duration::from_millis(950),
+                grant: Duration::from_millis(50),
+            }),
             preempt_timeout: Duration::from_millis(100),
             hint_max: Duration::from_millis(50),
             linger_max: Duration::from_millis(2),
@@ -110,5 +122,7 @@ mod tests {
         let aging = Some(Aging { after: Duration::ZERO, grant: Duration::from_millis(1) });
         let never = Config { aging, ..Config::default() };
         assert_eq!(never.check().map_err(|error| error.setting), Err("aging"));
+        let never = Config { min_share: aging, ..Config::default() };
+        assert_eq!(never.check().map_err(|error| error.setting), Err("min_share"));
     }
 }

@@ -19,11 +19,19 @@ pub struct SchedAttr {
     pub deadline: Option<Duration>,
     /// The tasks with which it runs and stops together.
     pub gang: Option<GangId>,
+    /// Whether it is one of the tasks for which [`crate::config::Config::min_share`] is kept.
+    pub has_min_share: bool,
 }
 
 impl Default for SchedAttr {
     fn default() -> Self {
-        Self { priority: Priority::DEFAULT, weight: 1, deadline: None, gang: None }
+        Self {
+            priority: Priority::DEFAULT,
+            weight: 1,
+            deadline: None,
+            gang: None,
+            has_min_share: false,
+        }
     }
 }
 

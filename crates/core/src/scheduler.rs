@@ -14,6 +14,7 @@
 mod activity;
 mod aging;
 mod gang;
+mod min_share;
 mod next_command;
 mod registry;
 pub(crate) mod run_order;

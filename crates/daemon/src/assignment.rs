@@ -2,7 +2,7 @@
 //!
 //! Sources in order of precedence: the first matching rule, the process's environment, the
 //! configured default. Each sets only what those before it left open. A process for which no source
-//! has a setting is not scheduled.
+//! has a setting is *normal*, or ignored if the configuration says so.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
 
 use crate::accounts::{Accounts, MayRaise, RAISING_GROUP};
-use crate::config::Config;
+use crate::config::{Config, Unmanaged};
 use crate::environment;
 use crate::process_attributes::{Environment, ProcessAttributes};
 use crate::rule::{Action, AttrSettings, RuleLabel};
@@ -66,6 +66,8 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub outcome: Outcome,
+    /// What happens to the process while nothing names it.
+    pub unmanaged: Unmanaged,
     /// The matching rule, if it has `trust_env = false`.
     pub distrusting: Option<RuleLabel>,
     /// Remarks for the operator, one sentence each.
@@ -100,6 +102,7 @@ pub fn assign(
         }
     };
 
+    let unmanaged = rule.and_then(|rule| rule.unmanaged).unwrap_or(config.scheduler.unmanaged);
     let distrusting = rule.filter(|rule| !rule.trust_env).map(|rule| rule.label.clone());
     let of_rule =
         rule.map_or(SettingSource::BuiltIn, |rule| SettingSource::Rule(rule.label.clone()));
@@ -107,7 +110,7 @@ pub fn assign(
         default_priority.map(|value| Sourced { value, source: SettingSource::Default });
     let is_known = !ruled.is_empty() || !asked.is_empty();
     if !is_known && of_default.is_none() {
-        return Assignment { outcome: Outcome::Unknown, distrusting, notes };
+        return Assignment { outcome: Outcome::Unknown, unmanaged, distrusting, notes };
     }
     let priority = first(ruled.priority, asked.priority, &of_rule);
     let weight = first(ruled.weight, asked.weight, &of_rule);
@@ -117,7 +120,7 @@ pub fn assign(
         weight: weight.unwrap_or_else(|| built_in(plain.weight)),
         deadline: first(ruled.deadline, asked.deadline, &of_rule),
     };
-    Assignment { outcome, distrusting, notes }
+    Assignment { outcome, unmanaged, distrusting, notes }
 }
 
 /// The setting of the rule, or else that of the environment.
@@ -185,7 +188,7 @@ const LOW_MAX: Priority = match Priority::new(Priority::LEVELS / 2 - 1) {
 impl Assignment {
     /// An assignment without remarks, of no rule that distrusts the environment.
     pub const fn new(outcome: Outcome) -> Self {
-        Self { outcome, distrusting: None, notes: Vec::new() }
+        Self { outcome, unmanaged: Unmanaged::Yield, distrusting: None, notes: Vec::new() }
     }
 
     /// What a process gets whose rules are not known, because it could not be inspected in time:
@@ -239,9 +242,9 @@ impl fmt::Display for Assignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
             Outcome::Ignored(label) => write!(f, "not scheduled: {label}"),
+            Outcome::Unknown if self.unmanaged == Unmanaged::Yield => f.write_str("normal"),
             Outcome::Unknown => f.write_str(
-                "not scheduled: no rule matches, and neither its environment nor \
-                 default_priority sets a priority",
+                "not scheduled: nothing sets a priority for it, and `unmanaged` is \"ignore\"",
             ),
             Outcome::Scheduled { priority, weight, deadline } => {
                 write!(f, "priority {} ({})", priority.value, priority.source)?;
@@ -398,7 +401,7 @@ priority = 1
             priority: Priority::new(12).unwrap(),
             weight: 5,
             deadline: Some(Duration::from_micros(70)),
-            gang: None,
+            ..SchedAttr::default()
         };
         assert_eq!(attr, Some(expected));
     }

@@ -248,12 +248,12 @@ mod tests {
             priority: Priority::MAX,
             weight: 9,
             deadline: Some(Duration::from_micros(1)),
-            gang: None,
+            ..SchedAttr::default()
         };
         let limited = bounds.limit(asked);
         assert_eq!((limited.priority.level(), limited.weight), (3, 2));
         assert_eq!(limited.deadline, Some(Duration::from_micros(500)));
-        let low = SchedAttr { priority: Priority::MIN, weight: 1, deadline: None, gang: None };
+        let low = SchedAttr { priority: Priority::MIN, ..SchedAttr::default() };
         assert_eq!(bounds.limit(low), low, "what is lower stays");
         assert_eq!(Bounds::default().limit(asked), asked);
         let none = Bounds::default().or_by(0, &change(3, 2, 0));

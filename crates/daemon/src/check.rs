@@ -16,9 +16,10 @@ use serde::Serialize;
 
 use crate::accounts::Accounts;
 use crate::assignment::{Assignment, Outcome, SettingSource, Sourced};
-use crate::config::Config;
+use crate::config::{Config, Unmanaged};
 use crate::process_attributes::{Gpu, ProcessAttributes};
 use crate::rule::{Action, Rule};
+use crate::service::exemption_of;
 
 /// Longer lines are broken.
 const COLUMNS: usize = 80;
@@ -81,7 +82,10 @@ impl Report {
         (accounts, processes): (&Accounts, &[ProcessAttributes]),
     ) -> Self {
         let assigned = |attributes: &ProcessAttributes| {
-            ProcessReport::new(attributes, accounts, &config.assign(attributes, accounts))
+            let assignment = config.assign(attributes, accounts);
+            let mut report = ProcessReport::new(attributes, accounts, &assignment);
+            report.summary.push_str(&of_normal(attributes, &assignment));
+            report
         };
         Self {
             file: file.to_owned(),
@@ -139,6 +143,10 @@ impl RuleReport {
                 parts.extend(settings.priority.map(|priority| format!("priority {priority}")));
                 parts.extend(settings.weight.map(|weight| format!("weight {weight}")));
                 parts.extend(settings.deadline.map(|deadline| format!("deadline {deadline}")));
+                parts.extend(rule.unmanaged.map(|unmanaged| match unmanaged {
+                    Unmanaged::Yield => "normal where nothing else names it".to_owned(),
+                    Unmanaged::Ignore => "not scheduled where nothing else names it".to_owned(),
+                }));
                 if !rule.trust_env {
                     parts.push("its environment is ignored".to_owned());
                 }
@@ -191,6 +199,18 @@ impl ProcessReport {
         about.extend(self.slurm_job.map(|job| format!("Slurm job {job}")));
         let about = if about.is_empty() { "unknown user".to_owned() } else { about.join(", ") };
         format!("{} {} ({about}): {}", self.pid, self.name, self.summary)
+    }
+}
+
+/// What happens to a process that is normal.
+fn of_normal(attributes: &ProcessAttributes, assignment: &Assignment) -> String {
+    if (&assignment.outcome, assignment.unmanaged) != (&Outcome::Unknown, Unmanaged::Yield) {
+        return String::new();
+    }
+    let gpus = attributes.gpus.iter().filter_map(|gpu| gpu.uuid.clone()).collect();
+    match exemption_of(attributes.key, &gpus) {
+        Some(exemption) => format!(": never preempted ({exemption})"),
+        None => ": preempted while a process with priority 8 to 15 is active on its GPU".to_owned(),
     }
 }
 

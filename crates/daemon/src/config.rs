@@ -53,8 +53,10 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
     pub core: CoreConfig,
-    /// The priority of processes that no rule matches; without one they are not scheduled.
+    /// The priority of processes that no rule matches; without one `unmanaged` applies.
     pub default_priority: Option<Priority>,
+    /// What happens to processes that nothing names, unless a rule says otherwise.
+    pub unmanaged: Unmanaged,
     /// Whether to change GPU settings through a driver version that was never tested.
     pub allow_untested_driver: bool,
     /// Whether the GPU is kept reserved for high-priority processes between their kernels.
@@ -68,9 +70,30 @@ impl Default for SchedulerConfig {
         Self {
             core: CoreConfig::default(),
             default_priority: None,
+            unmanaged: Unmanaged::default(),
             allow_untested_driver: false,
             hold: true,
             hold_max: Duration::from_millis(50),
+        }
+    }
+}
+
+/// What happens to a process that neither a rule nor a command nor its environment names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unmanaged {
+    /// It is *normal*: preempted while a high-priority process is active on its GPU.
+    #[default]
+    Yield,
+    /// It is never changed.
+    Ignore,
+}
+
+impl Unmanaged {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Yield => "yield",
+            Self::Ignore => "ignore",
         }
     }
 }

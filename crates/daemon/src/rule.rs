@@ -9,6 +9,7 @@ use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
 use crate::accounts::Accounts;
+use crate::config::Unmanaged;
 use crate::glob::Glob;
 use crate::process_attributes::{Gpu, PciAddress, ProcessAttributes};
 
@@ -69,6 +70,8 @@ pub struct Rule {
     /// At least one; all must hold.
     pub conditions: Vec<Condition>,
     pub action: Action,
+    /// What happens to the process where nothing else names it; none: what the configuration says.
+    pub unmanaged: Option<Unmanaged>,
     /// Whether the environment of the process may set the attributes that the rule does not set.
     pub trust_env: bool,
 }
@@ -347,6 +350,7 @@ mod tests {
             label: RuleLabel { number: 1, name: None, line: 1 },
             conditions,
             action: Action::Ignore,
+            unmanaged: None,
             trust_env: true,
         };
         assert!(rule(vec![user("alice"), gpu("GPU-7")]).matches(&facts(), &accounts()));

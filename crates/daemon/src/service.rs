@@ -36,6 +36,7 @@ use notify::Notifier;
 use poller::{PollSource, Poller, Wakeup};
 pub use private::{PrivateOptions, PrivateService};
 use processes::inspection::{Finding, ProcessLooks, Sights};
+pub(crate) use processes::normal::exemption_of;
 use processes::{Context, Processes};
 use setup::Host;
 pub use setup::SocketPathError;
@@ -216,6 +217,7 @@ impl Service {
             let (processes, mut context) = self.processes_and_context();
             processes.take_notes(&mut context);
             processes.ask_inspections(&mut budget, now, &mut context);
+            processes.settle_normal(&mut budget, &mut context);
             self.budget = budget;
             if !self.devices.is_changed {
                 break;
@@ -290,8 +292,10 @@ impl Service {
         if let Some(at) = self.looks.next(instant(now_ns)) {
             at_ns = at_ns.min(at.as_nanos());
         }
-        let waits = !self.processes.inspections.is_empty() || self.looks.has_ready();
-        if self.devices.is_changed || waits {
+        let has_work = !self.processes.inspections.is_empty()
+            || self.looks.has_ready()
+            || self.processes.yielding.is_stale;
+        if self.devices.is_changed || has_work {
             at_ns = now_ns;
         } else if self.clients.sessions.has_polled_page() {
             at_ns = at_ns.min(now_ns.saturating_add(SLEEP_POLLING_NS));

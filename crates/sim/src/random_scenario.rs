@@ -93,6 +93,7 @@ fn scheduler(prng: &mut Prng) -> SchedulerSpec {
         preempt_timeout: Duration::from_millis(prng.between(2, 20)),
         hint_max: Duration::from_millis(prng.between(1, 50)),
         linger_max: Duration::from_micros(prng.between(0, 2_000)),
+        min_share: Config::default().min_share,
     };
     SchedulerSpec { config, hold: prng.chance(3, 4) }
 }

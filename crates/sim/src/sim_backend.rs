@@ -172,6 +172,7 @@ impl SimBackend {
             priority: client.priority,
             weight: client.spec.weight,
             deadline: client.spec.deadline,
+            has_min_share: false,
             gang: gang.and_then(|gang| {
                 gangs.iter().zip(0..).find(|(name, _)| **name == gang).map(|(_, id)| GangId(id))
             }),

@@ -39,6 +39,8 @@ statistics! {
         pub devices: Vec<DeviceSnapshot> [.metric("gpreempt_devices")],
         /// Processes that use a device.
         pub tasks: Vec<TaskSnapshot> [.metric("gpreempt_processes")],
+        /// Why some GPUs are not controlled, a sentence each.
+        pub uncontrolled: Vec<String>,
         /// Recent problems of the daemon, oldest first.
         pub problems: Vec<String> [.metric("gpreempt_problems")],
     }
@@ -119,7 +121,8 @@ statistics! {
         pub pod: Option<String>,
         /// Slurm job of the process.
         pub slurm_job: Option<String>,
-        /// Priority from 0 (lowest) to 15 (highest); absent if the process is not scheduled.
+        /// Priority from 0 (lowest) to 15 (highest); absent if the process is not scheduled, and if
+        /// it is normal.
         pub priority: Option<u8>
             [.metric("gpreempt_process_priority").single().ps(5, "priority").top(4, "prio", 4, 1)],
         /// Weight under the fair policy.
@@ -130,6 +133,12 @@ statistics! {
         pub deadline_us: Option<u64> [.metric("gpreempt_process_deadline_seconds").single()],
         /// Why the process has this priority.
         pub why: String [.ps(13, "why")],
+        /// UUIDs of the devices that the process uses, as far as is known.
+        pub gpus: Vec<String>,
+        /// What happens to a normal process, one that nothing names: untouched (no high-priority
+        /// process is active on its GPU), yields (it is preempted for one) or exempt (it is never
+        /// preempted). Absent for other processes.
+        pub normal: Option<String>,
         /// Scheduling state: untouched, idle, running, preempted, suspended or stopped.
         pub state: TaskState [.metric("gpreempt_process_state")],
         /// Packets in the rings of the process that the device has not fetched.

@@ -16,8 +16,10 @@ use super::{parse_pid, within};
 /// Starts a program with a priority, which its children inherit.
 ///
 /// gpreemptd knows the program before it starts. The program keeps its signals, its exit code and
-/// its terminal. Where no daemon runs, this command schedules the program itself; where no GPU can
-/// be controlled either, the program runs without a priority. If a daemon does not answer for five
+/// its terminal. With a priority from 8 to 15, processes on its GPU that nothing names are
+/// preempted while it is active. Where no daemon runs, this command schedules the program itself,
+/// for as long as it runs; where no GPU can be controlled either, the program runs without a
+/// priority. If a daemon does not answer for five
 /// seconds, the program is not started, because its priority would be unknown.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunArgs {

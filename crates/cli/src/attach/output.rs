@@ -11,6 +11,7 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::statistics::{HoldSnapshot, TaskSnapshot};
 use serde_json::{Value, json};
 
+use crate::effect::Effect;
 use crate::failure::Failure;
 use crate::output;
 
@@ -56,6 +57,13 @@ impl AttachOutput {
                            "priority": priority.level(), "contexts": contexts });
         let later = if contexts == Some(0) { "; it has no GPU context yet" } else { "" };
         self.print(line, || format!("attached {pid} ({name}) with priority {priority}{later}"))
+    }
+
+    /// What the priority does to other processes.
+    pub(super) fn effect(&self, effect: &Effect) -> Result<(), Failure> {
+        let mut line = serde_json::to_value(effect).map_err(Failure::run)?;
+        line["line"] = "effect".into();
+        self.print(line, || effect.effect.clone())
     }
 
     pub(super) fn appeared(&self, pid: u32, name: &str) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ mod doctor;
 mod fake_daemon;
 mod following;
 mod machine;
+mod normal;
 mod private;
 mod run;
 mod sim;

@@ -29,7 +29,9 @@ fn an_attach_schedules_and_answers_like_a_daemon() {
     assert!(machine.text(&["policy"]).starts_with("strict"));
 
     // Another terminal, through the same socket.
-    assert_eq!(machine.text(&["set", &low, "-p", "14"]), format!("{low} has priority 14\n"));
+    let said = machine.text(&["set", &low, "-p", "14"]);
+    assert!(said.starts_with(&format!("{low} has priority 14\n")), "{said}");
+    assert!(said.contains("1 other process on GPU 0 will be preempted for it"), "{said}");
     until("the other one waits", || {
         machine.is_stopped(&machine.high) && !machine.is_stopped(&machine.low)
     });

@@ -26,7 +26,9 @@ fn the_daemon_knows_the_process_before_it_becomes_the_program() {
     let (pid, rest) = text.trim_end().split_once(' ').unwrap();
     assert_eq!(rest, "12 3 5000");
     let heard = daemon.heard_from();
-    let [(peer, request)] = heard.as_slice() else { unreachable!("{heard:?}") };
+    let [(peer, request), (_, Request::Snapshot)] = heard.as_slice() else {
+        unreachable!("{heard:?}")
+    };
     assert_eq!(peer.pid.to_string(), pid, "the process that asked became the program");
     let change = SchedAttrChange {
         priority: Priority::new(12),

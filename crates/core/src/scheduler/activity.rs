@@ -126,6 +126,7 @@ impl Scheduler {
             return;
         }
         queue.active = active;
+        queue.worked_at = Some(now);
         let (task_id, device_id, order) = (queue.task, queue.device, queue.order);
         let attr = self.tasks.get(&task_id).map(|task| task.attr);
         let deadline = attr.and_then(|attr| attr.deadline);

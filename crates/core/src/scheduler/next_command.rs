@@ -149,6 +149,8 @@ impl Scheduler {
             (true, RunState::Off | RunState::Resuming) => Charge::Waits,
         };
         queue.meter.switch(now, charge);
+        let share = self.share_state_of(id);
+        self.count_share(id, share);
         self.changed_devices.insert(device_id);
         self.set_starvation_timer(device_id);
     }
@@ -241,7 +243,8 @@ impl Scheduler {
             return self.resume(queue);
         }
         let low_waits = device.run_order(Class::Low).is_busy();
-        if class == Class::High && device.boost == Some(AgingBoost::LowClass) && low_waits {
+        let is_low_turn = matches!(device.boost, Some(AgingBoost::LowClass(_)));
+        if class == Class::High && is_low_turn && low_waits {
             return self.preempt(order.lowest_on()?.queue.0, Reason::LowTurn);
         }
         if let Some(queue) = order.unproven_idle_blocker() {

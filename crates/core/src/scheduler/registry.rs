@@ -8,6 +8,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Scheduler;
+use super::min_share::ShareState;
 use super::run_order::RunSet;
 use super::state::{Device, Queue, Task};
 use crate::backend::Capabilities;
@@ -184,6 +185,8 @@ impl Scheduler {
             empty_since: None,
             possibly_running_for: Duration::ZERO,
             assumed_idle_at: None,
+            worked_at: None,
+            share: ShareState::default(),
             gap: None,
             slice: None,
             hardware_priority_set: None,
@@ -222,6 +225,7 @@ impl Scheduler {
         self.finish_awaiting(id);
         self.set_active(id, false);
         self.remove_from_mix(id, priority);
+        self.count_share(id, ShareState::NoWork);
         let left = self.queues.remove(&id).map(|queue| (queue.order, queue.run_set));
         for timer in [Timer::Idle(id), Timer::Retry(id)] {
             self.timers.stop(timer);

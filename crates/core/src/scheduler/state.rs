@@ -6,6 +6,7 @@ use core::cmp::Reverse;
 use core::ops::Bound;
 
 use super::Scheduler;
+use super::min_share::{ShareAccount, ShareState};
 use super::run_order::{EntityKey, RunOrder, RunSet};
 use crate::backend::{Capabilities, Mechanism};
 use crate::event::SchedAttr;
@@ -37,6 +38,8 @@ pub(crate) struct Device {
     /// Queues that are off and have work, the longest waiting first.
     pub(crate) waiting: BTreeSet<(Instant, QueueId)>,
     pub(crate) boost: Option<AgingBoost>,
+    /// How long the tasks with a minimum share have been kept off.
+    pub(crate) share: ShareAccount,
     /// Another scheduler decides which queues run here.
     pub(crate) externally_scheduled: bool,
     pub(crate) preempt_latency: Histogram,
@@ -56,6 +59,7 @@ impl Device {
             last_active_high: None,
             waiting: BTreeSet::new(),
             boost: None,
+            share: ShareAccount::default(),
             externally_scheduled: false,
             preempt_latency: Histogram::default(),
         }
@@ -94,8 +98,8 @@ impl Device {
 pub(crate) enum AgingBoost {
     /// One entity, above all others in its run order.
     Entity(EntityKey),
-    /// The low class, while the high class is preempted.
-    LowClass,
+    /// The low class, while the high class is preempted. In it that entity is above all others.
+    LowClass(Option<EntityKey>),
 }
 
 /// The classes of the queues on a device, on which slices depend.
@@ -119,6 +123,8 @@ pub(crate) struct EntityState {
     pub(crate) virtual_time: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) boosted: bool,
+    /// When it was last boosted for the minimum share.
+    pub(crate) boosted_at: Instant,
 }
 
 #[derive(Debug)]
@@ -173,6 +179,10 @@ pub(crate) struct Queue {
     pub(crate) possibly_running_for: Duration,
     /// The end of that time, while the queue is on.
     pub(crate) assumed_idle_at: Option<Instant>,
+    /// When it last had work.
+    pub(crate) worked_at: Option<Instant>,
+    /// What it counts as in the device's [`ShareAccount`].
+    pub(crate) share: ShareState,
     /// How long the ring is usually empty between two requests.
     pub(crate) gap: Option<Duration>,
     /// The slice in force; the outer none: never set.
@@ -239,6 +249,25 @@ impl Scheduler {
             starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             totals: queue.meter.read(self.now),
         }
+    }
+
+    /// The tasks of the high-priority queues of a device, the highest priority first, each with the
+    /// last time at which the queue had work. A suspended queue counts as one without work.
+    pub fn high_work(
+        &self,
+        device: DeviceId,
+    ) -> impl Iterator<Item = (TaskId, Option<Instant>)> + '_ {
+        let high = self.devices.get(&device).into_iter().flat_map(|device| device.high.iter());
+        high.rev().filter_map(|(_, Reverse(id))| {
+            let queue = self.queues.get(id)?;
+            let has_work = queue.active && !queue.suspended;
+            Some((queue.task, if has_work { Some(self.now) } else { queue.worked_at }))
+        })
+    }
+
+    /// The identifiers of all devices.
+    pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.devices.keys().copied()
     }
 
     /// What a device can do; none if it is not known.

@@ -54,12 +54,14 @@ fn attr(gangs: bool) -> impl Strategy<Value = SchedAttr> {
         prop_oneof![20 => 1..4u32, 1 => Just(0)],
         proptest::option::of(duration(1..20_000)),
         proptest::option::of((0..2u64).prop_map(GangId)),
+        any::<bool>(),
     )
-        .prop_map(move |(priority, weight, deadline, gang)| SchedAttr {
+        .prop_map(move |(priority, weight, deadline, gang, has_min_share)| SchedAttr {
             priority,
             weight,
             deadline,
             gang: gang.filter(|_| gangs),
+            has_min_share,
         })
 }
 
@@ -230,7 +232,8 @@ fn config(policy: PolicyKind, aging: Option<Aging>) -> Config {
 }
 
 fn any_config() -> impl Strategy<Value = Config> {
-    (select(PolicyKind::ALL.to_vec()), aging()).prop_map(|(kind, aging)| config(kind, aging))
+    (select(PolicyKind::ALL.to_vec()), aging(), aging())
+        .prop_map(|(kind, aging, min_share)| Config { min_share, ..config(kind, aging) })
 }
 
 fn mechanisms() -> impl Strategy<Value = Vec<Mechanism>> {
@@ -304,6 +307,7 @@ fn a_gang_and_a_hint_do_not_preempt_each_other_for_ever() {
         weight: 1,
         deadline: deadline.map(Duration::from_nanos),
         gang: gang.map(GangId),
+        has_min_share: false,
     };
     let tasks = [
         t(8, None, Some(1)),

@@ -7,7 +7,7 @@ use gpreempt_core::priority::Class;
 
 use crate::accounts::{Accounts, RAISING_GROUP};
 use crate::assignment::open_to_all;
-use crate::config::{Config, SchedulerConfig};
+use crate::config::{Config, SchedulerConfig, Unmanaged};
 use crate::rule::{Action, AttrSettings, Condition, Rule, User};
 
 /// One sentence for each setting.
@@ -24,9 +24,14 @@ pub(super) fn settings(config: &Config, socket: &Path) -> Vec<String> {
         Some(priority) => format!(
             "Processes without a matching rule or environment setting get priority {priority}."
         ),
-        None => {
+        None if config.scheduler.unmanaged == Unmanaged::Ignore => {
             "Processes without a matching rule or environment setting are not scheduled.".into()
         }
+        None => format!(
+            "Processes without a matching rule or environment setting are normal: they are \
+             preempted while a process with priority 8 to 15 is active on their GPU{}.",
+            share_of_normal(core.min_share)
+        ),
     };
     let driver = match config.scheduler.allow_untested_driver {
         true => "Driver versions that were not tested on hardware are used too.",
@@ -71,6 +76,14 @@ pub(super) fn settings(config: &Config, socket: &Path) -> Vec<String> {
     ]
 }
 
+/// What normal processes keep.
+fn share_of_normal(min_share: Option<Aging>) -> String {
+    min_share.map_or(String::new(), |Aging { after, grant }| {
+        let percent = grant.as_nanos() * 100 / (after + grant).as_nanos().max(1);
+        format!(", and keep {percent} % of it together")
+    })
+}
+
 /// All warnings, those about rules in the order of the rules.
 pub(super) fn warnings(config: &Config, accounts: &Accounts) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -81,6 +94,11 @@ pub(super) fn warnings(config: &Config, accounts: &Accounts) -> Vec<String> {
             "default_priority is {priority}: every process without a rule has high priority, \
              desktops and monitoring tools included."
         ));
+    }
+    if scheduler.default_priority.is_some() && scheduler.unmanaged == Unmanaged::Ignore {
+        warnings.push(
+            "unmanaged has no effect beside default_priority, which names every process.".into(),
+        );
     }
     if config.metrics.allow_remote
         && let Some(address) = config.metrics.listen
@@ -93,6 +111,12 @@ pub(super) fn warnings(config: &Config, accounts: &Accounts) -> Vec<String> {
         let earlier = &config.rules[..index];
         warnings.extend(unknown_users(rule, accounts));
         warnings.extend(shadowed(rule, earlier));
+        if rule.unmanaged.is_some() && scheduler.default_priority.is_some() {
+            warnings.push(format!(
+                "{}: unmanaged has no effect beside default_priority, which names every process.",
+                rule.label
+            ));
+        }
         if let Action::Give(settings) = rule.action {
             warnings.extend(open_to_every_user(rule, settings));
             warnings.extend(without_effect(rule, settings, scheduler.core.policy));

@@ -71,7 +71,9 @@ fn the_default_configuration_is_explained() {
         A device is kept free for at most 2.00ms for the next request of a high-priority
           process.
         Aging is off: constant high-priority work can keep other processes off for ever.
-        Processes without a matching rule or environment setting are not scheduled.
+        Processes without a matching rule or environment setting are normal: they are
+          preempted while a process with priority 8 to 15 is active on their GPU, and
+          keep 5 % of it together.
         A process may ask for a priority up to 7 in its environment; a higher one needs
           root or the group gpreempt.
         A GPU stays reserved for a high-priority process between its kernels, for at

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::{
     AGING_MS_MAX, Config, LogLevel, MS_MAX, MetricsConfig, SchedulerConfig, ServiceConfig,
+    Unmanaged,
 };
 use crate::fields::{
     self, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Spanned, Table, Text,
@@ -79,6 +80,8 @@ struct RawScheduler {
     linger_max_us: Option<Int<0, LINGER_US_MAX>>,
     aging: Option<Table<RawAging>>,
     default_priority: Option<PriorityLevel>,
+    unmanaged: Option<Unmanaged>,
+    unmanaged_share_percent: Option<Int<0, 50>>,
     allow_untested_driver: Option<bool>,
     hold: Option<bool>,
     hold_max_ms: Option<Int<1, 1_000>>,
@@ -94,6 +97,10 @@ impl RawScheduler {
             interval: self.interval_ms.map_or(usual.interval, Int::ms),
             slice: self.slice_ms.map_or(usual.slice, Int::ms),
             aging: aging.transpose()?,
+            min_share: match self.unmanaged_share_percent {
+                Some(percent) => aging_of_share(percent.0, SHARE_PERIOD),
+                None => usual.min_share,
+            },
             preempt_timeout: self.preempt_timeout_ms.map_or(usual.preempt_timeout, Int::ms),
             hint_max: self.hint_max_ms.map_or(usual.hint_max, Int::ms),
             linger_max: self.linger_max_us.map_or(usual.linger_max, Int::us),
@@ -103,6 +110,7 @@ impl RawScheduler {
         Ok(SchedulerConfig {
             core,
             default_priority: self.default_priority.map(|level| level.0),
+            unmanaged: self.unmanaged.unwrap_or_default(),
             allow_untested_driver: self.allow_untested_driver.unwrap_or(false),
             hold: self.hold.unwrap_or(default.hold),
             hold_max: self.hold_max_ms.map_or(default.hold_max, Int::ms),
@@ -140,10 +148,19 @@ impl RawAging {
             return Ok(Aging { after: after.ms(), grant: grant.ms() });
         }
         let percent = self.share_percent.map_or(0, |percent| percent.0);
-        let period = self.period_ms.map_or(Duration::from_millis(1_000), Int::ms);
-        let grant = Duration::from_nanos(period.as_nanos() / 100 * percent);
-        Ok(Aging { after: period - grant, grant })
+        let period = self.period_ms.map_or(SHARE_PERIOD, Int::ms);
+        // PANIC: a share is at least 1 %.
+        Ok(aging_of_share(percent, period).expect("a share"))
     }
+}
+
+/// The period in which a share is given, if the file names none.
+const SHARE_PERIOD: Duration = Duration::from_millis(1_000);
+
+/// The two times that make a share of a period. None for no share.
+fn aging_of_share(percent: u64, period: Duration) -> Option<Aging> {
+    let grant = Duration::from_nanos(period.as_nanos() / 100 * percent);
+    (percent > 0).then(|| Aging { after: period - grant, grant })
 }
 
 #[derive(Deserialize)]
@@ -239,6 +256,7 @@ struct RawRule {
     priority: Option<PriorityLevel>,
     weight: Option<Int<1, WEIGHT_MAX>>,
     deadline_us: Option<Int<1, { AttrSettings::DEADLINE_US_MAX }>>,
+    unmanaged: Option<Unmanaged>,
     trust_env: Option<bool>,
     ignore: Option<bool>,
 }
@@ -291,6 +309,7 @@ impl RawRule {
             label: RuleLabel { number, name: self.name.map(|name| name.0), line },
             conditions,
             action: action?,
+            unmanaged: self.unmanaged,
             trust_env: self.trust_env.unwrap_or(true),
         })
     }
@@ -300,8 +319,18 @@ impl RawRule {
             ("priority", self.priority.is_some()),
             ("weight", self.weight.is_some()),
             ("deadline_us", self.deadline_us.is_some()),
+            ("unmanaged", self.unmanaged.is_some()),
             ("trust_env", self.trust_env.is_some()),
         ];
+        if let (Some((key, _)), Some(_)) =
+            (given[..3].iter().find(|(_, is_there)| *is_there), self.unmanaged)
+        {
+            let why = format!(
+                "has no meaning beside `{key}`, with which the rule names the process; take out \
+                 `unmanaged` or `{key}`"
+            );
+            return Err(FieldError::at("unmanaged", why));
+        }
         let first = given.iter().find(|(_, is_there)| *is_there).map(|(key, _)| *key);
         match (first, self.ignore.unwrap_or(false)) {
             (None, true) => Ok(Action::Ignore),

@@ -68,6 +68,8 @@ fn everything_can_be_set() {
         linger_max_us = 0
         aging = { after_ms = 100, grant_ms = 5 }
         default_priority = 0
+        unmanaged = "ignore"
+        unmanaged_share_percent = 50
         allow_untested_driver = true
         hold = false
         hold_max_ms = 20
@@ -89,11 +91,16 @@ fn everything_can_be_set() {
         preempt_timeout: Duration::from_millis(30),
         hint_max: Duration::from_millis(40),
         linger_max: Duration::ZERO,
+        min_share: Some(Aging {
+            after: Duration::from_millis(500),
+            grant: Duration::from_millis(500),
+        }),
     };
     let default_priority = Some(Priority::MIN);
     let scheduler = SchedulerConfig {
         core,
         default_priority,
+        unmanaged: Unmanaged::Ignore,
         allow_untested_driver: true,
         hold: false,
         hold_max: Duration::from_millis(20),
@@ -120,6 +127,28 @@ fn a_share_is_two_times() {
     assert_eq!(aging("[scheduler.aging]\nshare_percent = 5"), times(950, 50));
     let half = "[scheduler]\naging = { share_percent = 50, period_ms = 100 }";
     assert_eq!(aging(half), times(50, 50));
+    let normal = |text: &str| parse(text).scheduler.core.min_share;
+    assert_eq!(normal(""), times(950, 50));
+    assert_eq!(normal("[scheduler]\nunmanaged_share_percent = 20"), times(800, 200));
+    assert_eq!(normal("[scheduler]\nunmanaged_share_percent = 0"), None);
+}
+
+#[test]
+fn a_rule_says_what_happens_to_unmanaged_processes() {
+    let rule = |more: &str| {
+        let text = format!("[[rule]]\nuser = 5\nunmanaged = \"ignore\"\n{more}");
+        Config::parse("f", &text).map(|config| config.rules[0].clone())
+    };
+    assert_eq!(rule("").unwrap().unmanaged, Some(Unmanaged::Ignore));
+    assert!(rule("trust_env = false").is_ok());
+    for (more, why) in [
+        ("priority = 3", "rule[0].unmanaged: has no meaning beside `priority`"),
+        ("weight = 3", "rule[0].unmanaged: has no meaning beside `weight`"),
+        ("ignore = true", "rule[0].unmanaged: has no meaning beside `ignore = true`"),
+    ] {
+        let error = rule(more).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

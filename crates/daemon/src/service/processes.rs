@@ -8,6 +8,7 @@ pub(crate) mod changes;
 pub(crate) mod client_settings;
 pub(crate) mod inspection;
 pub(crate) mod inspection_queue;
+pub(crate) mod normal;
 pub(crate) mod process_table;
 pub(crate) mod registrations;
 pub(crate) mod saved_settings;
@@ -32,6 +33,7 @@ use crate::accounts::Accounts;
 use crate::config::Config;
 use inspection::{ProcessLooks, Sights};
 use inspection_queue::InspectionQueue;
+use normal::Yielding;
 use process_table::ProcessTable;
 use registrations::Registrations;
 use saved_settings::SavedSettings;
@@ -44,6 +46,7 @@ pub(crate) struct Processes {
     pub(crate) registrations: Registrations,
     pub(crate) saved: SavedSettings,
     pub(crate) inspections: InspectionQueue,
+    pub(crate) yielding: Yielding,
     /// The last number that was given to a watched process.
     last_watch: u64,
 }
@@ -67,6 +70,7 @@ impl Processes {
             registrations: Registrations::default(),
             saved,
             inspections: InspectionQueue::default(),
+            yielding: Yielding::default(),
             last_watch: 0,
         }
     }

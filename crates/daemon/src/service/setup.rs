@@ -221,15 +221,20 @@ pub(crate) fn controllers(
         is_private: private.is_some(),
         context_options: private.map(|private| private.context_options).unwrap_or_default(),
     };
+    let mut uncontrolled = Vec::new();
     let report = |finding| match finding {
         DeviceFinding::Debug(text) => log.debug(text),
         DeviceFinding::Info(text) => log.info(text),
-        DeviceFinding::Warning(text) => log.warn(text),
+        DeviceFinding::Warning(text) => {
+            log.warn(&text);
+            uncontrolled.push(text);
+        }
     };
     let found = registry::controllers(&options.devices, settings, (undo_log, waker), report);
     for controller in found? {
         backends.push(controller);
     }
+    backends.uncontrolled = uncontrolled;
     backends.set_rescan(config.service.rescan);
     backends.quota = QueueQuota::new(config.service.queues_per_user, geteuid().as_raw());
     Ok(backends)

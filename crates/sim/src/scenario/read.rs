@@ -212,6 +212,7 @@ impl RawScheduler {
             preempt_timeout: self.preempt_timeout_us.map_or(default.preempt_timeout, Int::us),
             hint_max: self.hint_max_us.map_or(default.hint_max, Int::us),
             linger_max: self.linger_max_us.map_or(default.linger_max, Int::us),
+            min_share: default.min_share,
         };
         // The ranges above are the scheduler's; should it get stricter, its error is shown.
         config.check().map_err(|error| FieldError::here(error.to_string()))?;

@@ -169,6 +169,7 @@ fn the_whole_is_read_as_it_is_written() {
         preempt_timeout: US(9),
         hint_max: US(10),
         linger_max: Duration::ZERO,
+        ..Config::default()
     };
     assert_eq!((scheduler.config, scheduler.hold), (config, false));
 }

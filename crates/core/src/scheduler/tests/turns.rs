@@ -7,7 +7,8 @@ use crate::backend::Capabilities;
 use crate::config::{Aging, Config, PolicyKind};
 use crate::decision::Reason;
 use crate::event::{Event, SchedAttr};
-use crate::id::{GangId, QueueId, TaskId};
+use crate::id::{DeviceId, GangId, QueueId, TaskId};
+use crate::queue::RunState;
 use crate::time::Duration;
 
 // Round robin and fair share.
@@ -295,4 +296,117 @@ fn a_starved_gang_is_boosted_on_all_its_devices() {
     bed.slow.insert(QueueId(11), ms(20));
     bed.run_then_on(ms(101), [1, 11]);
     bed.run_then_on(ms(40), [2, 3]);
+}
+
+// The minimum share.
+
+/// A share of 5 % for tasks 1 to `count` of priority 4, and task 99 of priority 12.
+fn with_min_share(capabilities: Capabilities, count: u64) -> Testbed {
+    let min_share = Some(Aging { after: ms(950), grant: ms(50) });
+    let config = Config { min_share, ..Config::default() };
+    let mut bed = Testbed::with_device(config, capabilities);
+    for task in 1..=count {
+        bed.busy_task(task, SchedAttr { has_min_share: true, ..with(4) });
+    }
+    bed.busy_task(99, with(12));
+    bed
+}
+
+/// How long the high queue was off during that time, and how long each of tasks 1 to `count` ran
+/// meanwhile.
+fn off_times(bed: &mut Testbed, time: Duration, count: u64) -> (Duration, Vec<Duration>) {
+    let step = ms(1);
+    let (mut off, mut ran) = (Duration::ZERO, alloc::vec![Duration::ZERO; 0]);
+    ran.resize(usize::try_from(count).unwrap(), Duration::ZERO);
+    let end = bed.now + time;
+    while bed.now < end {
+        bed.run(step);
+        if bed.view(99).run_state == RunState::Off {
+            off += step;
+            for task in bed.running() {
+                ran[usize::try_from(task).unwrap() - 1] += step;
+            }
+        }
+    }
+    (off, ran)
+}
+
+#[test]
+fn tasks_with_a_minimum_share_get_it_together_and_each_has_a_turn() {
+    for capabilities in [STOP, SLICE] {
+        for count in [1, 3] {
+            let mut bed = with_min_share(capabilities, count);
+            let (off, ran) = off_times(&mut bed, ms(12_000), count);
+            let percent = off.as_micros() * 100 / 12_000_000;
+            assert!((4..=6).contains(&percent), "{count}: {percent} %");
+            assert!(ran.iter().all(|ran| *ran > ms(500 / count / 2)), "{count}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_without_a_minimum_share_gets_none() {
+    for capabilities in [STOP, SLICE] {
+        let mut bed = with_min_share(capabilities, 0);
+        bed.busy_task(1, with(4));
+        assert_eq!(off_times(&mut bed, ms(3_000), 1).0, Duration::ZERO);
+    }
+}
+
+#[test]
+fn a_higher_low_priority_task_does_not_take_the_minimum_share() {
+    for capabilities in [STOP, SLICE] {
+        let mut bed = with_min_share(capabilities, 1);
+        bed.busy_task(2, with(7));
+        let (_, ran) = off_times(&mut bed, ms(4_200), 2);
+        assert!(ran[0] >= ms(150), "{ran:?}");
+    }
+}
+
+#[test]
+fn pauses_of_the_high_queue_count_by_their_length() {
+    // Idle for 10 ms of every 510 ms: 2 % of the time, so the rest of the share is owed.
+    let mut bed = with_min_share(SLICE, 1);
+    let mut low_turns = 0;
+    for _ in 0..40 {
+        bed.busy(99);
+        bed.run(ms(500));
+        bed.done(99);
+        bed.run(ms(10));
+    }
+    low_turns += bed.reasons(99).iter().filter(|reason| **reason == Reason::LowTurn).count();
+    assert!((6..=16).contains(&low_turns), "{low_turns} boosts in 20 s");
+    // Idle for a tenth of the time: nothing is owed.
+    let mut bed = with_min_share(SLICE, 1);
+    for _ in 0..40 {
+        bed.busy(99);
+        bed.run(ms(450));
+        bed.done(99);
+        bed.run(ms(60));
+    }
+    assert!(!bed.reasons(99).contains(&Reason::LowTurn));
+}
+
+#[test]
+fn the_last_work_of_high_queues_is_known() {
+    let mut bed = Testbed::with_device(Config::default(), SLICE);
+    bed.task(1, with(4));
+    bed.task(2, with(12));
+    let work = |bed: &Testbed| bed.scheduler.high_work(DeviceId(0)).collect::<Vec<_>>();
+    assert_eq!(work(&bed), [(TaskId(2), None)]);
+    bed.busy(2);
+    bed.run(ms(20));
+    assert_eq!(work(&bed), [(TaskId(2), Some(bed.scheduler.now))]);
+    bed.done(2);
+    bed.run(ms(10));
+    let ended = work(&bed)[0].1.unwrap();
+    bed.run(ms(500));
+    assert_eq!(work(&bed), [(TaskId(2), Some(ended))]);
+    assert!(ended < bed.now);
+    bed.busy(2);
+    bed.run(ms(10));
+    let begun = bed.now;
+    bed.suspend(2, true);
+    bed.run(ms(500));
+    assert!(work(&bed)[0].1.unwrap() <= begun, "a suspended queue has no work");
 }

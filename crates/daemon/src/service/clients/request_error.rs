@@ -43,6 +43,13 @@ pub(crate) enum RequestError {
     #[error("{} is scheduled by {by}; only an administrator can detach it", Named(*.key))]
     ScheduledByAdministrator { key: ProcessKey, by: SettingSource },
     #[error(
+        "{} is normal: no command set its priority, so there is nothing to end; to exempt it from \
+         yielding to high-priority processes, an administrator writes a rule with unmanaged = \
+         \"ignore\"",
+        Named(*.0)
+    )]
+    DetachNormal(ProcessKey),
+    #[error(
         "priority {decided} of queue {queue} was set by {by}; only an administrator can raise it"
     )]
     QueueAboveDecision { queue: u64, decided: Priority, by: SettingSource },
@@ -142,6 +149,7 @@ impl RequestError {
             | Self::AboveDecision { .. }
             | Self::SuspendedByAdministrator { .. }
             | Self::ScheduledByAdministrator { .. }
+            | Self::DetachNormal(_)
             | Self::QueueAboveDecision { .. }
             | Self::PolicyNotPermitted
             | Self::DrivesDisplay(_)

@@ -38,6 +38,8 @@ pub(crate) struct Backends {
     /// When each queue was last given a command, for followers.
     commanded: BTreeMap<QueueId, u64>,
     pub(crate) is_followed: bool,
+    /// Why devices of this machine have no controller, a sentence each.
+    pub(crate) uncontrolled: Vec<String>,
     /// The priority of each controller's placeholder task for unmanaged processes.
     unmanaged: BTreeMap<usize, Priority>,
     pub(crate) quota: QueueQuota,

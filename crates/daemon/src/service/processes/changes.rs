@@ -323,6 +323,9 @@ impl Processes {
         let info = self.resolve(requester, process)?;
         let key = info.key;
         requester.caller.check(Operation::Detach, &self.target(&info, context.devices))?;
+        if self.table.get(key).is_some_and(TrackedProcess::is_normal) {
+            return Err(RequestError::DetachNormal(key));
+        }
         self.registrations.remove(key);
         self.saved.forget(key);
         self.controllable(key, context)?;

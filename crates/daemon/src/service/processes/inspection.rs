@@ -4,7 +4,7 @@
 //! and takes in the answer. A process of an ordinary user that is not inspected in time gets the
 //! lowest priority until it is: no process may escape a rule by being slow to read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use gpreempt_device::process::{ProcessError, ProcessInfo, ProcessKey, lineage};
 use gpreempt_wire::event::EventKind;
 
 use super::inspection_queue::InspectReason;
+use super::normal::{Exemption, exemption_of};
 use super::process_table::{ProcessLabels, TrackedProcess};
 use super::registrations::ANCESTORS_MAX;
 use super::{Context, Named, Processes, Rules};
@@ -52,8 +53,10 @@ pub(crate) struct Inspected {
     pub(crate) assignment: Assignment,
     /// The process and its ancestors, for registrations.
     pub(crate) lineage: Vec<ProcessKey>,
-    /// Read in private sessions only.
-    pub(crate) drives_display: bool,
+    /// The GPUs that it uses, as far as is known.
+    pub(crate) gpus: BTreeSet<String>,
+    /// Why it is never preempted as a normal process.
+    pub(crate) exemption: Option<Exemption>,
 }
 
 /// What a request needs of a process beside its rules.
@@ -120,13 +123,16 @@ impl fmt::Display for Need {
 impl Rules {
     /// Reads the attributes of a process and evaluates the rules. Not for the loop.
     fn inspect(&self, key: ProcessKey, search: DeviceSearch) -> Result<Inspected, ProcessError> {
-        let gpus = if self.mention_gpus() { Gpu::named(search()) } else { Vec::new() };
-        let attributes = ProcessAttributes::read(key, gpus, &self.environment_names)?;
+        let found = search();
+        let gpus = found.iter().cloned().collect();
+        let named = if self.mention_gpus() { Gpu::named(found) } else { Vec::new() };
+        let attributes = ProcessAttributes::read(key, named, &self.environment_names)?;
         Ok(Inspected {
             labels: ProcessLabels::new(&attributes),
             assignment: self.config.assign(&attributes, &self.accounts),
             lineage: lineage(key.pid).take(1 + ANCESTORS_MAX).collect(),
-            drives_display: self.private.is_some() && drives_display(key.pid),
+            exemption: exemption_of(key, &gpus),
+            gpus,
         })
     }
 }
@@ -195,12 +201,15 @@ impl Processes {
     }
 
     /// Whether what a process shows of itself matters. For one that is tracked, another controller
-    /// and other devices do not, unless a rule depends on devices.
+    /// and other devices do not, unless a rule depends on devices or the process is normal.
     fn needs_inspection(&self, key: ProcessKey, reasons: &[InspectReason]) -> bool {
-        let is_tracked = self.table.get(key).is_some_and(|process| !process.is_unread);
+        let process = self.table.get(key).filter(|process| !process.is_unread);
+        let do_devices_matter =
+            self.rules.mention_gpus() || process.is_some_and(TrackedProcess::is_normal);
+        let is_tracked = process.is_some();
         reasons.iter().any(|reason| match reason {
-            InspectReason::Appeared(_) => !is_tracked || self.rules.mention_gpus(),
-            InspectReason::DevicesChanged => is_tracked && self.rules.mention_gpus(),
+            InspectReason::Appeared(_) => !is_tracked || do_devices_matter,
+            InspectReason::DevicesChanged => is_tracked && do_devices_matter,
             InspectReason::RulesChanged => true,
         })
     }
@@ -243,6 +252,10 @@ impl Processes {
                     self.track(controller, key, &inspected, context);
                 }
                 InspectReason::DevicesChanged => {
+                    if let Some(process) = self.table.get_mut(key) {
+                        process.note_surroundings(&inspected);
+                    }
+                    self.yielding.is_stale = true;
                     self.reassign_for_devices(key, &inspected, context);
                 }
                 InspectReason::RulesChanged => self.reassign(key, &inspected, context),

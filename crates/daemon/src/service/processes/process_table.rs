@@ -9,6 +9,7 @@ use gpreempt_core::priority::{Class, Priority};
 use gpreempt_device::process::ProcessKey;
 
 use super::client_settings::{Layers, SchedOverride, Suspension};
+use super::normal::Exemption;
 use crate::assignment::{Assignment, Outcome, SettingSource, open_to_all};
 use crate::bounds::Bounds;
 use crate::process_attributes::ProcessAttributes;
@@ -60,6 +61,12 @@ pub(crate) struct TrackedProcess {
     pub(crate) overrides: Layers<SchedOverride>,
     pub(crate) is_detached: bool,
     pub(crate) suspensions: Layers<Suspension>,
+    /// The high-priority process for which it is preempted, if it is normal.
+    pub(crate) yields_to: Option<ProcessKey>,
+    /// Why it is never preempted as a normal process, as it was examined last.
+    pub(crate) exemption: Option<Exemption>,
+    /// The GPUs that it uses, as far as is known.
+    pub(crate) gpus: BTreeSet<String>,
     /// Why it cannot be controlled, if so.
     pub(crate) obstacle: Option<String>,
     /// The controllers whose devices it uses.
@@ -88,6 +95,9 @@ impl TrackedProcess {
             overrides: Layers::default(),
             is_detached: false,
             suspensions: Layers::default(),
+            yields_to: None,
+            exemption: None,
+            gpus: BTreeSet::new(),
             obstacle: None,
             controllers: BTreeSet::from([controller]),
             adopted: BTreeSet::new(),
@@ -110,6 +120,9 @@ impl TrackedProcess {
     pub(crate) fn wanted(&self) -> Option<SchedAttr> {
         // A detached process can be suspended, and is not scheduled again after that.
         let is_detached = self.is_detached && !self.is_suspended();
+        if self.is_normal() && self.obstacle.is_none() {
+            return self.yielding_attr();
+        }
         if self.is_ignored() || is_detached || self.obstacle.is_some() {
             return None;
         }
@@ -144,6 +157,9 @@ impl TrackedProcess {
 
     /// The reason for its attributes, in one sentence.
     pub(crate) fn why(&self) -> String {
+        if self.is_normal() {
+            return self.why_normal();
+        }
         if let Some(obstacle) = &self.obstacle {
             return format!("not scheduled: {obstacle}");
         }
@@ -201,6 +217,10 @@ impl ProcessTable {
         self.processes.values()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TrackedProcess> {
+        self.processes.values_mut()
+    }
+
     pub(crate) fn keys(&self) -> Vec<ProcessKey> {
         self.processes.keys().copied().collect()
     }
@@ -233,6 +253,7 @@ impl ProcessTable {
             process.applied = None;
             process.controllers.clear();
             process.adopted.clear();
+            process.yields_to = None;
         }
     }
 
@@ -270,6 +291,7 @@ impl ProcessTable {
 mod tests {
     use super::*;
     use crate::assignment::{SettingSource, Sourced};
+    use crate::config::Unmanaged;
     use crate::rule::RuleLabel;
     use crate::service::clients::permission::Caller;
     use gpreempt_core::time::Duration;
@@ -380,6 +402,49 @@ mod tests {
         process.obstacle = Some("another command has it".to_owned());
         assert_eq!(process.wanted(), None);
         assert_eq!(process.why(), "not scheduled: another command has it");
+    }
+
+    #[test]
+    fn a_process_that_nothing_names_is_normal_and_gets_priority_4_while_it_yields() {
+        let mut process = process(7, Outcome::Unknown);
+        let state = |process: &TrackedProcess| process.normal_state();
+        assert_eq!((state(&process), process.wanted()), (Some("untouched"), None));
+        assert_eq!(process.why(), "normal");
+        process.yields_to = Some(ProcessKey { pid: u32::MAX, start_ticks: 1 });
+        let wanted = process.wanted().unwrap();
+        assert_eq!((wanted.priority, wanted.has_min_share), (level(4), true));
+        assert_eq!(process.why(), "normal: yields to process 4294967295");
+        assert_eq!(state(&process), Some("yields"));
+        process.exemption = Some(Exemption::Display);
+        assert_eq!(process.why(), "normal: never preempted (display server)");
+        process.exemption = None;
+        process.obstacle = Some("another command has it".to_owned());
+        assert_eq!((state(&process), process.wanted()), (Some("exempt"), None));
+        assert_eq!(process.why(), "normal: cannot be preempted (another command has it)");
+        process.obstacle = None;
+        process.suspensions = suspension(1);
+        assert_eq!(state(&process), None, "a command names it");
+        assert!(!process.wanted().unwrap().has_min_share);
+    }
+
+    #[test]
+    fn a_detach_makes_a_process_normal_and_a_rule_exempts_it() {
+        let source = SettingSource::Environment;
+        let Outcome::Scheduled { weight, .. } = scheduled(7) else { panic!() };
+        let priority = Sourced { value: level(7), source: source.clone() };
+        let weight = Sourced { source, ..weight };
+        let outcome = Outcome::Scheduled { priority, weight, deadline: None };
+        let mut of_environment = process(7, outcome);
+        assert!(!of_environment.is_normal());
+        of_environment.is_detached = true;
+        assert!(of_environment.is_normal());
+        let mut of_default = process(7, scheduled(3));
+        of_default.is_detached = true;
+        assert!(!of_default.is_normal(), "the configuration names it");
+        let mut exempt = process(7, Outcome::Unknown);
+        exempt.assignment.unmanaged = Unmanaged::Ignore;
+        exempt.yields_to = Some(exempt.key);
+        assert_eq!((exempt.is_normal(), exempt.wanted()), (false, None));
     }
 
     fn insert(table: &mut ProcessTable, pid: u32, priority: Option<u8>) -> ProcessKey {

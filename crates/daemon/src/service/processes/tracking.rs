@@ -10,6 +10,7 @@ use gpreempt_wire::event::EventKind;
 use super::client_settings::{Layers, Suspension};
 use super::inspection::Inspected;
 use super::inspection_queue::InspectReason;
+use super::normal::Exemption;
 use super::process_table::{AppliedAttr, TrackedProcess};
 use super::{Context, Named, Processes};
 use crate::service::devices::Devices;
@@ -36,14 +37,13 @@ impl Processes {
                 }
                 ControllerReport::Ended(task) => self.drop_controller(controller, task, context),
                 ControllerReport::QueuesChanged { task, appeared, vanished } => {
+                    self.yielding.is_stale = true;
                     let Some(process) = self.table.of_task(task) else { continue };
                     let (key, name) = (process.key, &process.labels.name);
                     context.telemetry.log.debug(format_args!(
                         "{name} ({key}) has {appeared} new contexts and lost {vanished}"
                     ));
-                    if self.rules.mention_gpus() {
-                        self.inspections.add(key, InspectReason::DevicesChanged);
-                    }
+                    self.inspections.add(key, InspectReason::DevicesChanged);
                 }
             }
         }
@@ -77,15 +77,20 @@ impl Processes {
             } else {
                 self.reassign_for_devices(key, inspected, context);
             }
+            if let Some(process) = self.table.get_mut(key) {
+                process.note_surroundings(inspected);
+            }
+            self.yielding.is_stale = true;
             return;
         }
         let watch = self.watch(key, context.poller);
         let assigned = (inspected.labels.clone(), inspected.assignment.clone());
         let mut process = TrackedProcess::new(key, assigned, controller, watch);
-        if !inspected.drives_display {
+        if self.rules.private.is_none() || inspected.exemption != Some(Exemption::Display) {
             process.overrides = self.registrations.find(&inspected.lineage, process.labels.uid);
         }
         self.load_saved(&mut process, monotonic_ns());
+        process.note_surroundings(inspected);
         announce(&process, context.telemetry);
         self.table.insert(process);
         self.apply(key, context);
@@ -154,6 +159,7 @@ impl Processes {
         if process.is_ignored() {
             process.suspensions = Layers::default();
         }
+        process.note_surroundings(inspected);
         self.apply(key, context);
     }
 
@@ -168,6 +174,7 @@ impl Processes {
         self.release(key, context);
         // Closing its pidfd removes it from the epoll set.
         self.table.remove(key);
+        self.yielding.is_stale = true;
         self.update_unmanaged(context.devices);
     }
 
@@ -187,7 +194,11 @@ impl Processes {
 
     /// Updates the scheduler and the controllers with what a process should have.
     pub(crate) fn apply(&mut self, key: ProcessKey, context: &mut Context<'_>) {
-        let Some(process) = self.table.get(key) else { return };
+        self.yielding.is_stale = true;
+        let Some(process) = self.table.get_mut(key) else { return };
+        if !process.is_normal() {
+            process.yields_to = None;
+        }
         match (process.applied, process.wanted()) {
             (None, None) => {}
             (Some(_), None) => {
@@ -276,13 +287,18 @@ impl Processes {
         }
     }
 
-    /// A process cannot be controlled. It is not scheduled until a client asks again.
+    /// A process cannot be controlled. It is not scheduled until a client asks again, and a normal
+    /// one until a high-priority process becomes active anew.
     fn set_obstacle(&mut self, key: ProcessKey, obstacle: String, telemetry: &mut Telemetry) {
-        telemetry.problem(&format!("{} is not scheduled: {obstacle}", Named(key)));
-        if let Some(process) = self.table.get_mut(key) {
-            process.obstacle = Some(obstacle);
-            process.suspensions = Layers::default();
+        let Some(process) = self.table.get_mut(key) else { return };
+        if process.is_normal() {
+            telemetry.log.info(format_args!("{} cannot be preempted: {obstacle}", Named(key)));
+        } else {
+            telemetry.problem(&format!("{} is not scheduled: {obstacle}", Named(key)));
         }
+        process.obstacle = Some(obstacle);
+        process.yields_to = None;
+        process.suspensions = Layers::default();
     }
 
     /// Reverts the changes to a process and removes its task.

@@ -88,6 +88,7 @@ impl Telemetry {
             interval_us: scheduler.config().interval.as_micros(),
             devices: device_snapshots(devices),
             tasks: table.iter().map(task).collect(),
+            uncontrolled: devices.backends.uncontrolled.clone(),
             problems: self.problems.sentences(instant(now_ns)),
         }
     }
@@ -154,10 +155,12 @@ fn task_snapshot(
         container: labels.container,
         pod: labels.pod,
         slurm_job: labels.slurm_job,
-        priority: attr.map(|attr| attr.priority.level()),
+        priority: attr.filter(|_| !member.is_normal()).map(|attr| attr.priority.level()),
         weight: attr.map_or(1, |attr| attr.weight),
         deadline_us: attr.and_then(|attr| attr.deadline).map(Duration::as_micros),
         why: member.why(),
+        gpus: member.gpus.iter().cloned().collect(),
+        normal: member.normal_state().map(str::to_owned),
         state: state(member, queues),
         pending: sum(|view| view.ring.pending()),
         share: recent.share,
@@ -257,6 +260,7 @@ mod tests {
 
     use crate::assignment::{Assignment, Outcome};
     use crate::config::LogLevel;
+    use crate::config::Unmanaged;
     use crate::service::devices::backends::Backends;
     use crate::service::devices::fake::Fake;
     use crate::service::processes::client_settings::{Layers, Suspension};
@@ -267,21 +271,10 @@ mod tests {
 
     fn member(pid: u32, name: &str) -> TrackedProcess {
         let labels = ProcessLabels { name: name.to_owned(), uid: 1000, ..ProcessLabels::default() };
-        TrackedProcess {
-            key: ProcessKey { pid, start_ticks: 10 * u64::from(pid) },
-            labels,
-            assignment: Assignment::new(Outcome::Unknown),
-            is_unread: false,
-            overrides: Layers::default(),
-            is_detached: false,
-            suspensions: Layers::default(),
-            obstacle: None,
-            controllers: BTreeSet::from([0]),
-            adopted: BTreeSet::new(),
-            applied: None,
-            pidfd: None,
-            watch: 0,
-        }
+        let key = ProcessKey { pid, start_ticks: 10 * u64::from(pid) };
+        let mut assignment = Assignment::new(Outcome::Unknown);
+        assignment.unmanaged = Unmanaged::Ignore;
+        TrackedProcess::new(key, (labels, assignment), 0, (None, 0))
     }
 
     fn device() -> DeviceId {

@@ -1,0 +1,239 @@
+//! Processes that nothing names, beside a high-priority one: real processes on emulated GPUs,
+//! without a configuration.
+
+use gpreempt_core::time::Duration;
+use gpreempt_stage::{Daemon, Emulator, LIMIT, Load, Process, Stage, until};
+use gpreempt_wire::statistics::TaskSnapshot;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::machine::ENDLESS;
+
+/// Kernels of 2 ms back to back.
+const TRAINING: &str = "be --kernel-us 2000 --groups 1 --depth 32 --report-ms 1000 --seconds 3600";
+/// The same on the second GPU. How long it was busy is the time of the devices.
+const CLOCK: &str = "be --kernel-us 4000 --groups 1 --depth 32 --device 1 --seconds 3600";
+/// Requests of 1 ms, every 10 ms, of which 20 are not counted.
+const ONLINE: &str = "lc --kernel-us 1000 --kernels 1 --groups 1 --every-us 10000 --seconds 6";
+/// All requests of that load: the uncounted ones and the first one, which is none of those.
+const ONLINE_REQUESTS: u64 = 621;
+
+struct Scene {
+    daemon: Daemon,
+    clock: Load,
+    training: Vec<Load>,
+    emulator: Emulator,
+    stage: Stage,
+}
+
+impl Scene {
+    fn new(machine: &str, loads: usize) -> Self {
+        let stage = Stage::new("normal").unwrap();
+        let emulator = stage.emulator(&emulated(machine)).unwrap();
+        let clock = emulator.load(CLOCK).unwrap();
+        let training = (0..loads).map(|_| emulator.load(TRAINING).unwrap()).collect();
+        let daemon = stage.daemon().emulator(emulator.spec()).start().unwrap();
+        let scene = Self { daemon, clock, training, emulator, stage };
+        until("the loads are tracked", || scene.daemon.snapshot().tasks.len() == loads + 1);
+        scene
+    }
+
+    fn task(&self, load: &Load) -> TaskSnapshot {
+        self.daemon.task(load.pid()).unwrap_or_default()
+    }
+
+    fn is_normal(&self, load: &Load, state: &str) -> bool {
+        self.task(load).normal.as_deref() == Some(state)
+    }
+
+    /// The slice of a load's queue and how long it was busy, as the device counts.
+    fn usage(&self, load: &Load) -> (Duration, Duration) {
+        let (_, queue) = self.emulator.queues(load.pid()).unwrap()[0];
+        let usage = self.emulator.control().unwrap().usage(queue.queue).unwrap();
+        (usage.slice, usage.busy)
+    }
+
+    fn slices(&self) -> Vec<Duration> {
+        self.training.iter().map(|load| self.usage(load).0).collect()
+    }
+
+    /// The time of the devices.
+    fn now_ns(&self) -> u64 {
+        self.usage(&self.clock).1.as_nanos()
+    }
+
+    /// How much of the next second of the devices the training runs, in percent.
+    fn rate(&self) -> u64 {
+        let (begin, before) = (self.now_ns(), self.busy_ns());
+        until("a second of the devices", || self.now_ns() >= begin + 1_000_000_000);
+        let ran: u64 = self.busy_ns().iter().sum::<u64>() - before.iter().sum::<u64>();
+        ran * 100 / (self.now_ns() - begin)
+    }
+
+    fn busy_ns(&self) -> Vec<u64> {
+        self.training.iter().map(|load| self.usage(load).1.as_nanos()).collect()
+    }
+
+    /// `gpreempt run -p 12` with a load, without `--`.
+    fn protect(&self, load: &str) -> Process {
+        let mut command = self.stage.gpreempt(&["run", "-p", "12"]);
+        command.arg(self.stage.program("gpreempt-load").unwrap());
+        self.emulator.spec().add_load(&mut command, load);
+        self.stage.start("the online load", command).unwrap()
+    }
+
+    fn finish(mut self) {
+        self.clock.finish_exact().unwrap();
+        for load in &mut self.training {
+            load.finish_exact().unwrap();
+        }
+    }
+}
+
+/// Two H200 with one unit each, which a single kernel fills.
+fn emulated(machine: &str) -> String {
+    format!("--model h200 --machine {machine} --compute-units 1 --devices 2")
+}
+
+/// The final line of a load, and what was said on stderr.
+fn last_line(mut load: Process) -> (Value, String) {
+    let ended = load.wait(LIMIT).unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    (serde_json::from_str(ended.out.lines().last().unwrap()).unwrap(), ended.err)
+}
+
+fn p99(line: &Value) -> f64 {
+    line["device_us"]["p99"].as_f64().unwrap()
+}
+
+/// The p99 of the online load alone, on such a machine without a daemon.
+fn alone(machine: &str) -> f64 {
+    let stage = Stage::new("normal-alone").unwrap();
+    let emulator = stage.emulator(&emulated(machine)).unwrap();
+    let mut load = emulator.load(ONLINE).unwrap();
+    p99(&load.wait().unwrap().0)
+}
+
+#[test]
+fn one_command_protects_a_service_from_a_training_load_that_nothing_names() {
+    let alone = alone("tsg");
+    for loads in [1, 3] {
+        let scene = Scene::new("tsg", loads);
+        let slices = scene.slices();
+        assert!(scene.training.iter().all(|load| scene.is_normal(load, "untouched")));
+        let (rate, begin, before) = (scene.rate(), scene.now_ns(), scene.busy_ns());
+        let online = scene.protect(ONLINE);
+        until("the loads yield", || {
+            scene.training.iter().all(|load| scene.is_normal(load, "yields"))
+        });
+        until("they have short slices", || {
+            scene.slices().iter().zip(&slices).all(|(now, before)| now < before)
+        });
+        let why = scene.task(&scene.training[0]).why;
+        assert!(why.starts_with("normal: yields to gpreempt-load ("), "{why}");
+        assert!(scene.is_normal(&scene.clock, "untouched"), "it is on another GPU");
+        let (line, said) = last_line(online);
+        assert!(said.contains("will be preempted for it"), "{said}");
+        let left = scene.now_ns() - begin - ONLINE_REQUESTS * 1_000_000;
+        let ran: Vec<u64> =
+            scene.busy_ns().iter().zip(&before).map(|(after, before)| after - before).collect();
+        println!("{loads} loads: p99 {} us, alone {alone} us, ran {ran:?} of {left}", p99(&line));
+        assert!(p99(&line) <= 1.3 * alone, "{loads}: {} beside {alone} alone", p99(&line));
+        assert!(ran.iter().sum::<u64>() >= left / 10 * 9, "{loads}: {ran:?} of {left}");
+        assert!(ran.iter().all(|ran| *ran > left / 10), "{loads}: {ran:?} of {left}");
+        until("the slices are the driver's", || scene.slices() == slices);
+        until("they are normal", || {
+            scene.training.iter().all(|load| scene.is_normal(load, "untouched"))
+        });
+        let after = scene.rate();
+        assert!(after + 5 >= rate, "{loads}: {after} % instead of {rate} %");
+        scene.finish();
+    }
+}
+
+#[test]
+fn normal_processes_are_resumed_and_get_their_slices_back_after_the_daemon_is_killed() {
+    for machine in ["tsg", "cwsr"] {
+        let mut scene = Scene::new(machine, 3);
+        let slices = scene.slices();
+        let online = scene.protect(ENDLESS);
+        until("the loads yield", || {
+            scene.training.iter().all(|load| scene.is_normal(load, "yields"))
+        });
+        until("one is stopped", || {
+            scene.training.iter().any(|load| scene.emulator.is_stopped(load.pid()))
+        });
+        scene.daemon.kill().unwrap();
+        until("none is stopped", || {
+            !scene.training.iter().any(|load| scene.emulator.is_stopped(load.pid()))
+                && scene.slices() == slices
+        });
+        online.signal(Signal::TERM);
+        last_line(online);
+        scene.finish();
+    }
+}
+
+#[test]
+fn where_queues_are_stopped_by_command_the_normal_ones_keep_a_share_and_run_again() {
+    let scene = Scene::new("cwsr", 2);
+    let online = scene.protect(ENDLESS);
+    until("they are stopped", || {
+        scene.training.iter().all(|load| scene.emulator.is_stopped(load.pid()))
+    });
+    let before = scene.busy_ns();
+    until("each has a turn", || {
+        scene.busy_ns().iter().zip(&before).all(|(after, before)| after > before)
+    });
+    assert!(scene.task(&scene.training[0]).priority.is_none());
+    online.signal(Signal::TERM);
+    last_line(online);
+    until("all run", || {
+        scene.training.iter().all(|load| {
+            !scene.emulator.is_stopped(load.pid()) && scene.is_normal(load, "untouched")
+        })
+    });
+    scene.finish();
+}
+
+#[test]
+fn what_set_does_to_the_others_is_said_and_a_detached_process_is_normal_again() {
+    let scene = Scene::new("tsg", 2);
+    let pid = scene.training[0].pid().to_string();
+    let text = scene.stage.stdout(&["set", &pid, "-p", "12"]);
+    let expected = format!(
+        "gpreempt-load (pid {pid}) at priority 12: 1 other process on GPU 0 will be preempted for \
+         it"
+    );
+    assert!(text.contains(&expected), "{text}");
+    until("the other one yields", || scene.is_normal(&scene.training[1], "yields"));
+    let json = scene.stage.stdout(&["set", &pid, "-p", "12", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["effect"]["preempted"]["GPU 0"], 1);
+    scene.stage.stdout(&["detach", &pid]);
+    until("both are normal", || {
+        scene.training.iter().all(|load| scene.is_normal(load, "untouched"))
+    });
+    let (code, line) = scene.stage.failure(&["detach", &pid]);
+    assert_eq!(code, 2);
+    assert!(line.contains("is normal") && line.contains("unmanaged = \"ignore\""), "{line}");
+    scene.finish();
+}
+
+#[test]
+fn a_private_session_of_run_protects_against_normal_processes_while_it_runs() {
+    let stage = Stage::new("normal-private").unwrap();
+    let emulator = stage.emulator(&emulated("cwsr")).unwrap();
+    let mut training = emulator.load(TRAINING).unwrap();
+    let mut command = stage.gpreempt(&["run", "-p", "12"]);
+    command.env("GPREEMPT_EMULATED", emulator.place());
+    command.arg(stage.program("gpreempt-load").unwrap());
+    emulator.spec().add_load(&mut command, ENDLESS);
+    let online = stage.start("the online load", command).unwrap();
+    until("the training is stopped", || emulator.is_stopped(training.pid()));
+    online.signal(Signal::TERM);
+    let (_, said) = last_line(online);
+    assert!(said.contains("protects") && said.contains("(private session)"), "{said}");
+    until("it runs again", || !emulator.is_stopped(training.pid()));
+    training.finish_exact().unwrap();
+}
