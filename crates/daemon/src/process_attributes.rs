@@ -262,6 +262,8 @@ fn command(bytes: &[u8]) -> String {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use gpreempt_stage::until_some;
+
     use super::*;
 
     fn parse(bytes: &[u8]) -> Environment {
@@ -361,10 +363,13 @@ mod tests {
             .unwrap();
         let names = BTreeSet::from(["GPREEMPT_PRIORITY".to_owned()]);
         let key = ProcessInfo::read(child.id()).unwrap().key;
-        let attributes = ProcessAttributes::read(key, Vec::new(), &names);
+        // A process that has just begun to execute its program has no command line yet.
+        let attributes = until_some("the command line of the child", || {
+            let attributes = ProcessAttributes::read(key, Vec::new(), &names).unwrap();
+            (attributes.command.as_deref() != Some("")).then_some(attributes)
+        });
         child.kill().unwrap();
         child.wait().unwrap();
-        let attributes = attributes.unwrap();
         assert_eq!(attributes.command.as_deref(), Some("sleep 60"));
         let environment = attributes.environment.unwrap();
         assert_eq!(environment.get("GPREEMPT_PRIORITY"), Some("3"));

@@ -220,8 +220,8 @@ impl AsFd for ProcessHandle {
     }
 }
 
-/// Whether an error of a file below `/proc/PID` says that the process has ended, or is ending and has
-/// closed its files.
+/// Whether an error of a file below `/proc/PID` says that the process has ended, or is ending and
+/// has closed its files.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
