@@ -71,8 +71,6 @@ statistics! {
         pub cpu_ms: u64 [.metric("gpreempt_cpu_seconds_total")],
         /// Resident memory of the daemon.
         pub resident_kib: u64 [.metric("gpreempt_resident_bytes")],
-        /// Open file descriptors of the daemon.
-        pub open_files: u64 [.metric("gpreempt_open_files")],
         /// Open client sessions.
         pub sessions: u32 [.metric("gpreempt_sessions")],
         /// The command in whose process the service runs, such as `gpreempt attach`; null for

@@ -108,7 +108,6 @@ impl Telemetry {
             turn_cpu_us_max: self.loop_latency.busiest.as_micros(),
             cpu_ms: u64::try_from(cpu_ms).unwrap_or(0),
             resident_kib: resident_kib().unwrap_or(0),
-            open_files: open_files().unwrap_or(0),
             sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
             private: self.private.clone(),
         }
@@ -244,12 +243,6 @@ fn resident_kib() -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Open file descriptors of this process, without the one that reads their list.
-fn open_files() -> Option<u64> {
-    let files = std::fs::read_dir("/proc/self/fd").ok()?.count();
-    u64::try_from(files.saturating_sub(1)).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,7 +372,6 @@ mod tests {
         let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, (&table, &BTreeSet::new()), 2);
         assert_eq!(snapshot.daemon.pid, std::process::id());
         assert_eq!(snapshot.daemon.version, env!("CARGO_PKG_VERSION"));
-        assert!(snapshot.daemon.open_files > 0);
         snapshot.daemon.pid = 1;
         snapshot.daemon.version = "VERSION".to_owned();
         (snapshot.daemon.cpu_ms, snapshot.daemon.resident_kib) = (3, 4);
