@@ -55,6 +55,12 @@ impl Telemetry {
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
             let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            // An inspection may have been made before the process had queues.
+            let scheduled_on: BTreeSet<DeviceId> =
+                own.unwrap_or_default().iter().map(|view| view.device).collect();
+            let known = scheduled_on.into_iter().filter_map(|device| devices.backends.uuid(device));
+            let gpus: BTreeSet<String> = snapshot.gpus.drain(..).chain(known).collect();
+            snapshot.gpus.extend(gpus);
             if strays.contains(&member.key) && snapshot.state != TaskState::Suspended {
                 snapshot.state = TaskState::Stopped;
                 snapshot.why.push_str(
