@@ -19,7 +19,7 @@ pub(crate) use daemon::{
 };
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
-    ResumeArgs, SetArgs, SuspendArgs,
+    ResumeArgs, SetArgs, SuspendArgs, SwapArgs,
 };
 
 /// The conventions of all commands.
@@ -50,6 +50,7 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     Set(SetArgs),
     Detach(DetachArgs),
+    Swap(SwapArgs),
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
     Preempt(PreemptArgs),
