@@ -19,7 +19,7 @@ pub(crate) use daemon::{
 };
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
-    ResumeArgs, SetArgs, SuspendArgs, SwapArgs,
+    ResumeArgs, SetArgs, SuspendArgs,
 };
 
 /// The conventions of all commands.
@@ -50,7 +50,6 @@ pub(crate) enum Command {
     Attach(AttachArgs),
     Set(SetArgs),
     Detach(DetachArgs),
-    Swap(SwapArgs),
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
     Preempt(PreemptArgs),

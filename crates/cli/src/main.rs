@@ -34,7 +34,6 @@ mod signals;
 mod sim;
 mod suspend;
 mod suspend_gpu;
-mod swap;
 mod top;
 mod trace;
 mod write_file;
@@ -89,7 +88,6 @@ fn main() -> ExitCode {
         Command::Attach(args) => attach::main(&args),
         Command::Set(args) => set::main(&args),
         Command::Detach(args) => set::detach(&args),
-        Command::Swap(args) => swap::main(&args),
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
         Command::Preempt(args) => preempt::main(&args),

@@ -113,20 +113,6 @@ pub(crate) struct SetArgs {
     pub(crate) json: bool,
 }
 
-/// Exchanges the priorities of two processes that gpreemptd or a running `gpreempt attach` schedules.
-#[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct SwapArgs {
-    /// The first process
-    #[arg(value_parser = parse_pid)]
-    pub(crate) first: u32,
-    /// The second process
-    #[arg(value_parser = parse_pid)]
-    pub(crate) second: u32,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// Stops scheduling a process and restores its GPU settings; others stay attached.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DetachArgs {
