@@ -51,6 +51,8 @@ pub struct Scheduler {
     /// Devices that changed since their last command was computed.
     changed_devices: BTreeSet<DeviceId>,
     decisions: DecisionLog,
+    /// Whether there was a task with a minimum share: until then no queue is counted for one.
+    has_min_share: bool,
     /// The number of turns that were used up.
     turn: u64,
     /// Whether the gangs were updated since the last event or timer. An update moves turns, which
@@ -75,6 +77,7 @@ impl Scheduler {
             timers: Timers::default(),
             changed_devices: BTreeSet::new(),
             decisions: DecisionLog::default(),
+            has_min_share: false,
             turn: 0,
             gangs_updated: false,
         })

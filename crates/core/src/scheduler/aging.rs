@@ -21,11 +21,11 @@ impl Scheduler {
     /// Sets the timer for the moment at which the longest waiting queue has starved, or the tasks
     /// with a minimum share are owed a boost.
     pub(super) fn set_starvation_timer(&mut self, id: DeviceId) {
-        let owed_at = self.settle_share(id);
+        let owed_at = self.has_min_share.then(|| self.settle_share(id)).flatten();
         let starved_at = self.starved_at(id);
         let first = [owed_at, starved_at].into_iter().flatten().min();
-        let has_boost = self.devices.get(&id).is_none_or(|device| device.boost.is_some());
-        match first.filter(|_| !has_boost) {
+        let has_no_boost = || self.devices.get(&id).is_some_and(|device| device.boost.is_none());
+        match first.filter(|_| has_no_boost()) {
             Some(at) => {
                 if self.timers.end_of(Timer::Starving(id)) != Some(at) {
                     self.timers.set(Timer::Starving(id), at);

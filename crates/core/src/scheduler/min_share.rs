@@ -55,9 +55,11 @@ impl ShareAccount {
 impl Scheduler {
     pub(super) fn share_state_of(&self, id: QueueId) -> ShareState {
         let Some(queue) = self.queues.get(&id) else { return ShareState::NoWork };
-        let has_share = self.tasks.get(&queue.task).is_some_and(|task| task.attr.has_min_share);
+        let has_share = || self.tasks.get(&queue.task).is_some_and(|task| task.attr.has_min_share);
+        if !queue.active || queue.suspended || !has_share() {
+            return ShareState::NoWork;
+        }
         match queue.run_state {
-            _ if !has_share || !queue.active || queue.suspended => ShareState::NoWork,
             RunState::On | RunState::Preempting => ShareState::MayRun,
             RunState::Off | RunState::Resuming => ShareState::KeptOff,
         }
@@ -67,10 +69,10 @@ impl Scheduler {
     pub(super) fn count_share(&mut self, id: QueueId, state: ShareState) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let before = core::mem::replace(&mut queue.share, state);
-        let Some(device) = self.devices.get_mut(&queue.device) else { return };
         if before == state {
             return;
         }
+        let Some(device) = self.devices.get_mut(&queue.device) else { return };
         if let Some(count) = device.share.counter(before) {
             *count -= 1;
         }
@@ -84,6 +86,10 @@ impl Scheduler {
         let now = self.now;
         let share = self.config.min_share?;
         let device = self.devices.get_mut(&id)?;
+        let has_queues = (device.share.on, device.share.off) != (0, 0);
+        if !has_queues && device.share.state == ShareState::NoWork {
+            return None;
+        }
         let slices = device.capabilities.mechanism == Mechanism::Slice;
         let is_blocked = slices && device.run_order(Class::High).is_busy();
         let is_here = device.is_scheduled_here();

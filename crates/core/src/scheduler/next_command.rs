@@ -149,8 +149,10 @@ impl Scheduler {
             (true, RunState::Off | RunState::Resuming) => Charge::Waits,
         };
         queue.meter.switch(now, charge);
-        let share = self.share_state_of(id);
-        self.count_share(id, share);
+        if self.has_min_share {
+            let share = self.share_state_of(id);
+            self.count_share(id, share);
+        }
         self.changed_devices.insert(device_id);
         self.set_starvation_timer(device_id);
     }

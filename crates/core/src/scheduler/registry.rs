@@ -95,6 +95,7 @@ impl Scheduler {
         if let Some(gang) = attr.gang {
             self.gangs.entry(gang).or_default().tasks.insert(id);
         }
+        self.has_min_share |= attr.has_min_share;
         let task = Task { attr, queues: BTreeSet::new(), hinted: false, suspended: false };
         self.tasks.insert(id, task);
         Ok(())
@@ -107,6 +108,7 @@ impl Scheduler {
         let task = self.tasks.get_mut(&id).ok_or(EventError::UnknownTask(id))?;
         let SchedAttr { gang, deadline, priority, .. } = task.attr;
         task.attr = SchedAttr { gang, ..attr };
+        self.has_min_share |= attr.has_min_share;
         let queues: Vec<QueueId> = task.queues.iter().copied().collect();
         for queue in queues {
             if deadline != attr.deadline {
