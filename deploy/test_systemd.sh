@@ -104,7 +104,7 @@ systemd-run --quiet --unit=lc -E GPREEMPT_PRIORITY=12 \
     gpreempt-load lc --socket "$socket" --seconds 600 --every-us 200000 --kernels 2 \
     --groups 1 --json
 check "it finds a process and its priority" soon listed 'gpreempt-load +.*\b12\b'
-check "and the one of another user" soon listed 'gpreempt-load +[0-9]+ +65534 +[0-9]+ +2\b'
+check "and the one of another user" soon listed 'gpreempt-load +[0-9]+ +nobody +[0-9]+ +2\b'
 preempted() { gpreempt ps --json | grep -E '"preempts": ?[1-9]'; }
 check "the one is preempted for the other" soon preempted
 
