@@ -63,7 +63,7 @@ def test_priorities_says_in_one_sentence_what_is_missing() -> None:
     command = [sys.executable, str(EXAMPLES / "priorities.py")]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert told.returncode == 1 and told.stderr.count("\n") == 1, told.stderr
-    assert "GPREEMPT_EMULATED_SOCKET" in told.stderr
+    assert told.stderr.startswith("priorities.py: "), told.stderr
 
 
 def test_torch_critical_says_what_it_needs() -> None:
