@@ -33,11 +33,11 @@ impl Scheduler {
             let expected = match (queue.active && !queue.backing_off, queue.run_state) {
                 _ if preempt_unknown => true,
                 (_, RunState::On) if queue.suspended && !queue.backing_off => {
-                    queue.run_set == RunSet::MustPreempt
+                    queue.run_set == RunSet::Suspended
                 }
                 _ if queue.suspended => queue.run_set == RunSet::Out,
                 (true, RunState::On) => {
-                    matches!(queue.run_set, RunSet::On(_) | RunSet::MustPreempt)
+                    matches!(queue.run_set, RunSet::On(_) | RunSet::GangBlocked)
                 }
                 (true, RunState::Off) => matches!(queue.run_set, RunSet::Off(_) | RunSet::Out),
                 (true, RunState::Resuming) => {
@@ -61,6 +61,9 @@ impl Scheduler {
                     "{id}: its preempt is awaited but it is {:?}",
                     queue.run_state
                 ));
+            }
+            if queue.in_background && !queue.run_state.is_moving() {
+                return Err(format!("{id}: {:?} in the background", queue.run_state));
             }
             let is_off = self.is_task_suspended(queue.task) || queue.own_suspended;
             if is_off != queue.suspended {
@@ -97,6 +100,13 @@ impl Scheduler {
                         "{id}: {leaving} preempts are awaited, the run order says {count}"
                     ));
                 }
+            }
+            let in_background = here().filter(|(_, queue)| queue.in_background).count();
+            if u32::try_from(in_background) != Ok(device.background.in_flight) {
+                let count = device.background.in_flight;
+                return Err(format!(
+                    "{id}: {in_background} commands are in the background, the device says {count}"
+                ));
             }
             for (key, entity) in &device.entities {
                 let active = here()

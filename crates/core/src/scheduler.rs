@@ -13,6 +13,7 @@
 
 mod activity;
 mod aging;
+pub(crate) mod background;
 mod gang;
 mod min_share;
 mod next_command;
@@ -157,6 +158,7 @@ impl Scheduler {
                 Timer::SliceOver(device, class) => self.end_turn(device, class),
                 Timer::Starving(device) => self.boost_starving(device),
                 Timer::BoostOver(device) => self.end_boost(device),
+                Timer::Background(device) => drop(self.changed_devices.insert(device)),
             }
         }
     }
@@ -237,6 +239,8 @@ impl Scheduler {
         queue.run_state = next;
         queue.meter.totals.resumes += 1;
         queue.resume_idle_timer(now);
+        self.end_in_background(id);
+        let queue = self.queue_mut(id)?;
         if core::mem::take(&mut queue.preempt_unknown) {
             // The queue is on for certain; the preempt is retried later.
             queue.backing_off = true;
@@ -259,6 +263,8 @@ impl Scheduler {
         let edge = if preempt_unknown { Transition::Unknown } else { Transition::Failed };
         let next = queue.run_state.next(edge).filter(|_| queue.run_state == asked);
         queue.run_state = next.ok_or(EventError::NoCommandInFlight(id))?;
+        self.end_in_background(id);
+        let queue = self.queue_mut(id)?;
         if queue.run_state == RunState::On {
             queue.resume_idle_timer(now);
         }
@@ -310,6 +316,7 @@ impl Scheduler {
 
     /// A queue's preempt has finished, or the other queues no longer wait for it.
     fn finish_awaiting(&mut self, id: QueueId) {
+        self.end_in_background(id);
         self.timers.stop(Timer::Overdue(id));
         let Some(queue) = self.queues.get_mut(&id) else { return };
         if core::mem::take(&mut queue.preempt_awaited)

@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     Starving(DeviceId),
     /// The boost on the device is over.
     BoostOver(DeviceId),
+    /// The device may have another command in the background.
+    Background(DeviceId),
 }
 
 /// The running timers, in order of their ends.

@@ -31,7 +31,7 @@ impl Scheduler {
             return RunSet::Out;
         }
         if queue.suspended {
-            return if queue.run_state == RunState::On { RunSet::MustPreempt } else { RunSet::Out };
+            return if queue.run_state == RunState::On { RunSet::Suspended } else { RunSet::Out };
         }
         if !queue.active {
             // Two runnable low queues would starve each other, so an empty ring is not enough.
@@ -48,7 +48,7 @@ impl Scheduler {
             };
         }
         if queue.gang.and_then(|gang| self.gangs.get(&gang)).is_some_and(|gang| gang.blocked) {
-            return if queue.run_state == RunState::On { RunSet::MustPreempt } else { RunSet::Out };
+            return if queue.run_state == RunState::On { RunSet::GangBlocked } else { RunSet::Out };
         }
         let run_key = self.run_key_of(id, queue, device, order);
         match queue.run_state {
@@ -202,13 +202,20 @@ impl Scheduler {
                 .into_iter()
                 .find_map(|class| self.next_when_externally_scheduled(id, class));
         }
-        for class in [Class::High, Class::Low] {
+        let classes = [Class::High, Class::Low];
+        for class in classes {
             self.choose_turn(id, class);
             if let Some(command) = self.next_in_order(id, class) {
                 return Some(command);
             }
         }
-        self.next_hold_command(id)
+        if let Some(command) = self.next_hold_command(id) {
+            return Some(command);
+        }
+        if !self.has_room_in_background(id) {
+            return None;
+        }
+        classes.into_iter().find_map(|class| self.next_in_background(id, class))
     }
 
     /// The kernel schedules this device: preempts suspended queues and resumes all others.
@@ -217,19 +224,20 @@ impl Scheduler {
         if let Some(queue) = order.must_resume() {
             return self.resume(queue);
         }
-        if let Some(queue) = order.must_preempt() {
-            return self.preempt(queue, self.must_preempt_reason(queue)?);
+        if let Some(queue) = order.gang_blocked() {
+            return self.preempt_with_gang(queue);
         }
-        let back = order.off_idle().or_else(|| Some(order.highest_off()?.queue.0))?;
+        if let Some(queue) = order.suspended() {
+            return self.preempt(queue, Reason::Suspended);
+        }
+        let back = order.off_idle(None).or_else(|| Some(order.highest_off()?.queue.0))?;
         self.resume(back)
     }
 
-    fn must_preempt_reason(&self, queue: QueueId) -> Option<Reason> {
-        let queue = self.queues.get(&queue)?;
-        Some(match queue.gang {
-            Some(gang) if !queue.suspended => Reason::GangBlocked { gang },
-            Some(_) | None => Reason::Suspended,
-        })
+    /// Preempts a queue whose gang cannot run.
+    fn preempt_with_gang(&mut self, queue: QueueId) -> Option<Command> {
+        let gang = self.queues.get(&queue)?.gang?;
+        self.preempt(queue, Reason::GangBlocked { gang })
     }
 
     fn next_in_order(&mut self, id: DeviceId, class: Class) -> Option<Command> {
@@ -238,19 +246,13 @@ impl Scheduler {
         if let Some(queue) = order.must_resume() {
             return self.resume(queue);
         }
-        if let Some(queue) = order.must_preempt() {
-            return self.preempt(queue, self.must_preempt_reason(queue)?);
-        }
-        if let Some(queue) = order.off_idle() {
-            return self.resume(queue);
+        if let Some(queue) = order.gang_blocked() {
+            return self.preempt_with_gang(queue);
         }
         let low_waits = device.run_order(Class::Low).is_busy();
         let is_low_turn = matches!(device.boost, Some(AgingBoost::LowClass(_)));
         if class == Class::High && is_low_turn && low_waits {
             return self.preempt(order.lowest_on()?.queue.0, Reason::LowTurn);
-        }
-        if let Some(queue) = order.unproven_idle_blocker() {
-            return self.preempt(queue, Reason::PossiblyRunning);
         }
         while let Some((loser, winner)) = self.devices.get(&id)?.run_order(class).next_to_preempt()
         {
@@ -280,7 +282,7 @@ impl Scheduler {
         }
     }
 
-    fn preempt(&mut self, id: QueueId, reason: Reason) -> Option<Command> {
+    pub(super) fn preempt(&mut self, id: QueueId, reason: Reason) -> Option<Command> {
         let now = self.now;
         let queue = self.queues.get_mut(&id)?;
         // PANIC: the sets from which a preempt is chosen contain only queues that are on.
@@ -291,8 +293,11 @@ impl Scheduler {
         queue.pause_idle_timer(now);
         let (device_id, order) = (queue.device, queue.order);
         let device: &mut Device = self.devices.get_mut(&device_id)?;
-        device.run_order_mut(order).preempting += 1;
-        queue.preempt_awaited = true;
+        // Queues that are suspended one after the other would keep all others from being resumed.
+        if reason != Reason::Suspended {
+            device.run_order_mut(order).preempting += 1;
+            queue.preempt_awaited = true;
+        }
         let level = device.capabilities.level;
         self.timers.set(Timer::Overdue(id), now + self.config.preempt_timeout);
         self.timers.stop(Timer::Idle(id));
@@ -301,7 +306,7 @@ impl Scheduler {
         Some(Command::Preempt { queue: id, level })
     }
 
-    fn resume(&mut self, id: QueueId) -> Option<Command> {
+    pub(super) fn resume(&mut self, id: QueueId) -> Option<Command> {
         let now = self.now;
         let queue = self.queues.get_mut(&id)?;
         // PANIC: the sets from which a resume is chosen contain only queues that are off.

@@ -73,6 +73,7 @@ impl Scheduler {
         for timer in [
             Timer::Starving(id),
             Timer::BoostOver(id),
+            Timer::Background(id),
             Timer::SliceOver(id, Class::Low),
             Timer::SliceOver(id, Class::High),
         ] {
@@ -179,6 +180,7 @@ impl Scheduler {
             run_set: RunSet::Out,
             backing_off: false,
             preempt_awaited: false,
+            in_background: false,
             failures: 0,
             preempt_unknown: false,
             commanded_at: Instant::ZERO,

@@ -6,6 +6,7 @@
 
 use alloc::collections::BTreeSet;
 use core::cmp::Reverse;
+use core::ops::Bound;
 
 use crate::id::{QueueId, TaskId};
 use crate::policy::Rank;
@@ -50,8 +51,10 @@ pub(crate) enum RunSet {
     Off(RunKey),
     /// Being resumed, with work.
     Resuming(RunKey),
-    /// On, and to be preempted at any rank: its gang cannot run or it is suspended.
-    MustPreempt,
+    /// On, and to be preempted at any rank, because its gang cannot run.
+    GangBlocked,
+    /// On, and to be preempted at any rank, because it is suspended.
+    Suspended,
     /// The result of its preempt is unknown, so it is resumed first, at any rank.
     MustResume,
     /// On with an empty ring, which does not prove that it is idle, where only one may run.
@@ -69,7 +72,8 @@ pub(crate) struct RunOrder {
     on: BTreeSet<RunKey>,
     off: BTreeSet<RunKey>,
     resuming: BTreeSet<RunKey>,
-    must_preempt: BTreeSet<QueueId>,
+    gang_blocked: BTreeSet<QueueId>,
+    suspended: BTreeSet<QueueId>,
     must_resume: BTreeSet<QueueId>,
     unproven_idle: BTreeSet<QueueId>,
     possibly_running: BTreeSet<RunKey>,
@@ -105,7 +109,8 @@ impl RunOrder {
             RunSet::On(key) => apply(&mut self.on, key, add),
             RunSet::Off(key) => apply(&mut self.off, key, add),
             RunSet::Resuming(key) => apply(&mut self.resuming, key, add),
-            RunSet::MustPreempt => apply(&mut self.must_preempt, queue, add),
+            RunSet::GangBlocked => apply(&mut self.gang_blocked, queue, add),
+            RunSet::Suspended => apply(&mut self.suspended, queue, add),
             RunSet::MustResume => apply(&mut self.must_resume, queue, add),
             RunSet::UnprovenIdle => apply(&mut self.unproven_idle, queue, add),
             RunSet::PossiblyRunning(key) => apply(&mut self.possibly_running, key, add),
@@ -126,16 +131,24 @@ impl RunOrder {
         firsts.into_iter().flatten().max().copied()
     }
 
-    pub(crate) fn must_preempt(&self) -> Option<QueueId> {
-        self.must_preempt.first().copied()
+    pub(crate) fn gang_blocked(&self) -> Option<QueueId> {
+        self.gang_blocked.first().copied()
+    }
+
+    /// A suspended queue that is on.
+    pub(crate) fn suspended(&self) -> Option<QueueId> {
+        self.suspended.first().copied()
     }
 
     pub(crate) fn must_resume(&self) -> Option<QueueId> {
         self.must_resume.first().copied()
     }
 
-    pub(crate) fn off_idle(&self) -> Option<QueueId> {
-        self.off_idle.first().copied()
+    /// A queue that is off without work: the next one after `last`, so that each has its turn.
+    pub(crate) fn off_idle(&self, last: Option<QueueId>) -> Option<QueueId> {
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.off_idle.range((after, Bound::Unbounded)).next();
+        next.or_else(|| self.off_idle.first()).copied()
     }
 
     /// A queue that is not proven idle while another one has work and only one may run.
@@ -183,7 +196,8 @@ impl RunOrder {
 
     pub(crate) fn len(&self) -> usize {
         let ranked = self.on.len() + self.off.len() + self.resuming.len();
-        let unranked = self.must_preempt.len() + self.must_resume.len() + self.off_idle.len();
+        let must_preempt = self.gang_blocked.len() + self.suspended.len();
+        let unranked = must_preempt + self.must_resume.len() + self.off_idle.len();
         ranked + unranked + self.unproven_idle.len() + self.possibly_running.len()
     }
 }
@@ -255,6 +269,15 @@ mod tests {
             (order.unproven_idle_blocker(), order.next_to_resume()),
             (None, Some(key(1, 2)))
         );
+    }
+
+    #[test]
+    fn idle_queues_are_resumed_one_after_the_other_whatever_their_numbers() {
+        let mut order = RunOrder::default();
+        (1..=3).for_each(|number| order.insert(QueueId(number), RunSet::OffIdle));
+        let next = [None, Some(1), Some(2), Some(3), Some(7)]
+            .map(|last| order.off_idle(last.map(QueueId)));
+        assert_eq!(next, [1, 2, 3, 1, 1].map(|number| Some(QueueId(number))));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use core::cmp::Reverse;
 use core::ops::Bound;
 
 use super::Scheduler;
+use super::background::Background;
 use super::min_share::{ShareAccount, ShareState};
 use super::run_order::{EntityKey, RunOrder, RunSet};
 use crate::backend::{Capabilities, Mechanism};
@@ -43,6 +44,7 @@ pub(crate) struct Device {
     /// Another scheduler decides which queues run here.
     pub(crate) externally_scheduled: bool,
     pub(crate) preempt_latency: Histogram,
+    pub(crate) background: Background,
 }
 
 impl Device {
@@ -62,6 +64,7 @@ impl Device {
             share: ShareAccount::default(),
             externally_scheduled: false,
             preempt_latency: Histogram::default(),
+            background: Background::default(),
         }
     }
 
@@ -167,6 +170,8 @@ pub(crate) struct Queue {
     pub(crate) preempt_unknown: bool,
     /// A preempt is in flight, and no queue of the run order is resumed before its end.
     pub(crate) preempt_awaited: bool,
+    /// The command in flight is one in the background.
+    pub(crate) in_background: bool,
     /// When the command in flight was given.
     pub(crate) commanded_at: Instant,
     /// Since when it has been off.

@@ -4,6 +4,7 @@
 //! cost.
 
 mod activity;
+mod background;
 mod faults;
 mod gangs;
 mod priorities;

@@ -228,7 +228,7 @@ fn make_equal(model: &mut Model) {
 }
 
 fn config(policy: PolicyKind, aging: Option<Aging>) -> Config {
-    Config { policy, aging, ..Config::default() }
+    Config { policy, aging, min_share: None, ..Config::default() }
 }
 
 fn any_config() -> impl Strategy<Value = Config> {

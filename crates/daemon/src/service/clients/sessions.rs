@@ -30,10 +30,10 @@ use super::users::{ServingOrder, Users};
 use crate::service::poller::{PollSource, Poller};
 use crate::service::telemetry::log::Log;
 
-/// Connections accepted in one iteration of the loop: less than a millisecond of work.
-const ACCEPTED_AT_ONCE: usize = 64;
-/// The pause after that many: a flood of connections costs a few percent of a core.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Connections accepted in one iteration of the loop: about a millisecond of work.
+const ACCEPTED_AT_ONCE: usize = 16;
+/// The pause after that many: a flood of connections costs a fifth of a core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that wait for one user's clients to read them. A session that would exceed it is closed,
 /// unless it is the only one that does not read.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
