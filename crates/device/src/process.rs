@@ -296,6 +296,11 @@ pub fn all_pids() -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
+/// How many files a process has open; 0 if that is not known.
+pub fn open_files(pid: u32) -> u64 {
+    fs::metadata(folder(pid).join("fd")).map_or(0, |folder| folder.len())
+}
+
 fn folder(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }

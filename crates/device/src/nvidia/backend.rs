@@ -80,6 +80,8 @@ pub struct NvidiaBackend {
     appeared: BTreeMap<ProcessKey, GpuProcess>,
     /// How many of those there may be before the ended ones are forgotten.
     appeared_max: usize,
+    /// The watcher has inspected every process once.
+    is_scanned: bool,
     holds: Option<Holds>,
     context_options: ContextOptions,
 }
@@ -106,6 +108,7 @@ impl NvidiaBackend {
             let report = match event {
                 DiscoveryEvent::Changed(process) => Report::Changed(process),
                 DiscoveryEvent::Appeared(process) => Report::Appeared(process),
+                DiscoveryEvent::Scanned => Report::Scanned,
             };
             discoveries.send(report).is_ok()
         })?;
@@ -124,6 +127,7 @@ impl NvidiaBackend {
             next_unmanaged: u64::MAX,
             appeared: BTreeMap::new(),
             appeared_max: 0,
+            is_scanned: false,
             holds: None,
             context_options: ContextOptions::default(),
         })
@@ -284,6 +288,7 @@ impl NvidiaBackend {
                     }
                 }
                 Report::Changed(process) => self.take_change(&process),
+                Report::Scanned => self.is_scanned = true,
                 Report::Appeared(process) => {
                     let key = process.info.key;
                     if !self.tasks.values().any(|adopted| adopted.key == key) {

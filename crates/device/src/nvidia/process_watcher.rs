@@ -16,15 +16,17 @@ use rustix::fs::inotify;
 use super::node::{self, HeldNode, Node};
 use super::process_discovery::{GpuProcess, inspect_process};
 use super::rm_objects::Client;
-use crate::process::{ProcessInfo, ProcessKey, all_pids};
+use crate::process::{ProcessInfo, ProcessKey, all_pids, open_files};
 use crate::worker_thread::{Orders, WorkerThread, timespec};
 
 #[derive(Debug)]
 pub enum DiscoveryEvent {
     /// A watched process has other objects on its GPUs than before.
     Changed(Box<GpuProcess>),
-    /// A process began to use a GPU.
+    /// A process uses a GPU: since before the watcher started, or it began to.
     Appeared(Box<GpuProcess>),
+    /// Every process has been inspected for the first time.
+    Scanned,
 }
 
 #[derive(Debug)]
@@ -42,15 +44,16 @@ enum ScanCommand {
 impl ProcessWatcher {
     /// Starts the thread, which ends when `report` returns false.
     pub fn start(report: impl FnMut(DiscoveryEvent) -> bool + Send + 'static) -> io::Result<Self> {
-        // Before this returns: a process that begins to use a GPU after that is reported.
-        let (nodes, known) = (watch_nodes(), known_processes());
+        // Before the first inspection, so that no process is missed.
+        let nodes = watch_nodes();
         let thread = WorkerThread::start_polling("process-watch", move |orders| {
             let mut watch = WatchLoop {
                 orders,
                 nodes,
                 watched: BTreeMap::new(),
-                known,
-                all: Backoff::new(Instant::now()),
+                known: BTreeSet::new(),
+                is_scanned: false,
+                all: Backoff::due(Instant::now()),
                 rescan: Backoff::WAIT_MAX,
                 report,
             };
@@ -86,8 +89,9 @@ struct WatchLoop<R> {
     /// Readable when a process opens or closes a device node.
     nodes: Option<OwnedFd>,
     watched: BTreeMap<ProcessKey, WatchedProcess>,
-    /// GPU processes that were reported, or that used a GPU at the start.
+    /// GPU processes that were reported.
     known: BTreeSet<ProcessKey>,
+    is_scanned: bool,
     all: Backoff,
     rescan: Duration,
     report: R,
@@ -139,12 +143,18 @@ impl<R: FnMut(DiscoveryEvent) -> bool> WatchLoop<R> {
 
     fn inspect_watched(&mut self, now: Instant) -> Option<()> {
         for (process, watched) in &mut self.watched {
-            if !watched.is_due(process.pid, now) {
+            if watched.due() > now {
                 continue;
             }
-            watched.backoff.inspected(now, self.rescan);
+            let begun = Instant::now();
+            let is_due = watched.is_due(process.pid, now);
+            if is_due {
+                watched.backoff.inspected(now, self.rescan);
+            }
+            let found = is_due.then(|| inspect_process(process.pid));
+            watched.backoff.pause(begun.elapsed(), Instant::now());
             // The backend notices itself when a process has ended or can no longer be accessed.
-            let Ok(found) = inspect_process(process.pid) else { continue };
+            let Some(Ok(found)) = found else { continue };
             let Ok(clients) = &found.clients else { continue };
             if found.info.key == *process && watched.take(clients, now) {
                 (self.report)(DiscoveryEvent::Changed(Box::new(found))).then_some(())?;
@@ -157,19 +167,28 @@ impl<R: FnMut(DiscoveryEvent) -> bool> WatchLoop<R> {
         if self.all.at > now {
             return Some(());
         }
-        self.all.inspected(now, self.rescan);
-        let present = users();
-        self.known.retain(|process| present.contains(process));
-        for process in present {
-            if self.known.contains(&process) {
+        let mut present = BTreeSet::new();
+        for pid in pids_by_files() {
+            let Ok(ProcessInfo { key, .. }) = ProcessInfo::read(pid) else { continue };
+            if !has_control_node(pid) {
+                continue;
+            }
+            present.insert(key);
+            if self.known.contains(&key) {
                 continue;
             }
             // A process is reported once, when it has a group on a GPU.
-            let Ok(found) = inspect_process(process.pid) else { continue };
+            let Ok(found) = inspect_process(pid) else { continue };
             if found.has_groups() || found.clients.is_err() {
-                self.known.insert(process);
+                self.known.insert(key);
                 (self.report)(DiscoveryEvent::Appeared(Box::new(found))).then_some(())?;
             }
+        }
+        self.known.retain(|process| present.contains(process));
+        self.all.inspected(now, self.rescan);
+        self.all.pause(now.elapsed(), Instant::now());
+        if !std::mem::replace(&mut self.is_scanned, true) {
+            (self.report)(DiscoveryEvent::Scanned).then_some(())?;
         }
         Some(())
     }
@@ -197,7 +216,8 @@ impl WatchedProcess {
 
     /// A process opened or closed a node. Programs do that in bursts.
     fn node_opened(&mut self, now: Instant) {
-        self.check_nodes_at.get_or_insert(now + Backoff::WAIT_MIN);
+        let at = (now + Backoff::WAIT_MIN).max(self.backoff.earliest);
+        self.check_nodes_at.get_or_insert(at);
     }
 
     fn due(&self) -> Instant {
@@ -245,6 +265,8 @@ impl WatchedProcess {
 #[derive(Debug)]
 struct Backoff {
     at: Instant,
+    /// Not before this, whatever may have changed.
+    earliest: Instant,
     wait: Duration,
 }
 
@@ -252,41 +274,47 @@ impl Backoff {
     const WAIT_MIN: Duration = Duration::from_millis(50);
     const WAIT_UNSURE: Duration = Duration::from_millis(400);
     const WAIT_MAX: Duration = Duration::from_secs(5);
+    /// The shortest pause after an inspection, as a multiple of what it took.
+    const PAUSE: u32 = 15;
 
     fn new(now: Instant) -> Self {
-        Self { at: now + Self::WAIT_MIN, wait: Self::WAIT_MIN }
+        Self { at: now + Self::WAIT_MIN, earliest: now, wait: Self::WAIT_MIN }
+    }
+
+    fn due(now: Instant) -> Self {
+        Self { at: now, earliest: now, wait: Self::WAIT_MIN }
     }
 
     /// Something may have changed. Inspections stay at least `WAIT_MIN` apart.
     fn hurry(&mut self, now: Instant) {
         self.wait = Self::WAIT_MIN;
-        self.at = self.at.min(now + Self::WAIT_MIN);
+        self.at = self.at.min(now + Self::WAIT_MIN).max(self.earliest);
     }
 
     fn inspected(&mut self, now: Instant, wait_max: Duration) {
         self.at = now + self.wait.min(wait_max);
         self.wait = (self.wait * 2).min(wait_max);
     }
+
+    /// A look at a process took that long. One that takes long, because the process has many files,
+    /// is rare, so that the thread has time for the other processes.
+    fn pause(&mut self, took: Duration, now: Instant) {
+        self.earliest = now + took * Self::PAUSE;
+        self.at = self.at.max(self.earliest);
+    }
 }
 
-/// Every other process with an open control node.
-fn users() -> BTreeSet<ProcessKey> {
-    let own = std::process::id();
-    let holds_control = |pid: &u32| {
-        node::held_by(*pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Control))
-    };
-    let pids = all_pids().unwrap_or_default().into_iter();
-    pids.filter(|&pid| pid != own)
-        .filter(holds_control)
-        .filter_map(|pid| ProcessInfo::read(pid).ok().map(|info| info.key))
-        .collect()
+/// All other processes, those with few open files first: a user with many files delays the
+/// inspection of its own processes, not that of others. (Kernels before 6.2 do not count them.)
+fn pids_by_files() -> Vec<u32> {
+    let mut pids = all_pids().unwrap_or_default();
+    pids.retain(|&pid| pid != std::process::id());
+    pids.sort_by_cached_key(|&pid| open_files(pid));
+    pids
 }
 
-fn known_processes() -> BTreeSet<ProcessKey> {
-    users()
-        .into_iter()
-        .filter(|process| inspect_process(process.pid).is_ok_and(|found| found.has_groups()))
-        .collect()
+fn has_control_node(pid: u32) -> bool {
+    node::held_by(pid).is_ok_and(|held| held.iter().any(|held| held.node == Node::Control))
 }
 
 /// A descriptor that is readable after a process opened or closed a device node, if there are any.
@@ -306,6 +334,9 @@ fn watch_nodes() -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[test]
@@ -345,7 +376,12 @@ mod tests {
 
     #[test]
     fn a_watcher_starts_and_ends_without_a_gpu() {
-        let watcher = ProcessWatcher::start(|_| true).unwrap();
+        let (reports, scanned) = channel();
+        let watcher = ProcessWatcher::start(move |event| {
+            !matches!(event, DiscoveryEvent::Scanned) || reports.send(()).is_ok()
+        });
+        let watcher = watcher.unwrap();
+        scanned.recv_timeout(Duration::from_secs(10)).expect("every process is inspected at once");
         watcher.watch(ProcessKey { pid: u32::MAX, start_ticks: 1 }, Vec::new());
         watcher.forget(ProcessKey { pid: u32::MAX, start_ticks: 1 });
         drop(watcher);
@@ -370,5 +406,47 @@ mod tests {
         assert_eq!(backoff.at, now + Backoff::WAIT_MIN);
         backoff.hurry(now + Duration::from_millis(10));
         assert_eq!(backoff.at, now + Backoff::WAIT_MIN, "hurrying does not postpone");
+    }
+
+    #[test]
+    fn a_process_with_many_files_is_looked_at_rarely_whatever_changes() {
+        let begin = Instant::now();
+        let mut watch = WatchedProcess::new(Vec::new(), begin);
+        let took = Duration::from_millis(500);
+        watch.backoff.pause(took, begin);
+        let earliest = begin + took * Backoff::PAUSE;
+        assert_eq!(watch.due(), earliest);
+        watch.node_opened(begin);
+        watch.backoff.hurry(begin);
+        assert_eq!(watch.due(), earliest);
+    }
+
+    #[test]
+    fn processes_with_few_files_come_first() {
+        if open_files(std::process::id()) == 0 {
+            eprintln!(
+                "SKIPPED: this kernel (before 6.2) does not count the open files of a process"
+            );
+            return;
+        }
+        let sleep = |redirections: &str| -> Child {
+            let script = format!("exec sleep 60 {redirections}");
+            Command::new("bash").args(["-c", &script]).spawn().unwrap()
+        };
+        let many: String = (10..60).map(|fd| format!("{fd}</dev/null ")).collect();
+        let mut children = [sleep(&many), sleep("")];
+        let pids = children.each_ref().map(Child::id);
+        // Until both shells have become the other program.
+        let begin = Instant::now();
+        while open_files(pids[0]) < 50 && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let order = pids_by_files();
+        let place = |pid| order.iter().position(|&other| other == pid).unwrap();
+        assert!(place(pids[1]) < place(pids[0]), "{:?}", pids.map(open_files));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The controller side of the backend: adopts processes, releases them and reverts their changes.
 
+use std::time::{Duration, Instant};
+
 use gpreempt_core::id::{QueueId, TaskId};
 
 use super::worker::Job;
@@ -9,7 +11,7 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, HintWatching,
     HoldReporting, Rescanning, UnadoptedProcesses,
 };
-use crate::nvidia::process_discovery::{GpuProcess, gpu_processes};
+use crate::nvidia::process_discovery::GpuProcess;
 use crate::process::ProcessKey;
 
 impl Controller for NvidiaBackend {
@@ -45,14 +47,18 @@ impl Controller for NvidiaBackend {
         }
     }
 
+    /// The watcher's thread finds them, because listing the open files of all processes takes as
+    /// long as their users like. Those that it has not reported soon are reported when found.
     fn users(&mut self) -> Vec<ProcessKey> {
-        let found = gpu_processes().unwrap_or_default();
-        let mut users = Vec::new();
-        for process in found.into_iter().filter(GpuProcess::has_groups) {
-            users.push(process.info.key);
-            self.appeared.insert(process.info.key, process);
+        /// The longest wait for the first inspection of all processes, which usually takes a few
+        /// milliseconds.
+        const WAIT_MAX: Duration = Duration::from_secs(1);
+        let begun = Instant::now();
+        while !self.is_scanned && begun.elapsed() < WAIT_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+            self.take_reports();
         }
-        users
+        self.appeared.keys().copied().collect()
     }
 
     fn devices(&self) -> Vec<DeviceName> {
@@ -105,7 +111,7 @@ impl Controller for NvidiaBackend {
 }
 
 impl Rescanning for NvidiaBackend {
-    fn set_rescan(&mut self, every: std::time::Duration) {
+    fn set_rescan(&mut self, every: Duration) {
         self.watcher.set_rescan(every);
     }
 }

@@ -141,8 +141,10 @@ pub(super) enum Report {
     Rings(QueueId, Box<Rings>),
     /// A watched process has other objects on its GPUs than before.
     Changed(Box<GpuProcess>),
-    /// A process began to use a GPU.
+    /// A process uses a GPU.
     Appeared(Box<GpuProcess>),
+    /// Every process has been inspected once.
+    Scanned,
 }
 
 /// Starts the worker of the device with that UUID.
