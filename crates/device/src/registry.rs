@@ -115,7 +115,7 @@ fn nvidia(
     let mut backend = NvidiaBackend::new(undo_log, numbering, waker)?;
     report(DeviceFinding::Info(format!("NVIDIA driver {version}")));
     notes.into_iter().for_each(|note| report(DeviceFinding::Warning(note)));
-    backend.set_wishes(settings.context_options);
+    backend.set_context_options(settings.context_options);
     if let Some(hold_max) = settings.hold_max {
         let limits = HoldLimits { hold_max, ..HoldLimits::default() };
         if let Some(problem) = backend.enable_holds(limits)? {

@@ -134,7 +134,7 @@ impl NvidiaBackend {
     }
 
     /// For processes that are adopted from now on.
-    pub const fn set_wishes(&mut self, context_options: ContextOptions) {
+    pub const fn set_context_options(&mut self, context_options: ContextOptions) {
         self.context_options = context_options;
     }
 

@@ -17,7 +17,7 @@ const INFO_BYTES: u32 = 16;
 const _: () = assert!(size_of::<RuntimeInfo>() == INFO_BYTES as usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum Requirement {
     /// The caller may debug the process.
     Right,
     /// The process also has a session.
@@ -36,12 +36,12 @@ impl Driver {
         let mut trap: Trap = request.block();
         let pid = trap.pid;
         let operation = Operation::of(trap.operation);
-        let need = match operation {
-            Some(Operation::Enable) => Need::Right,
-            Some(Operation::SuspendQueues | Operation::ResumeQueues) => Need::Runtime,
-            Some(_) | None => Need::Session,
+        let required = match operation {
+            Some(Operation::Enable) => Requirement::Right,
+            Some(Operation::SuspendQueues | Operation::ResumeQueues) => Requirement::Runtime,
+            Some(_) | None => Requirement::Session,
         };
-        self.check(env, caller, pid, operation, need)?;
+        self.check(env, caller, pid, operation, required)?;
         let next = match operation.ok_or(Errno::INVAL)? {
             Operation::Enable => self.enable(env, caller, &mut trap, request)?,
             Operation::Disable => {
@@ -99,7 +99,7 @@ impl Driver {
         caller: Caller,
         pid: u32,
         operation: Option<Operation>,
-        need: Need,
+        required: Requirement,
     ) -> Result<(), Errno> {
         let profile = self.profile;
         if profile.version < Version::DEBUG {
@@ -114,10 +114,10 @@ impl Driver {
         if !may {
             return Err(Errno::PERM);
         }
-        if need != Need::Right && !process.is_debugged() {
+        if required != Requirement::Right && !process.is_debugged() {
             return Err(Errno::INVAL);
         }
-        if need == Need::Runtime && process.info.runtime() != RuntimeState::Enabled {
+        if required == Requirement::Runtime && process.info.runtime() != RuntimeState::Enabled {
             return Err(Errno::PERM);
         }
         Ok(())
