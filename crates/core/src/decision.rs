@@ -143,25 +143,31 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The decisions that were not read yet. Bounded, because there may be no reader.
-#[derive(Debug, Default)]
-pub(crate) struct DecisionLog {
-    unread: VecDeque<Decision>,
+/// The records that were not read yet. Bounded, because there may be no reader.
+#[derive(Debug)]
+pub(crate) struct UnreadLog<T> {
+    unread: VecDeque<T>,
     dropped: u64,
 }
 
-impl DecisionLog {
+impl<T> Default for UnreadLog<T> {
+    fn default() -> Self {
+        Self { unread: VecDeque::new(), dropped: 0 }
+    }
+}
+
+impl<T> UnreadLog<T> {
     const UNREAD_MAX: usize = 4096;
 
-    pub(crate) fn push(&mut self, decision: Decision) {
+    pub(crate) fn push(&mut self, record: T) {
         if self.unread.len() == Self::UNREAD_MAX {
             self.unread.pop_front();
             self.dropped += 1;
         }
-        self.unread.push_back(decision);
+        self.unread.push_back(record);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Decision> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         self.unread.pop_front()
     }
 
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_full_log_drops_the_oldest_decisions_and_counts_them() {
-        let mut log = DecisionLog::default();
+        let mut log = UnreadLog::default();
         for at in 0..5000 {
             log.push(Decision {
                 at: Instant::from_nanos(at),

@@ -32,9 +32,10 @@ pub use state::QueueView;
 
 use crate::backend::Command;
 use crate::config::{Config, ConfigError};
-use crate::decision::{Decision, DecisionLog, Reason};
+use crate::decision::{Decision, Reason, UnreadLog};
 use crate::event::{Event, EventError, Fault};
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
+use crate::statistics::{Measurement, MeasurementKind};
 use crate::time::{Duration, Instant};
 use crate::timer::{Timer, Timers};
 use state::{Device, Gang, Queue, Task};
@@ -51,7 +52,8 @@ pub struct Scheduler {
     timers: Timers,
     /// Devices that changed since their last command was computed.
     changed_devices: BTreeSet<DeviceId>,
-    decisions: DecisionLog,
+    decisions: UnreadLog<Decision>,
+    measurements: UnreadLog<Measurement>,
     /// Whether there was a task with a minimum share: until then no queue is counted for one.
     has_min_share: bool,
     /// The number of turns that were used up.
@@ -77,7 +79,8 @@ impl Scheduler {
             gangs: BTreeMap::new(),
             timers: Timers::default(),
             changed_devices: BTreeSet::new(),
-            decisions: DecisionLog::default(),
+            decisions: UnreadLog::default(),
+            measurements: UnreadLog::default(),
             has_min_share: false,
             turn: 0,
             gangs_updated: false,
@@ -190,6 +193,11 @@ impl Scheduler {
         self.decisions.dropped()
     }
 
+    /// The oldest measurement that was not read yet.
+    pub fn poll_measurement(&mut self) -> Option<Measurement> {
+        self.measurements.pop()
+    }
+
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
@@ -215,11 +223,13 @@ impl Scheduler {
         queue.failures = 0;
         queue.meter.totals.preempts += 1;
         let (device, latency) = (queue.device, now.since(queue.commanded_at));
+        let measured = queue.measured(MeasurementKind::Preempt, latency);
         let queue_is_done = queue.ring.is_done();
         self.finish_awaiting(id);
         if let Some(device) = self.devices.get_mut(&device) {
             device.preempt_latency.record(latency);
         }
+        self.measurements.push(measured);
         // It may have had work in spite of its empty ring; only a finished ring proves otherwise.
         if !queue_is_done {
             self.set_active(id, true);
@@ -322,8 +332,16 @@ impl Scheduler {
         if core::mem::take(&mut queue.preempt_awaited)
             && let Some(device) = self.devices.get_mut(&queue.device)
         {
-            device.run_order_mut(queue.order).preempting -= 1;
+            let order = device.run_order_mut(queue.order);
+            order.preempting -= 1;
             self.changed_devices.insert(queue.device);
+            if order.preempting == 0
+                && let Some((winner, since)) = order.blocked.take()
+                && let Some(winner) = self.queues.get(&winner).filter(|winner| winner.active)
+            {
+                let waited = self.now.since(since);
+                self.measurements.push(winner.measured(MeasurementKind::Wait, waited));
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Measurements: the time totals of a queue, and histograms of durations.
 
+use crate::id::{DeviceId, TaskId};
+use crate::priority::Priority;
 use crate::time::{Duration, Instant};
 
 const SUB_BITS: u32 = 4;
@@ -21,6 +23,31 @@ pub struct QueueTotals {
     pub faults: u64,
 }
 
+/// A wait or a preempt that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measurement {
+    /// What was measured.
+    pub kind: MeasurementKind,
+    /// The task that waited or was preempted.
+    pub task: TaskId,
+    /// Its device.
+    pub device: DeviceId,
+    /// The priority of its queue then.
+    pub priority: Priority,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeasurementKind {
+    /// A queue with work waited for its device: it was off and not suspended, or it was on and a
+    /// queue of lower rank was being preempted for it. Work that may run at once is not counted.
+    Wait,
+    /// A queue was preempted: from the command to its completion.
+    Preempt,
+}
+
 /// The total to which a queue's time is added now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Charge {
@@ -36,14 +63,26 @@ pub(crate) struct TimeMeter {
     pub(crate) totals: QueueTotals,
     charge: Charge,
     since: Instant,
+    waits_since: Option<Instant>,
 }
 
 impl TimeMeter {
-    /// Adds the time since the last call to its total and starts to measure `charge`.
-    pub(crate) fn switch(&mut self, now: Instant, charge: Charge) {
+    /// Adds the time since the last call to its total and starts to measure `charge`. Returns the
+    /// wait that this ends.
+    pub(crate) fn switch(&mut self, now: Instant, charge: Charge) -> Option<Duration> {
         self.totals = self.read(now);
         self.charge = charge;
         self.since = now;
+        if charge == Charge::Waits {
+            self.waits_since.get_or_insert(now);
+            return None;
+        }
+        self.waits_since.take().map(|since| now.since(since))
+    }
+
+    /// The time from here on is not part of a wait.
+    pub(crate) fn forget_wait(&mut self) {
+        self.waits_since = None;
     }
 
     pub(crate) fn read(&self, now: Instant) -> QueueTotals {
@@ -62,23 +101,35 @@ impl TimeMeter {
 /// sixteenth too long, in a fixed amount of memory.
 #[derive(Clone)]
 pub struct Histogram {
-    counts: [u32; BUCKET_COUNT],
+    counts: [u64; BUCKET_COUNT],
     total: u64,
+    sum: Duration,
     max: Duration,
 }
 
 impl Histogram {
     /// Records one duration.
     pub fn record(&mut self, duration: Duration) {
-        let count = &mut self.counts[bucket(duration.as_nanos())];
-        *count = count.saturating_add(1);
+        self.counts[bucket(duration.as_nanos())] += 1;
         self.total += 1;
+        self.sum = Duration::from_nanos(self.sum.as_nanos().saturating_add(duration.as_nanos()));
         self.max = self.max.max(duration);
     }
 
     /// The number of recorded durations.
     pub const fn count(&self) -> u64 {
         self.total
+    }
+
+    /// The sum of all recorded durations.
+    pub const fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// How many durations were shorter than 2^`bits` nanoseconds, exactly.
+    pub fn count_below_power(&self, bits: u32) -> u64 {
+        let end = bits.checked_sub(SUB_BITS).map_or(0, |row| (row as usize + 1) * SUB_COUNT);
+        self.counts.iter().take(end).sum()
     }
 
     /// The longest recorded duration, exactly.
@@ -91,7 +142,7 @@ impl Histogram {
         let wanted = (self.total * percent.min(100)).div_ceil(100).max(1);
         let mut seen = 0;
         for (index, &count) in self.counts.iter().enumerate() {
-            seen += u64::from(count);
+            seen += count;
             if seen >= wanted && count > 0 {
                 return Some(Duration::from_nanos(upper_edge(index)).min(self.max));
             }
@@ -102,7 +153,7 @@ impl Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: [0; BUCKET_COUNT], total: 0, max: Duration::ZERO }
+        Self { counts: [0; BUCKET_COUNT], total: 0, sum: Duration::ZERO, max: Duration::ZERO }
     }
 }
 
@@ -144,10 +195,11 @@ mod tests {
     fn elapsed_time_is_added_to_the_total_of_the_current_charge() {
         let at = Instant::from_nanos;
         let mut meter = TimeMeter::default();
-        meter.switch(at(10), Charge::Runs);
-        meter.switch(at(30), Charge::Waits);
+        assert_eq!(meter.switch(at(10), Charge::Runs), None);
+        assert_eq!(meter.switch(at(30), Charge::Waits), None);
         assert_eq!(meter.read(at(35)).waited, Duration::from_nanos(5));
-        meter.switch(at(40), Charge::Idle);
+        assert_eq!(meter.switch(at(36), Charge::Waits), None, "the wait continues");
+        assert_eq!(meter.switch(at(40), Charge::Idle), Some(Duration::from_nanos(10)));
         let totals = meter.read(at(99));
         assert_eq!(totals.ran, Duration::from_nanos(20));
         assert_eq!(totals.waited, Duration::from_nanos(10));
@@ -176,5 +228,8 @@ mod tests {
         assert!((500..=532).contains(&p50), "{p50}");
         assert_eq!(histogram.percentile(100), Some(Duration::from_millis(1)));
         assert_eq!(histogram.max(), Duration::from_millis(1));
+        assert_eq!(histogram.sum(), Duration::from_micros(500_500));
+        let below = [0, 10, 14, 16, 19, 20, 63].map(|bits| histogram.count_below_power(bits));
+        assert_eq!(below, [0, 1, 16, 65, 524, 1000, 1000]);
     }
 }

@@ -14,7 +14,7 @@ use crate::decision::Reason;
 use crate::id::{DeviceId, QueueId};
 use crate::policy::{self, Policy, SchedEntity};
 use crate::priority::Class;
-use crate::statistics::Charge;
+use crate::statistics::{Charge, MeasurementKind};
 use crate::timer::Timer;
 
 impl Scheduler {
@@ -148,7 +148,12 @@ impl Scheduler {
             (true, RunState::On | RunState::Preempting) => Charge::Runs,
             (true, RunState::Off | RunState::Resuming) => Charge::Waits,
         };
-        queue.meter.switch(now, charge);
+        let waited = queue.meter.switch(now, charge);
+        if queue.suspended {
+            queue.meter.forget_wait();
+        } else if let Some(waited) = waited {
+            self.measurements.push(queue.measured(MeasurementKind::Wait, waited));
+        }
         if self.has_min_share {
             let share = self.share_state_of(id);
             self.count_share(id, share);
@@ -258,11 +263,24 @@ impl Scheduler {
         {
             if !self.idle_time_passed(loser.queue.0) {
                 let reason = self.preempt_reason(&loser, &winner);
+                self.begin_blocked(id, class, winner.queue.0);
                 return self.preempt(loser.queue.0, reason);
             }
         }
         let back = self.devices.get(&id)?.run_order(class).next_to_resume()?;
         self.resume(back.queue.0)
+    }
+
+    /// A queue is about to be preempted for `winner`, which waits for that if it is on.
+    fn begin_blocked(&mut self, id: DeviceId, class: Class, winner: QueueId) {
+        let is_on = |queue: &Queue| queue.run_state == RunState::On;
+        let winner = self.queues.get(&winner).is_some_and(is_on).then_some((winner, self.now));
+        if let Some(device) = self.devices.get_mut(&id) {
+            let order = device.run_order_mut(class);
+            if order.preempting == 0 {
+                order.blocked = winner;
+            }
+        }
     }
 
     fn preempt_reason(&self, loser: &RunKey, winner: &RunKey) -> Reason {

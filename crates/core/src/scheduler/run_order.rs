@@ -80,6 +80,8 @@ pub(crate) struct RunOrder {
     off_idle: BTreeSet<QueueId>,
     /// Preempts in flight whose end is awaited.
     pub(crate) preempting: u32,
+    /// The queue that is on and waits for these preempts, and since when.
+    pub(crate) blocked: Option<(QueueId, Instant)>,
     /// The entities that have the turn: one, or several of one gang.
     pub(crate) holders: BTreeSet<EntityKey>,
     /// The virtual time of the last holder of each class: where new entities start.

@@ -15,7 +15,7 @@ use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::{Class, Priority};
 use crate::queue::RunState;
 use crate::ring::RingView;
-use crate::statistics::{Histogram, QueueTotals, TimeMeter};
+use crate::statistics::{Histogram, Measurement, MeasurementKind, QueueTotals, TimeMeter};
 use crate::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -194,6 +194,13 @@ pub(crate) struct Queue {
     pub(crate) slice: Option<Option<Duration>>,
     pub(crate) hardware_priority_set: Option<Priority>,
     pub(crate) meter: TimeMeter,
+}
+
+impl Queue {
+    pub(crate) const fn measured(&self, kind: MeasurementKind, took: Duration) -> Measurement {
+        let Self { task, device, priority, .. } = *self;
+        Measurement { kind, task, device, priority, took }
+    }
 }
 
 /// One queue as it is now.

@@ -9,6 +9,7 @@ use crate::config::{Config, PolicyKind};
 use crate::event::{Event, SchedAttr};
 use crate::id::{QueueId, TaskId};
 use crate::priority::Priority;
+use crate::statistics::MeasurementKind;
 use crate::time::Duration;
 
 // Strict priorities.
@@ -41,6 +42,29 @@ fn an_inversion_seen_in_the_rings_is_corrected_and_undone() {
     assert_eq!((totals.preempts, totals.resumes), (1, 1));
     let latency = bed.scheduler.preempt_latency(bed.view(1).device);
     assert_eq!(latency.unwrap().max(), us(20));
+    let mut measured = || bed.scheduler.poll_measurement().map(|m| (m.kind, m.task.0, m.took));
+    // The high queue was on all the time and waited for the preempt of the low one.
+    assert_eq!(measured(), Some((MeasurementKind::Wait, 2, us(20))));
+    assert_eq!(measured(), Some((MeasurementKind::Preempt, 1, us(20))));
+    assert_eq!(measured(), Some((MeasurementKind::Wait, 1, us(4_990))));
+    assert_eq!(measured(), None);
+}
+
+#[test]
+fn a_suspension_is_no_wait() {
+    let mut bed = with_strict();
+    bed.busy_task(1, with(2));
+    bed.run_then_on(ms(6), [1]);
+    bed.suspend(1, true);
+    bed.run_then_off(ms(6), [1]);
+    bed.suspend(1, false);
+    bed.run_then_on(ms(6), [1]);
+    let mut kinds = Vec::new();
+    while let Some(measurement) = bed.scheduler.poll_measurement() {
+        assert!(measurement.took <= us(20), "{measurement:?}");
+        kinds.push(measurement.kind);
+    }
+    assert_eq!(kinds, [MeasurementKind::Preempt, MeasurementKind::Wait], "the resume is a wait");
 }
 
 #[test]
