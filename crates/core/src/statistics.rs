@@ -101,7 +101,7 @@ impl TimeMeter {
 /// sixteenth too long, in a fixed amount of memory.
 #[derive(Clone)]
 pub struct Histogram {
-    counts: [u64; BUCKET_COUNT],
+    counts: [u32; BUCKET_COUNT],
     total: u64,
     sum: Duration,
     max: Duration,
@@ -110,10 +110,21 @@ pub struct Histogram {
 impl Histogram {
     /// Records one duration.
     pub fn record(&mut self, duration: Duration) {
-        self.counts[bucket(duration.as_nanos())] += 1;
+        let count = &mut self.counts[bucket(duration.as_nanos())];
+        *count = count.saturating_add(1);
         self.total += 1;
-        self.sum = Duration::from_nanos(self.sum.as_nanos().saturating_add(duration.as_nanos()));
+        self.sum += duration;
         self.max = self.max.max(duration);
+    }
+
+    /// Adds the recorded durations of another histogram.
+    pub fn merge(&mut self, other: &Self) {
+        for (count, others) in self.counts.iter_mut().zip(&other.counts) {
+            *count = count.saturating_add(*others);
+        }
+        self.total += other.total;
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
     }
 
     /// The number of recorded durations.
@@ -121,15 +132,15 @@ impl Histogram {
         self.total
     }
 
-    /// The sum of all recorded durations.
+    /// The recorded durations together, exactly.
     pub const fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// How many durations were shorter than 2^`bits` nanoseconds, exactly.
-    pub fn count_below_power(&self, bits: u32) -> u64 {
-        let end = bits.checked_sub(SUB_BITS).map_or(0, |row| (row as usize + 1) * SUB_COUNT);
-        self.counts.iter().take(end).sum()
+    /// How many recorded durations do not exceed `bound`. Those that exceed it by less than a
+    /// sixteenth may be counted too.
+    pub fn count_within(&self, bound: Duration) -> u64 {
+        self.counts.iter().take(bucket(bound.as_nanos()) + 1).map(|&count| u64::from(count)).sum()
     }
 
     /// The longest recorded duration, exactly.
@@ -142,7 +153,7 @@ impl Histogram {
         let wanted = (self.total * percent.min(100)).div_ceil(100).max(1);
         let mut seen = 0;
         for (index, &count) in self.counts.iter().enumerate() {
-            seen += count;
+            seen += u64::from(count);
             if seen >= wanted && count > 0 {
                 return Some(Duration::from_nanos(upper_edge(index)).min(self.max));
             }
@@ -228,8 +239,19 @@ mod tests {
         assert!((500..=532).contains(&p50), "{p50}");
         assert_eq!(histogram.percentile(100), Some(Duration::from_millis(1)));
         assert_eq!(histogram.max(), Duration::from_millis(1));
-        assert_eq!(histogram.sum(), Duration::from_micros(500_500));
-        let below = [0, 10, 14, 16, 19, 20, 63].map(|bits| histogram.count_below_power(bits));
-        assert_eq!(below, [0, 1, 16, 65, 524, 1000, 1000]);
+    }
+
+    #[test]
+    fn sums_and_cumulative_counts_survive_a_merge() {
+        let mut short = Histogram::default();
+        (1..=10).for_each(|us| short.record(Duration::from_micros(us)));
+        let mut both = Histogram::default();
+        both.record(Duration::from_millis(8));
+        both.merge(&short);
+        assert_eq!((both.count(), both.sum()), (11, Duration::from_micros(8_055)));
+        assert_eq!(both.max(), Duration::from_millis(8));
+        let within = [1, 5, 10, 8_000].map(|us| both.count_within(Duration::from_micros(us)));
+        assert_eq!(within, [1, 5, 10, 11]);
+        assert_eq!(both.count_within(Duration::ZERO), 0);
     }
 }
