@@ -100,6 +100,7 @@ pub(crate) fn cell<T>(statistic: &Statistic<T>, of: &T) -> String {
         (Value::Real(ratio), Unit::Ratio) => percent(ratio),
         (Value::Real(number), _) => format!("{number:.1}"),
         (Value::Text(text), _) => shown(&text),
+        (Value::Durations(times), _) => times.count.to_string(),
     }
 }
 

@@ -106,6 +106,19 @@ pub struct MetricsConfig {
     pub allow_remote: bool,
     /// Host names under which clients may ask for metrics.
     pub hosts: Vec<String>,
+    /// What has lines of its own.
+    pub lines_for: LinesFor,
+}
+
+/// What has lines of its own in the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinesFor {
+    /// Every process, with its pid.
+    #[default]
+    Process,
+    /// The processes with the same name, user, container, pod and job together.
+    Name,
 }
 
 /// `[daemon]`.

@@ -12,14 +12,16 @@ mod line;
 #[cfg(test)]
 mod tests;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use gpreempt_wire::statistics::{
-    Combine, DaemonSnapshot, DeviceSnapshot, DeviceUse, Metric, Snapshot, Statistic, TaskSnapshot,
-    Value,
+    Combine, DaemonSnapshot, DeviceSnapshot, DeviceUse, Distribution, GroupSnapshot, Metric,
+    Snapshot, Statistic, TaskSnapshot, Unit, Value,
 };
 
+use crate::config::LinesFor;
 use line::{Labels, number, shortened};
 
 /// The content type of the text, for the header of an answer.
@@ -34,12 +36,15 @@ pub const DEVICES_MAX: usize = 256;
 pub const OTHER: &str = "other";
 
 /// A snapshot in Prometheus' text format.
-pub fn text(snapshot: &Snapshot) -> String {
+pub fn text(snapshot: &Snapshot, lines_for: LinesFor) -> String {
     let mut text = String::new();
     write(&mut text, DaemonSnapshot::STATISTICS, &[Row::of(Labels::default(), &snapshot.daemon)]);
     write(&mut text, Snapshot::STATISTICS, &[Row::of(Labels::default(), snapshot)]);
     write(&mut text, DeviceSnapshot::STATISTICS, &device_rows(&snapshot.devices));
-    let processes = process_rows(snapshot);
+    let group = |group| Row::of(group_labels(group), group);
+    let groups: Vec<_> = snapshot.groups.iter().map(group).collect();
+    write(&mut text, GroupSnapshot::STATISTICS, &groups);
+    let processes = process_rows(snapshot, lines_for);
     write(&mut text, TaskSnapshot::STATISTICS, &processes);
     let uses = device_uses(&processes, &snapshot.devices);
     let uses: Vec<Row<'_, DeviceUse>> =
@@ -52,12 +57,13 @@ pub fn text(snapshot: &Snapshot) -> String {
 struct Row<'a, T> {
     labels: Labels,
     things: Vec<&'a T>,
-    is_other: bool,
+    /// Whether several things may share it, so that what is not a sum is omitted.
+    is_shared: bool,
 }
 
 impl<'a, T> Row<'a, T> {
     fn of(labels: Labels, thing: &'a T) -> Self {
-        Self { labels, things: vec![thing], is_other: false }
+        Self { labels, things: vec![thing], is_shared: false }
     }
 }
 
@@ -65,28 +71,31 @@ impl<'a, T> Row<'a, T> {
 fn write<T>(text: &mut String, statistics: &[Statistic<T>], rows: &[Row<'_, T>]) {
     for statistic in statistics {
         let Some(metric) = statistic.metric else { continue };
-        let Metric { name, combine } = metric;
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        let Metric { name, kind, combine } = metric;
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", statistic.help());
-        for row in rows.iter().filter(|row| !(row.is_other && combine == Combine::Omit)) {
-            for (labels, value) in lines(statistic, combine, row) {
+        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}", statistic.help(), kind.name());
+        for row in rows.iter().filter(|row| !(row.is_shared && combine == Combine::Omit)) {
+            for (ending, labels, value) in lines(statistic, combine, row) {
                 let _ = match labels.as_str() {
-                    "" => writeln!(text, "{name} {value}"),
-                    labels => writeln!(text, "{name}{{{labels}}} {value}"),
+                    "" => writeln!(text, "{name}{ending} {value}"),
+                    labels => writeln!(text, "{name}{ending}{{{labels}}} {value}"),
                 };
             }
         }
     }
 }
 
+/// One line: what its name has beside that of the metric, its labels, and its value.
+type Line = (&'static str, Labels, String);
+
 /// The lines of one row. A text becomes a label, and the value is how many things have that text.
-fn lines<T>(statistic: &Statistic<T>, combine: Combine, row: &Row<'_, T>) -> Vec<(Labels, String)> {
+fn lines<T>(statistic: &Statistic<T>, combine: Combine, row: &Row<'_, T>) -> Vec<Line> {
     let mut texts = BTreeMap::<String, u64>::new();
     let mut total = None;
     for value in row.things.iter().map(|thing| (statistic.read)(thing)) {
         match value {
             Value::Absent => {}
+            Value::Durations(times) => return buckets(&times, &row.labels, statistic.unit()),
             Value::Text(text) => *texts.entry(text).or_default() += 1,
             number @ (Value::Count(_) | Value::Real(_)) => {
                 total = Some(combined(total, number, combine));
@@ -94,10 +103,24 @@ fn lines<T>(statistic: &Statistic<T>, combine: Combine, row: &Row<'_, T>) -> Vec
         }
     }
     let label = |(text, count): (String, u64)| {
-        (row.labels.clone().with(statistic.name(), &text), count.to_string())
+        ("", row.labels.clone().with(statistic.name(), &text), count.to_string())
     };
-    let total = total.map(|total| (row.labels.clone(), number(&total, statistic.unit())));
+    let total = total.map(|total| ("", row.labels.clone(), number(&total, statistic.unit())));
     texts.into_iter().map(label).chain(total).collect()
+}
+
+/// The lines of a histogram.
+fn buckets(times: &Distribution, labels: &Labels, unit: Unit) -> Vec<Line> {
+    let count = |edge: &str, count: u64| ("_bucket", labels.clone().with("le", edge), count);
+    let edges = Distribution::EDGES.iter().zip(&times.counts);
+    let buckets = edges.map(|(edge, &up_to)| {
+        count(&number(&Value::Count(edge.as_micros()), Unit::Microseconds), up_to)
+    });
+    let all = [count("+Inf", times.count), ("_count", labels.clone(), times.count)];
+    let counts =
+        buckets.chain(all).map(|(ending, labels, count)| (ending, labels, count.to_string()));
+    let sum = ("_sum", labels.clone(), number(&Value::Count(times.sum), unit));
+    counts.chain([sum]).collect()
 }
 
 fn combined(total: Option<Value>, value: Value, combine: Combine) -> Value {
@@ -118,6 +141,10 @@ fn device_name(device: &DeviceSnapshot) -> String {
     if device.uuid.is_empty() { device.id.to_string() } else { shortened(&device.uuid).to_owned() }
 }
 
+fn group_labels(group: &GroupSnapshot) -> Labels {
+    Labels::default().with("class", &group.class).with("rule", &group.rule)
+}
+
 fn device_rows(devices: &[DeviceSnapshot]) -> Vec<Row<'_, DeviceSnapshot>> {
     // Two lines with the same labels would make Prometheus refuse the whole page.
     let mut seen = BTreeSet::new();
@@ -129,37 +156,43 @@ fn device_rows(devices: &[DeviceSnapshot]) -> Vec<Row<'_, DeviceSnapshot>> {
     rows.take(DEVICES_MAX).collect()
 }
 
-/// A row for each of at most [`PROCESSES_MAX`] processes, by pid, and one for the others.
+/// A row for each of at most [`PROCESSES_MAX`] processes, by pid, or for those with the same name,
+/// and one for the others.
 ///
 /// Scheduled processes come first, then the oldest. Neither changes between two readings, so a
 /// process does not move in and out of the others and its counters continue.
-fn process_rows(snapshot: &Snapshot) -> Vec<Row<'_, TaskSnapshot>> {
+fn process_rows(snapshot: &Snapshot, lines_for: LinesFor) -> Vec<Row<'_, TaskSnapshot>> {
     let mut tasks: Vec<&TaskSnapshot> = snapshot.tasks.iter().collect();
     tasks.sort_by_key(|task| (task.priority.is_none(), task.start_ticks, task.pid));
-    // A pid can be listed twice for a moment: one process has ended, the next has its pid.
+    let is_shared = lines_for == LinesFor::Name;
     let mut shown = BTreeMap::new();
     let mut others = Vec::new();
     for task in tasks {
-        if shown.len() < PROCESSES_MAX && !shown.contains_key(&task.pid) {
-            shown.insert(task.pid, task);
-        } else {
-            others.push(task);
+        let pid = (!is_shared).then_some(task.pid);
+        let key = (pid, if is_shared { process_labels(None, task) } else { Labels::default() });
+        let has_place = shown.len() < PROCESSES_MAX;
+        match shown.entry(key) {
+            Entry::Vacant(row) if has_place => {
+                row.insert(Row { is_shared, ..Row::of(process_labels(pid, task), task) });
+            }
+            Entry::Occupied(mut row) if is_shared => row.get_mut().things.push(task),
+            // A pid can be listed twice for a moment: one process has ended, the next has its pid.
+            Entry::Occupied(_) | Entry::Vacant(_) => others.push(task),
         }
     }
-    let mut rows: Vec<_> =
-        shown.into_values().map(|task| Row::of(process_labels(task), task)).collect();
+    let mut rows: Vec<_> = shown.into_values().collect();
     if !others.is_empty() {
         let labels = Labels::default().with("name", OTHER);
-        rows.push(Row { labels, things: others, is_other: true });
+        rows.push(Row { labels, things: others, is_shared: true });
     }
     rows
 }
 
-/// The labels of a process. It always has a `pid`, so none can pass for the others.
-fn process_labels(task: &TaskSnapshot) -> Labels {
+/// The labels of a process. It always has a `uid`, so none can pass for the others.
+fn process_labels(pid: Option<u32>, task: &TaskSnapshot) -> Labels {
     let known = |text: &Option<String>| text.clone().unwrap_or_default();
     Labels::default()
-        .with("pid", &task.pid.to_string())
+        .with("pid", &pid.map(|pid| pid.to_string()).unwrap_or_default())
         .with("name", &task.name)
         .with("uid", &task.uid.to_string())
         .with("container", &known(&task.container))

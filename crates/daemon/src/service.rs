@@ -170,7 +170,10 @@ impl Service {
     fn make_metrics_page(&mut self, now_ns: u64) {
         let Some(server) = &self.telemetry.metrics_server else { return };
         let wish = server.take_wish();
-        let text = crate::metrics::text(&self.snapshot(now_ns));
+        let text = crate::metrics::text(
+            &self.snapshot(now_ns),
+            self.processes.rules.config.metrics.lines_for,
+        );
         let took_ns = monotonic_ns().saturating_sub(now_ns);
         server.publish(&text, Duration::from_nanos(took_ns));
         self.budget.take(Work::Snapshot);

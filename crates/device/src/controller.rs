@@ -17,6 +17,7 @@ use gpreempt_core::backend::{Backend, Command};
 use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
+use gpreempt_core::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::{ChangeError, UndoError};
@@ -133,6 +134,9 @@ pub trait PriorityForwarding {
 /// Devices can be held for a queue between its kernels.
 pub trait HoldReporting {
     fn hold_of(&self, queue: QueueId) -> Option<HoldStatus>;
+
+    /// How long the holds of each queue took to be in force since the last call, each by itself.
+    fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)>;
 }
 
 /// There are several methods to stop queues.

@@ -6,6 +6,7 @@
 //! - `.metric(NAME)`: `/metrics` shows it. A name that ends with `_total` is a counter, others are
 //!   gauges. Processes that share a line are added; `.longest()` shows the maximum instead, and
 //!   `.single()` omits the line.
+//! - `.histogram(NAME)`: the same for a [`Distribution`], as a histogram.
 //! - `.ps(POSITION, TITLE)`: a column of `gpreempt ps`.
 //! - `.top(POSITION, TITLE, WIDTH, RANK)`: a column of `gpreempt top`. Narrow terminals omit the
 //!   highest ranks first.
@@ -19,9 +20,11 @@
 
 mod definition;
 
+use gpreempt_core::statistics::Histogram;
+use gpreempt_core::time::Duration;
 use serde::{Deserialize, Serialize};
 
-pub use definition::{Column, Combine, Metric, Statistic, Unit, Value};
+pub use definition::{Column, Combine, Metric, MetricKind, Statistic, Unit, Value};
 use definition::{ReadValue, statistics};
 
 statistics! {
@@ -39,6 +42,8 @@ statistics! {
         pub devices: Vec<DeviceSnapshot> [.metric("gpreempt_devices")],
         /// Processes that use a device.
         pub tasks: Vec<TaskSnapshot> [.metric("gpreempt_processes")],
+        /// How long waits, preempts and holds took, for each class and rule.
+        pub groups: Vec<GroupSnapshot>,
         /// Why some GPUs are not controlled, a sentence each.
         pub uncontrolled: Vec<String>,
         /// Recent problems of the daemon, oldest first.
@@ -96,11 +101,71 @@ statistics! {
         /// 99th percentile of the time that a preempt took.
         pub preempt_us_p99: u64
             [.metric("gpreempt_device_preempt_p99_seconds").top(5, "p99", 7, 2)],
+        /// Times that a queue with work had to wait for the device.
+        pub waits: u64 [.metric("gpreempt_device_waits_total")],
+        /// Time that queues with work waited for the device, of all of them together.
+        pub waited_ms: u64 [.metric("gpreempt_device_wait_seconds_total")],
+        /// Commands for queues of the device that failed or were late.
+        pub faults: u64 [.metric("gpreempt_device_faults_total")],
         /// How queues are stopped, on devices with several methods: kernel-scheduler, own-calls,
         /// debug-trap, whole-process or nothing.
         pub way: Option<String>,
         /// Why no better method is used.
         pub no_better_way: Option<String>,
+    }
+}
+
+statistics! {
+    /// The processes of one class and one rule, since the daemon started.
+    pub struct GroupSnapshot {
+        /// Class of the processes: high (priority 8 to 15), low (0 to 7) or normal (named by
+        /// nothing).
+        pub class: String,
+        /// Rule that has the processes scheduled: its name, or its position where it has none.
+        /// Empty without a rule; other for those of all rules after the 64th.
+        pub rule: String,
+        /// Time that a queue with work waited for its device, each wait by itself. Work that could
+        /// run at once is not counted.
+        pub wait_us: Distribution [.histogram("gpreempt_wait_seconds")],
+        /// Time from the command to preempt a queue of the processes to its completion.
+        pub preempt_us: Distribution [.histogram("gpreempt_preempt_seconds")],
+        /// Time from placing a hold to the first reading that shows it in force on the device.
+        pub hold_us: Distribution [.histogram("gpreempt_hold_seconds")],
+    }
+}
+
+/// How many durations were at most as long as each of the edges, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Distribution {
+    /// Durations up to each of [`Distribution::EDGES`]. Those that exceed an edge by less than a
+    /// sixteenth may count as equal to it.
+    pub counts: Vec<u64>,
+    /// All durations.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+}
+
+impl Distribution {
+    /// The edges: powers of two from 16 us to 16.8 s.
+    pub const EDGES: [Duration; 21] = {
+        let mut edges = [Duration::ZERO; 21];
+        let mut at = 0;
+        while at < edges.len() {
+            edges[at] = Duration::from_micros(16 << at);
+            at += 1;
+        }
+        edges
+    };
+
+    /// The distribution of what a histogram recorded.
+    pub fn of(histogram: &Histogram) -> Self {
+        Self {
+            counts: Self::EDGES.map(|edge| histogram.count_within(edge)).to_vec(),
+            count: histogram.count(),
+            sum: histogram.sum().as_micros(),
+        }
     }
 }
 
@@ -355,31 +420,19 @@ mod tests {
         assert_eq!(task.state_and_queues(), "suspended");
     }
 
-    const INTRODUCTION: &str = "\
-# Statistics and metrics
-
-Every number that the service shows is defined once, in
-[`crates/wire/src/statistics.rs`](../crates/wire/src/statistics.rs). A test writes this page from
-the definitions (`UPDATE_EXPECT=1 cargo test -p gpreempt-wire`).
-
-- *JSON*: the field in `gpreempt top --json`; `gpreempt ps --json` prints the list of processes.
-- *Metric*: the name at `/metrics` ([`[metrics]`](configuration.md#metrics)). Names that end with
-  `_total` are counters, the others are gauges. Metrics are in seconds and bytes, whatever the unit
-  of the field is. A field with a text becomes a label, and the metric counts how many have that
-  text.
-- *Columns*: where `gpreempt ps` and `gpreempt top` show it.
-
-At most 1,000 processes have lines of their own at `/metrics`. The others share the line
-`name=\"other\"`, which has the sum of their values, or the longest of their waiting times; it has
-no priority, weight, deadline or lease.
-";
+    const INTRODUCTION: &str = include_str!("statistics/introduction.txt");
 
     fn table<T>(page: &mut String, title: &str, path: &str, statistics: &[Statistic<T>]) {
         write!(page, "\n## {title}\n\n{path}\n\n").unwrap();
         page.push_str("| JSON | unit | metric | columns | meaning |\n|---|---|---|---|---|\n");
         for known in statistics.iter().filter(|known| known.is_field()) {
             let name = known.name();
-            let metric = known.metric.map_or(String::new(), |metric| format!("`{}`", metric.name));
+            let kind = |metric: &Metric| match metric.kind {
+                MetricKind::Histogram => " (histogram)",
+                MetricKind::Counter | MetricKind::Gauge => "",
+            };
+            let metric = |metric: Metric| format!("`{}`{}", metric.name, kind(&metric));
+            let metric = known.metric.map_or(String::new(), metric);
             let column = |of: &str, column: Option<Column>| {
                 column.map(|column| format!("{of} `{}`", column.title))
             };
@@ -397,6 +450,8 @@ no priority, weight, deadline or lease.
         table(&mut page, "Daemon", "`daemon` in the snapshot.", DaemonSnapshot::STATISTICS);
         let labels = "`devices` in the snapshot. Labels: `device` (the UUID) and `kind`.";
         table(&mut page, "Devices", labels, DeviceSnapshot::STATISTICS);
+        let labels = "`groups` in the snapshot. Labels: `class`, and `rule` where there is one.";
+        table(&mut page, "Classes and rules", labels, GroupSnapshot::STATISTICS);
         let labels = "`tasks` in the snapshot, and `ps --json`. Labels: `pid`, `name`, `uid`, and \
                       where known `container`, `pod` and `slurm_job`.";
         table(&mut page, "Processes", labels, TaskSnapshot::STATISTICS);

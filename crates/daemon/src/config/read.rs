@@ -8,8 +8,8 @@ use gpreempt_core::time::Duration;
 use serde::Deserialize;
 
 use super::{
-    AGING_MS_MAX, Config, LogLevel, MS_MAX, MetricsConfig, SchedulerConfig, ServiceConfig,
-    Unmanaged,
+    AGING_MS_MAX, Config, LinesFor, LogLevel, MS_MAX, MetricsConfig, SchedulerConfig,
+    ServiceConfig, Unmanaged,
 };
 use crate::fields::{
     self, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Spanned, Table, Text,
@@ -170,6 +170,7 @@ struct RawMetrics {
     allow_remote: Option<bool>,
     #[serde(default)]
     hosts: Items<Text<253>, 64>,
+    lines_for: Option<LinesFor>,
 }
 
 impl RawMetrics {
@@ -182,8 +183,9 @@ impl RawMetrics {
             return Err(must_be("hosts", &wrong.0, HOST));
         }
         let hosts = self.hosts.0.into_iter().map(|name| name.0).collect();
+        let lines_for = self.lines_for.unwrap_or_default();
         let Some(written) = self.listen else {
-            return Ok(MetricsConfig { listen: None, allow_remote, hosts });
+            return Ok(MetricsConfig { listen: None, allow_remote, hosts, lines_for });
         };
         let address = written.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
         let Some(address) = address else {
@@ -196,7 +198,7 @@ impl RawMetrics {
             );
             return Err(FieldError::at("listen", message));
         }
-        Ok(MetricsConfig { listen: Some(address), allow_remote, hosts })
+        Ok(MetricsConfig { listen: Some(address), allow_remote, hosts, lines_for })
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) fn number(value: &Value, unit: Unit) -> String {
         (Value::Real(f64::INFINITY), _) => "+Inf".to_owned(),
         (Value::Real(f64::NEG_INFINITY), _) => "-Inf".to_owned(),
         (Value::Real(number), _) => number.to_string(),
-        (Value::Absent | Value::Text(_), _) => "NaN".to_owned(),
+        (Value::Absent | Value::Text(_) | Value::Durations(_), _) => "NaN".to_owned(),
     }
 }
 

@@ -1,11 +1,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpreempt_core::statistics::Histogram;
+use gpreempt_core::time::Duration;
 use gpreempt_wire::statistics::{
-    DaemonSnapshot, DeviceSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, TaskState,
+    DaemonSnapshot, DeviceSnapshot, Distribution, GroupSnapshot, QueueSnapshot, Snapshot,
+    TaskSnapshot, TaskState,
 };
 use proptest::prelude::*;
 
 use super::*;
+
+fn text(snapshot: &Snapshot) -> String {
+    super::text(snapshot, LinesFor::Process)
+}
 
 /// A process with a value for every statistic.
 fn task() -> TaskSnapshot {
@@ -58,6 +65,16 @@ fn snapshot() -> Snapshot {
             preempt_us_p99: 1_900,
             ..DeviceSnapshot::default()
         }],
+        groups: vec![GroupSnapshot {
+            class: "high".to_owned(),
+            rule: "serve \"a\"".to_owned(),
+            wait_us: {
+                let mut waits = Histogram::default();
+                [20, 20, 30_000_000].iter().for_each(|&us| waits.record(Duration::from_micros(us)));
+                Distribution::of(&waits)
+            },
+            ..GroupSnapshot::default()
+        }],
         tasks: vec![task()],
         problems: vec!["one".to_owned()],
         ..Snapshot::default()
@@ -66,24 +83,48 @@ fn snapshot() -> Snapshot {
 
 /// The lines, by name and labels. Panics at lines that Prometheus would refuse.
 fn series(text: &str) -> BTreeMap<String, f64> {
-    let (mut lines, mut family) = (BTreeMap::new(), "");
+    let (mut lines, mut family, mut endings) = (BTreeMap::new(), "", &[""][..]);
     let mut families = BTreeSet::new();
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             family = help.split(' ').next().unwrap();
             assert!(families.insert(family), "{family} twice");
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let is_histogram = kind == format!("{family} histogram");
             let ending = if family.ends_with("_total") { "counter" } else { "gauge" };
-            assert_eq!(kind, format!("{family} {ending}"));
+            assert!(is_histogram || kind == format!("{family} {ending}"), "{kind}");
+            endings = if is_histogram { &["_bucket", "_sum", "_count"][..] } else { &[""] };
         } else {
             let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
-            let labels = name.strip_prefix(family).unwrap_or_else(|| panic!("{line}: {family}"));
+            let rest = name.strip_prefix(family).unwrap_or_else(|| panic!("{line}: {family}"));
+            let labels = endings
+                .iter()
+                .find_map(|ending| rest.strip_prefix(ending).filter(|rest| !rest.starts_with('_')));
+            let labels = labels.unwrap_or_else(|| panic!("{line}: {family}"));
             assert!(labels.is_empty() || are_labels(labels), "{line}");
             let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
             assert!(lines.insert(name.to_owned(), value).is_none(), "{line} twice");
         }
     }
+    check_histograms(&lines);
     lines
+}
+
+/// The buckets of a histogram must not fall, and the last one is the count.
+fn check_histograms(lines: &BTreeMap<String, f64>) {
+    for (name, count) in lines.iter().filter(|(name, _)| name.contains("_count")) {
+        let (family, labels) = name.split_once("_count{").unwrap();
+        let start = format!("{family}_bucket{{{},le=\"", labels.strip_suffix('}').unwrap());
+        let bucket = |(name, value): (&String, &f64)| {
+            let edge = name.strip_prefix(&start)?.strip_suffix("\"}")?;
+            Some((edge.parse::<f64>().unwrap(), *value))
+        };
+        let mut buckets: Vec<(f64, f64)> = lines.iter().filter_map(bucket).collect();
+        buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
+        assert!(buckets.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{name}: {buckets:?}");
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, *count)), "{name}");
+        assert!(lines.contains_key(&format!("{family}_sum{{{labels}")), "{name}");
+    }
 }
 
 /// Whether this is `{name="value",…}` with every quote, backslash and line end escaped.
@@ -144,6 +185,16 @@ gpreempt_device_preempts_total{device="GPU-7f1c",kind="nvidia"} 12
 gpreempt_device_preempt_p50_seconds{device="GPU-7f1c",kind="nvidia"} 0.000210
 # TYPE gpreempt_device_preempt_p99_seconds gauge
 gpreempt_device_preempt_p99_seconds{device="GPU-7f1c",kind="nvidia"} 0.001900
+# TYPE gpreempt_device_waits_total counter
+gpreempt_device_waits_total{device="GPU-7f1c",kind="nvidia"} 0
+# TYPE gpreempt_wait_seconds histogram
+gpreempt_wait_seconds_bucket{class="high",rule="serve \"a\"",le="0.000016"} 0
+gpreempt_wait_seconds_bucket{class="high",rule="serve \"a\"",le="0.000032"} 2
+gpreempt_wait_seconds_bucket{class="high",rule="serve \"a\"",le="16.777216"} 2
+gpreempt_wait_seconds_bucket{class="high",rule="serve \"a\"",le="+Inf"} 3
+gpreempt_wait_seconds_count{class="high",rule="serve \"a\""} 3
+gpreempt_wait_seconds_sum{class="high",rule="serve \"a\""} 30.000040
+# TYPE gpreempt_preempt_seconds histogram
 # TYPE gpreempt_process_priority gauge
 gpreempt_process_priority{WHO} 2
 # TYPE gpreempt_process_weight gauge
@@ -281,6 +332,7 @@ fn scheduled_processes_have_lines_first_then_the_oldest_and_each_pid_once() {
         ..TaskSnapshot::default()
     };
     let mut tasks: Vec<_> = (1..=1_000).map(|pid| task(pid, u64::from(pid), None)).collect();
+    let process_rows = |snapshot| process_rows(snapshot, LinesFor::Process);
     tasks.push(task(2_000, 9_999, Some(3)));
     let snapshot = Snapshot { tasks, ..Snapshot::default() };
     let rows = process_rows(&snapshot);
@@ -295,6 +347,20 @@ fn scheduled_processes_have_lines_first_then_the_oldest_and_each_pid_once() {
     assert_eq!(starts, [1, 5]);
 }
 
+#[test]
+fn processes_with_the_same_name_can_share_their_lines() {
+    let task = |pid, name: &str| TaskSnapshot { pid, name: name.to_owned(), ..task() };
+    let tasks = vec![task(1, "a"), task(2, "b"), task(3, "a")];
+    let text = super::text(&Snapshot { tasks, ..Snapshot::default() }, LinesFor::Name);
+    let series = series(&text);
+    let labels = |name| {
+        format!(r#"{{name="{name}",uid="1000",container="c0ffee",pod="pod-1",slurm_job="7"}}"#)
+    };
+    assert_eq!(series[&format!("gpreempt_process_preempts_total{}", labels("a"))], 24.0);
+    assert_eq!(series[&format!("gpreempt_process_preempts_total{}", labels("b"))], 12.0);
+    assert!(!text.contains("pid=") && !text.contains("gpreempt_process_priority{"), "{text}");
+}
+
 /// Every text of a JSON document under this key.
 fn texts<'a>(json: &'a serde_json::Value, key: &str, found: &mut Vec<&'a str>) {
     found.extend(json.get(key).and_then(|value| value.as_str()));
@@ -304,19 +370,22 @@ fn texts<'a>(json: &'a serde_json::Value, key: &str, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn the_dashboard_shows_metrics_that_exist() {
+fn the_dashboard_and_the_alerts_use_metrics_that_exist() {
     let json = include_str!("../../../../deploy/grafana-dashboard.json");
     let dashboard: serde_json::Value = serde_json::from_str(json).unwrap();
     let mut queries = Vec::new();
     texts(&dashboard, "expr", &mut queries);
     texts(&dashboard["templating"], "query", &mut queries);
+    let alerts = include_str!("../../../../docs/metrics.md").lines();
+    queries.extend(alerts.filter_map(|line| line.trim_start().strip_prefix("expr: ")));
     let text = text(&snapshot());
     let known: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let mut shown = BTreeSet::new();
     for query in &queries {
         let words = query.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
-        shown.extend(words.filter(|word| word.starts_with("gpreempt_")));
+        let words = words.filter(|word| word.starts_with("gpreempt_"));
+        shown.extend(words.map(|word| word.strip_suffix("_bucket").unwrap_or(word)));
     }
     let unknown: Vec<_> = shown.difference(&known).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
@@ -324,7 +393,8 @@ fn the_dashboard_shows_metrics_that_exist() {
     for counter in shown.iter().filter(|name| name.ends_with("_total")) {
         let rated = queries.iter().filter(|query| query.contains(*counter));
         for query in rated {
-            let is_rated = query.contains(&format!("rate({counter}{{"));
+            let is_rated =
+                ["{", "["].iter().any(|next| query.contains(&format!("rate({counter}{next}")));
             assert!(is_rated || query.starts_with("label_values("), "{query}");
         }
     }

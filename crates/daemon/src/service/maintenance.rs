@@ -68,7 +68,8 @@ impl Service {
         let next = watchdog.unwrap_or(SAMPLE).min(SAMPLE).max(INTERVAL_MIN);
         self.maintenance_at_ns = now_ns.saturating_add(next.as_nanos());
         let now = instant(now_ns);
-        let (devices, telemetry) = (&self.devices, &mut self.telemetry);
+        let (devices, telemetry) = (&mut self.devices, &mut self.telemetry);
+        telemetry.latencies.take_holds(devices, &self.processes.table);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
         self.clients.sessions.sweep(now, &self.poller, &mut telemetry.log);
         match self.clients.keep_listening(&self.poller) {

@@ -6,6 +6,7 @@
 
 pub(crate) mod events;
 pub(crate) mod history;
+mod latencies;
 pub(crate) mod log;
 pub(crate) mod loop_latency;
 pub(crate) mod metrics_server;
@@ -20,6 +21,7 @@ use super::instant;
 use super::processes::process_table::TrackedProcess;
 use events::EventBuilder;
 use history::History;
+use latencies::Latencies;
 use log::{Log, Problems};
 use loop_latency::LoopLatency;
 use metrics_server::MetricsServer;
@@ -36,6 +38,7 @@ pub(crate) struct Telemetry {
     /// which the last one ended.
     pub(crate) is_followed: bool,
     pub(crate) history: History,
+    pub(crate) latencies: Latencies,
     pub(crate) loop_latency: LoopLatency,
     /// Iterations of the loop.
     pub(crate) turns: u64,
@@ -59,6 +62,7 @@ impl Telemetry {
             unsent_events: Vec::new(),
             is_followed: false,
             history: History::default(),
+            latencies: Latencies::default(),
             loop_latency: LoopLatency::default(),
             turns: 0,
             started_ns: monotonic_ns(),

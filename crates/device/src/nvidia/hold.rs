@@ -22,7 +22,9 @@ mod observed_context;
 pub mod watcher;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use gpreempt_core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::abi::class::Generation;
@@ -162,6 +164,9 @@ impl HoldSite {
     }
 }
 
+/// Hold latencies of one context that are kept until they are read, several times a second.
+const LATENCIES_MAX: usize = 4096;
+
 /// Counts of the holds of one context: the watcher writes them, other threads read them.
 #[derive(Debug, Default)]
 pub struct HoldCounters {
@@ -176,6 +181,8 @@ pub struct HoldCounters {
     blind_us: AtomicU64,
     is_fenced: AtomicBool,
     is_running: AtomicBool,
+    /// How long holds took to be in force, until [`Self::take_latencies`].
+    latencies: Mutex<Vec<Duration>>,
 }
 
 impl HoldCounters {
@@ -194,6 +201,21 @@ impl HoldCounters {
             blind_us: self.blind_us.load(Ordering::Relaxed),
             is_fenced: self.is_fenced.load(Ordering::Relaxed),
         }
+    }
+
+    /// A hold is in force after that long. The watcher must not wait for the reader of these times:
+    /// while they are being read it omits one.
+    fn record_latency(&self, latency: Duration) {
+        if let Ok(mut latencies) = self.latencies.try_lock()
+            && latencies.len() < LATENCIES_MAX
+        {
+            latencies.push(latency);
+        }
+    }
+
+    /// How long holds took to be in force since the last call.
+    pub fn take_latencies(&self) -> Vec<Duration> {
+        std::mem::take(&mut *self.latencies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether an idle fence shows that work is running.

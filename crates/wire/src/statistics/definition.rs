@@ -21,8 +21,32 @@ pub struct Statistic<T> {
 pub struct Metric {
     /// The name; that of a counter ends in `_total`.
     pub name: &'static str,
+    /// What Prometheus takes it for.
+    pub kind: MetricKind,
     /// How the values of several processes that share a line become one.
     pub combine: Combine,
+}
+
+/// What Prometheus takes a metric for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows while the daemon runs.
+    Counter,
+    /// It may fall.
+    Gauge,
+    /// The counts of a [`Distribution`](super::Distribution), which only grow.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The name in Prometheus' text format.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
 }
 
 /// How the values of several processes that share a line become one.
@@ -96,6 +120,8 @@ pub enum Value {
     Real(f64),
     /// A text.
     Text(String),
+    /// Counts of durations.
+    Durations(super::Distribution),
 }
 
 impl<T> Statistic<T> {
@@ -114,7 +140,16 @@ impl<T> Statistic<T> {
     }
 
     pub(super) const fn metric(self, name: &'static str) -> Self {
-        Self { metric: Some(Metric { name, combine: Combine::Sum }), ..self }
+        let kind = match name.as_bytes() {
+            [.., b'_', b't', b'o', b't', b'a', b'l'] => MetricKind::Counter,
+            _ => MetricKind::Gauge,
+        };
+        Self { metric: Some(Metric { name, kind, combine: Combine::Sum }), ..self }
+    }
+
+    pub(super) const fn histogram(self, name: &'static str) -> Self {
+        let (kind, combine) = (MetricKind::Histogram, Combine::Omit);
+        Self { metric: Some(Metric { name, kind, combine }), ..self }
     }
 
     pub(super) const fn longest(self) -> Self {
@@ -127,7 +162,7 @@ impl<T> Statistic<T> {
 
     const fn combine(self, combine: Combine) -> Self {
         match self.metric {
-            Some(Metric { name, .. }) => Self { metric: Some(Metric { name, combine }), ..self },
+            Some(metric) => Self { metric: Some(Metric { combine, ..metric }), ..self },
             None => self,
         }
     }
@@ -224,6 +259,12 @@ impl<T: ReadValue> ReadValue for Option<T> {
 impl<T> ReadValue for Vec<T> {
     fn value(&self) -> Value {
         Value::Count(u64::try_from(self.len()).unwrap_or(u64::MAX))
+    }
+}
+
+impl ReadValue for super::Distribution {
+    fn value(&self) -> Value {
+        Value::Durations(self.clone())
     }
 }
 

@@ -140,6 +140,12 @@ impl Backends {
         self.controllers.iter().find_map(|c| c.hold_reporting()?.hold_of(queue))
     }
 
+    /// How long holds took to be in force since the last call.
+    pub(crate) fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)> {
+        let holding = self.controllers.iter().filter_map(|c| c.hold_reporting());
+        holding.flat_map(|holding| holding.take_hold_latencies()).collect()
+    }
+
     /// What the controllers cannot do for a task's process, if anything.
     pub(crate) fn limit_of(&self, task: TaskId) -> Option<ControlLimit> {
         self.controllers.iter().find_map(|c| c.stop_method_reporting()?.limit_of(task))

@@ -176,6 +176,7 @@ impl Telemetry {
                 decisions.push(decision);
             }
         }
+        self.latencies.take_measurements(devices, table);
         self.send_pending_events(sessions, poller);
         if self.is_followed {
             for event in self.new_events(now_ns, &decisions, devices, table) {
@@ -199,6 +200,7 @@ impl Telemetry {
         };
         let reason = decision.reason;
         if reason.is_fault() {
+            self.latencies.count_fault(devices, decision.queue);
             // After a stall of the machine there may be one for every queue in one iteration. Each
             // with its exact time would be a new problem.
             let text = if matches!(reason, Reason::Overdue { .. }) {

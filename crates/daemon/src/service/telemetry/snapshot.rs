@@ -92,7 +92,8 @@ impl Telemetry {
             daemon: self.daemon_snapshot(now_ns, sessions),
             policy: scheduler.config().policy.name().to_owned(),
             interval_us: scheduler.config().interval.as_micros(),
-            devices: device_snapshots(devices),
+            devices: self.device_snapshots(devices),
+            groups: self.latencies.snapshots(),
             tasks: table.iter().map(task).collect(),
             uncontrolled: devices.backends.uncontrolled.clone(),
             problems: self.problems.sentences(instant(now_ns)),
@@ -118,28 +119,32 @@ impl Telemetry {
             private: self.private.clone(),
         }
     }
-}
 
-fn device_snapshots(devices: &Devices) -> Vec<DeviceSnapshot> {
-    let snapshot = |(kind, name): (&str, DeviceName)| {
-        let latency = devices.scheduler().preempt_latency(name.id);
-        let us = |percent| {
-            let time = latency.and_then(|latency| latency.percentile(percent));
-            time.map_or(0, Duration::as_micros)
+    fn device_snapshots(&self, devices: &Devices) -> Vec<DeviceSnapshot> {
+        let snapshot = |(kind, name): (&str, DeviceName)| {
+            let counts = self.latencies.of_device(name.id);
+            let latency = devices.scheduler().preempt_latency(name.id);
+            let us = |percent| {
+                let time = latency.and_then(|latency| latency.percentile(percent));
+                time.map_or(0, Duration::as_micros)
+            };
+            let way = devices.backends.way(name.id);
+            DeviceSnapshot {
+                way: way.as_ref().map(|way| way.name.to_owned()),
+                no_better_way: way.and_then(|way| way.why_not_better),
+                id: name.id.0,
+                uuid: name.uuid,
+                kind: kind.to_owned(),
+                preempts: latency.map_or(0, |latency| latency.count()),
+                preempt_us_p50: us(50),
+                preempt_us_p99: us(99),
+                waits: counts.waits,
+                waited_ms: counts.waited.as_micros() / 1_000,
+                faults: counts.faults,
+            }
         };
-        let way = devices.backends.way(name.id);
-        DeviceSnapshot {
-            way: way.as_ref().map(|way| way.name.to_owned()),
-            no_better_way: way.and_then(|way| way.why_not_better),
-            id: name.id.0,
-            uuid: name.uuid,
-            kind: kind.to_owned(),
-            preempts: latency.map_or(0, |latency| latency.count()),
-            preempt_us_p50: us(50),
-            preempt_us_p99: us(99),
-        }
-    };
-    devices.backends.devices().into_iter().map(snapshot).collect()
+        devices.backends.devices().into_iter().map(snapshot).collect()
+    }
 }
 
 fn task_snapshot(
@@ -375,6 +380,7 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
+        telemetry.latencies.take_measurements(&mut devices, &table);
         let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, (&table, &BTreeSet::new()), 2);
         assert_eq!(snapshot.daemon.pid, std::process::id());
         assert_eq!(snapshot.daemon.version, env!("CARGO_PKG_VERSION"));
@@ -385,6 +391,14 @@ mod tests {
         let mut shown: Value = serde_json::from_str(&snapshot.to_json()).unwrap();
         retain_pinned(&mut shown, &expected);
         assert_eq!(shown, expected, "{shown:#}");
+        // The server waited for the preempt of the training; that one still waits.
+        let groups = snapshot
+            .groups
+            .iter()
+            .map(|group| (group.class.as_str(), group.wait_us.count, group.preempt_us.count));
+        assert_eq!(groups.collect::<Vec<_>>(), [("high", 1, 0), ("low", 0, 2)]);
+        let DeviceSnapshot { waits, faults, .. } = snapshot.devices[0];
+        assert_eq!((waits, faults), (1, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use gpreempt_core::event::Event;
 use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
+use gpreempt_core::time::Duration;
 
 use super::worker::{AddedHold, HoldError, HoldRequest, Job, Report};
 use super::{NvidiaBackend, QueueState};
@@ -286,5 +287,14 @@ impl HoldReporting for NvidiaBackend {
             HoldState::Ready(_, counters) => HoldStatus::Ready(counters.figures()),
             HoldState::Impossible(reason) => HoldStatus::Impossible(reason.clone()),
         })
+    }
+
+    fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)> {
+        let states = self.holds.iter().flat_map(|holds| &holds.states);
+        let ready = states.filter_map(|(queue, state)| match state {
+            HoldState::Ready(_, counters) => Some((*queue, counters.take_latencies())),
+            HoldState::Requested(_) | HoldState::Impossible(_) => None,
+        });
+        ready.collect()
     }
 }

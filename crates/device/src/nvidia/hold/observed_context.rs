@@ -37,6 +37,8 @@ pub(super) struct ObservedContext {
     policy: HoldPolicy,
     counters: Arc<HoldCounters>,
     placed_at: Instant,
+    /// The hold was placed, and no sample has shown it in force yet.
+    is_loading: bool,
     /// The last sample showed work that was not fetched.
     pending: bool,
     moved_at: Instant,
@@ -64,6 +66,7 @@ impl ObservedContext {
             policy: HoldPolicy::new(limits),
             counters,
             placed_at: now,
+            is_loading: false,
             pending: false,
             moved_at: now,
             sampled_at: now,
@@ -125,6 +128,9 @@ impl ObservedContext {
         self.pending = reading.ring.pending() > 0;
         self.read_hints(now);
         let loaded = self.policy.is_held() && self.hold.is_loaded();
+        if loaded && std::mem::take(&mut self.is_loading) {
+            self.counters.record_latency(now.since(self.placed_at));
+        }
         let moved = reading.submitted || reading.fetched;
         if moved {
             self.moved_at = now;
@@ -237,6 +243,7 @@ impl ObservedContext {
                     return;
                 }
                 self.placed_at = now;
+                self.is_loading = true;
                 self.counters.placed.fetch_add(1, Ordering::Relaxed);
             }
             Some(HoldAction::Release(reason)) => {

@@ -295,7 +295,7 @@ mod tests {
     use gpreempt_core::time::Duration;
 
     use crate::controller::HintState;
-    use crate::hold_pages::HoldPages;
+    use crate::hold_pages::{HoldPages, LOADED};
     use crate::nvidia::hold::DoorbellMap;
 
     #[test]
@@ -342,7 +342,9 @@ mod tests {
     #[test]
     fn the_watcher_places_and_releases_a_hold_from_the_hint_page_alone() {
         let (queue, token) = (QueueId(7), 0x5a);
-        let slot = HoldPages::new().unwrap().take().unwrap();
+        let pages = HoldPages::new().unwrap();
+        let slot = pages.take().unwrap();
+        let device_memory = std::fs::File::options().write(true).open(pages.path()).unwrap();
         let bell = memory(DoorbellMap::LENGTH as u64);
         let doorbell = DoorbellMap::new(bell.as_fd()).unwrap();
         let channel = HoldChannel::new(slot, doorbell, (token, None), 0xe0_0000_0000, 0xcbc0);
@@ -366,11 +368,21 @@ mod tests {
         let mut rung = [0; 4];
         bell.read_exact_at(&mut rung, 0x90).unwrap();
         assert_eq!(u32::from_ne_bytes(rung), token);
+        assert_eq!(counters.take_latencies(), [], "the device has not reached it");
+        // The device reports the number of the hold, in the first slot.
+        device_memory.write_all_at(&1_u32.to_ne_bytes(), LOADED as u64).unwrap();
+        let mut latencies = Vec::new();
+        wait_until("it is in force", || {
+            latencies.extend(counters.take_latencies());
+            !latencies.is_empty()
+        });
+        assert!(latencies[0] > Duration::ZERO);
         say(1, false);
         wait_until("it is released", || !counters.figures().is_held);
         say(2, true);
         wait_until("it is held again", || counters.figures().is_held);
         assert_eq!(counters.figures().placed, 2);
+        assert_eq!(counters.take_latencies(), [], "each hold counts once");
         drop(page);
         wait_until("it ends with its page", || !counters.figures().is_held);
         assert!(watcher.remove(queue).is_some());
