@@ -25,8 +25,9 @@ pub use tables::{DISTURBED, host_noise};
 #[cfg(test)]
 pub(crate) use test_sample::results as sample_results;
 
-/// Colours, sizes and the two themes.
-const STYLE: &str = include_str!("report/style.css");
+/// Colours of the two themes, which the daemon's live page has too, and sizes.
+const STYLE: &str =
+    concat!(include_str!("report/colours.css"), "\n", include_str!("report/style.css"));
 
 /// The whole page. `raw` is the name of the results file in the same folder, for a link.
 pub fn page(results: &Results, raw: Option<&str>) -> String {

@@ -10,9 +10,11 @@ mod keys;
 mod tests;
 
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use gpreempt_daemon::live::LivePage;
 use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::process::{Process, SchedAttrChange};
 use gpreempt_wire::request::{Request, Role};
@@ -38,6 +40,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(250);
 
 pub(crate) fn main(args: &TopArgs) -> Result<(), Failure> {
     let mut client = service::require(Role::Monitor)?;
+    if let Some(address) = args.web {
+        return serve_page(address, args.allow_remote);
+    }
     if args.json {
         return print_lines(&mut client, args);
     }
@@ -50,6 +55,28 @@ pub(crate) fn main(args: &TopArgs) -> Result<(), Failure> {
     std::thread::sleep(args.every);
     history.push(service::snapshot(&mut client)?);
     output::print(&plain(&history))
+}
+
+/// Serves the live page until a signal.
+fn serve_page(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
+    if !address.ip().to_canonical().is_loopback() && !allow_remote {
+        return Err(Failure::input(format_args!(
+            "other machines can reach {address} and could read the page; give an address of this \
+             machine such as 127.0.0.1:9465, or --allow-remote"
+        )));
+    }
+    let stop = Stop::on_signals()?;
+    let page = LivePage::listen(address).map_err(|error| {
+        Failure::input(format_args!(
+            "the page cannot be served at {address}: {error}; give another address, or port 0 for \
+             a free port"
+        ))
+    })?;
+    output::print(&format!("the page is at http://{}/ until Ctrl-C\n", page.address()))?;
+    while !stop.is_set() {
+        std::thread::sleep(SLEEP_MAX);
+    }
+    Ok(())
 }
 
 fn print_lines(client: &mut Client, args: &TopArgs) -> Result<(), Failure> {

@@ -108,6 +108,15 @@ pub struct MetricsConfig {
     pub hosts: Vec<String>,
     /// What has lines of its own.
     pub lines_for: LinesFor,
+    /// Whether the live page is served beside the metrics; none: on loopback only.
+    pub page: Option<bool>,
+}
+
+impl MetricsConfig {
+    pub(crate) fn shows_page(&self) -> bool {
+        let is_local = self.listen.is_some_and(|address| address.ip().to_canonical().is_loopback());
+        self.page.unwrap_or(is_local)
+    }
 }
 
 /// What has lines of its own in the metrics.

@@ -15,6 +15,7 @@ pub mod check;
 pub mod config;
 pub mod environment;
 pub mod glob;
+pub mod live;
 pub mod metrics;
 pub mod process_attributes;
 pub mod rule;

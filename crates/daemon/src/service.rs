@@ -43,6 +43,7 @@ pub use setup::SocketPathError;
 use signals::Signals;
 use telemetry::Telemetry;
 use telemetry::loop_latency::cpu_time;
+pub(crate) use telemetry::metrics_server::MetricsServer;
 use undo::Recovery;
 use undo::hardware_check::HardwareCheck;
 pub use undo::lock::Owner;

@@ -167,6 +167,15 @@ impl Distribution {
             sum: histogram.sum().as_micros(),
         }
     }
+
+    /// The edge that so many percent of the durations do not exceed; the last one for longer
+    /// durations, and none if there are none.
+    pub fn percentile(&self, percent: u64) -> Option<Duration> {
+        let wanted = (self.count.saturating_mul(percent)).div_ceil(100).max(1);
+        let edge = self.counts.iter().position(|count| *count >= wanted);
+        let edge = edge.map_or(Self::EDGES.last(), |at| Self::EDGES.get(at));
+        edge.copied().filter(|_| self.count > 0)
+    }
 }
 
 statistics! {
@@ -408,6 +417,17 @@ mod tests {
         assert!(Snapshot::from_json("7").is_err());
         let state = serde_json::to_string(&TaskState::Preempted).unwrap();
         assert_eq!(state, format!("\"{}\"", TaskState::Preempted.name()));
+    }
+
+    #[test]
+    fn percentiles_of_a_distribution_are_edges() {
+        assert_eq!(Distribution::default().percentile(50), None);
+        let mut histogram = Histogram::default();
+        (0..99).for_each(|_| histogram.record(Duration::from_micros(100)));
+        histogram.record(Duration::from_millis(60_000));
+        let times = Distribution::of(&histogram);
+        let edges = [50, 99, 100].map(|percent| times.percentile(percent).map(Duration::as_micros));
+        assert_eq!(edges, [Some(128), Some(128), Some(16 << 20)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The arguments of commands that need gpreemptd, and of `run`.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,7 +62,10 @@ impl TraitArgs {
 /// Shows the processes on the GPUs and updates them (needs gpreemptd).
 ///
 /// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
-/// resumes it, q quits.
+/// resumes it, q quits. With --web it serves a page for browsers instead, until Ctrl-C: which
+/// process had which GPU in the last 30 seconds, waiting times, and every decision with its reason.
+/// Users of this machine can read the page. gpreemptd serves the same page where its configuration
+/// has `[metrics] listen`.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct TopArgs {
     /// The time between two updates, from 100ms to 10s
@@ -73,6 +77,13 @@ pub(crate) struct TopArgs {
     /// Print a line of JSON for each update
     #[arg(long)]
     pub(crate) json: bool,
+    /// Serve a page for browsers at this address, of this machine unless --allow-remote is given
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:9465",
+          conflicts_with_all = ["once", "json"])]
+    pub(crate) web: Option<SocketAddr>,
+    /// Permit an address that other machines can reach; they can then read the page
+    #[arg(long, requires = "web")]
+    pub(crate) allow_remote: bool,
 }
 
 /// Checks whether gpreemptd answers, for liveness probes.

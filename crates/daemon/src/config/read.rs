@@ -171,6 +171,7 @@ struct RawMetrics {
     #[serde(default)]
     hosts: Items<Text<253>, 64>,
     lines_for: Option<LinesFor>,
+    page: Option<bool>,
 }
 
 impl RawMetrics {
@@ -183,9 +184,9 @@ impl RawMetrics {
             return Err(must_be("hosts", &wrong.0, HOST));
         }
         let hosts = self.hosts.0.into_iter().map(|name| name.0).collect();
-        let lines_for = self.lines_for.unwrap_or_default();
+        let (lines_for, page) = (self.lines_for.unwrap_or_default(), self.page);
         let Some(written) = self.listen else {
-            return Ok(MetricsConfig { listen: None, allow_remote, hosts, lines_for });
+            return Ok(MetricsConfig { listen: None, allow_remote, hosts, lines_for, page });
         };
         let address = written.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
         let Some(address) = address else {
@@ -198,7 +199,7 @@ impl RawMetrics {
             );
             return Err(FieldError::at("listen", message));
         }
-        Ok(MetricsConfig { listen: Some(address), allow_remote, hosts, lines_for })
+        Ok(MetricsConfig { listen: Some(address), allow_remote, hosts, lines_for, page })
     }
 }
 

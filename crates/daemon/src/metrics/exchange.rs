@@ -4,6 +4,7 @@
 //! says and drops it when [`Exchange::is_over`]. Clients are not trusted: a request is short and
 //! has to arrive soon, and the whole exchange has a time limit.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use gpreempt_core::time::{Duration, Instant};
 
 use super::http::{Head, HostNames, Status};
+use crate::live::update::Update;
 
 /// How long a client may take to send its request. Prometheus and probes send it at once.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_millis(2_000);
@@ -19,6 +21,9 @@ pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_millis(2_000);
 pub(crate) const EXCHANGE_TIME_MAX: Duration = Duration::from_millis(10_000);
 /// Bytes of one read: longer than any permitted request.
 const READ_BYTES: usize = 16 * 1024;
+/// Updates that wait for a viewer that reads slowly. One that has more is disconnected; its browser
+/// connects again and gets everything that it missed.
+const BACKLOG_MAX: usize = 8;
 /// Bytes that are read and discarded after the answer.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
 
@@ -40,6 +45,16 @@ enum Stage {
         bytes: Arc<[u8]>,
         sent: usize,
     },
+    /// The client wants a file or the updates of the live page.
+    Asked(Status),
+    /// The client gets updates until it disconnects or falls behind.
+    Updates {
+        unsent: VecDeque<Arc<[u8]>>,
+        /// Bytes of the first one that are sent.
+        sent: usize,
+        has_begun: bool,
+        discarded: usize,
+    },
     /// The client has its answer and should close. If the daemon closed first, with unread bytes,
     /// the kernel of the client could discard the answer.
     Leftover {
@@ -59,6 +74,10 @@ pub(crate) enum Waits {
     Reading,
     /// The client has to close.
     Closing,
+    /// The server has to say whether it serves that.
+    Permission,
+    /// The service has to have an update.
+    Update,
 }
 
 impl Exchange {
@@ -72,10 +91,13 @@ impl Exchange {
     }
 
     /// None: it is over.
-    pub(crate) const fn waits(&self) -> Option<Waits> {
+    pub(crate) fn waits(&self) -> Option<Waits> {
         Some(match &self.stage {
             Stage::Request(_) => Waits::Request,
             Stage::Page => Waits::Page,
+            Stage::Asked(_) => Waits::Permission,
+            Stage::Updates { unsent, .. } if unsent.is_empty() => Waits::Update,
+            Stage::Updates { .. } => Waits::Reading,
             Stage::Answer { .. } => Waits::Reading,
             Stage::Leftover { .. } => Waits::Closing,
             Stage::Over => return None,
@@ -86,9 +108,12 @@ impl Exchange {
     pub(crate) fn advance(&mut self, hosts: &HostNames) {
         match self.stage {
             Stage::Answer { .. } => self.send(),
-            Stage::Request(_) | Stage::Leftover { .. } => self.receive(hosts),
+            Stage::Updates { ref unsent, .. } if !unsent.is_empty() => self.send_updates(),
+            Stage::Request(_) | Stage::Leftover { .. } | Stage::Updates { .. } => {
+                self.receive(hosts);
+            }
             // An event without being asked for one: the client has disconnected.
-            Stage::Page => self.stage = Stage::Over,
+            Stage::Page | Stage::Asked(_) => self.stage = Stage::Over,
             Stage::Over => {}
         }
     }
@@ -98,6 +123,55 @@ impl Exchange {
         self.stage = Stage::Answer { bytes: page, sent: 0 };
         // There is nearly always room, which saves a turn of the server.
         self.send();
+    }
+
+    /// What of the live page the client asked for.
+    pub(crate) const fn asked(&self) -> Option<Status> {
+        if let Stage::Asked(status) = self.stage { Some(status) } else { None }
+    }
+
+    pub(crate) const fn is_viewer(&self) -> bool {
+        matches!(self.stage, Stage::Updates { .. })
+    }
+
+    /// Whether it is a viewer that has had no update yet.
+    pub(crate) const fn is_new_viewer(&self) -> bool {
+        matches!(self.stage, Stage::Updates { has_begun: false, .. })
+    }
+
+    /// The client becomes a viewer.
+    pub(crate) fn join(&mut self) {
+        let unsent = VecDeque::from([Status::updates_begin()]);
+        self.stage = Stage::Updates { unsent, sent: 0, has_begun: false, discarded: 0 };
+        self.send_updates();
+    }
+
+    /// There is an update. A new viewer waits for one that has everything.
+    pub(crate) fn update(&mut self, update: &Update) {
+        let Stage::Updates { unsent, has_begun, .. } = &mut self.stage else { return };
+        let bytes = if *has_begun { Some(&update.step) } else { update.whole.as_ref() };
+        let Some(bytes) = bytes else { return };
+        if unsent.len() == BACKLOG_MAX {
+            return self.stage = Stage::Over;
+        }
+        *has_begun = true;
+        unsent.push_back(Arc::clone(bytes));
+        self.send_updates();
+    }
+
+    fn send_updates(&mut self) {
+        let Stage::Updates { unsent, sent, .. } = &mut self.stage else { return };
+        while let Some(bytes) = unsent.front() {
+            // PANIC: no more was sent than there is.
+            match self.stream.write(&bytes[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(error) => return self.end_unless_retry(&error),
+            }
+            if *sent == bytes.len() {
+                unsent.pop_front();
+                *sent = 0;
+            }
+        }
     }
 
     fn receive(&mut self, hosts: &HostNames) {
@@ -112,15 +186,18 @@ impl Exchange {
             Stage::Request(head) => match head.add(bytes, hosts) {
                 None => {}
                 Some(Status::Metrics) => self.stage = Stage::Page,
-                Some(refused) => self.answer(refused.refusal()),
+                Some(asked @ (Status::File(_) | Status::Updates)) => {
+                    self.stage = Stage::Asked(asked);
+                }
+                Some(other) => self.answer(other.response()),
             },
-            Stage::Leftover { bytes: so_far } => {
+            Stage::Leftover { bytes: so_far } | Stage::Updates { discarded: so_far, .. } => {
                 *so_far += bytes.len();
                 if *so_far > LEFTOVER_BYTES_MAX {
                     self.stage = Stage::Over;
                 }
             }
-            Stage::Page | Stage::Answer { .. } | Stage::Over => {}
+            Stage::Page | Stage::Asked(_) | Stage::Answer { .. } | Stage::Over => {}
         }
     }
 
@@ -141,13 +218,14 @@ impl Exchange {
 
     /// Whether it can be dropped: the answer is sent, the client has left, or it took too long.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.waits().is_none() || now >= self.deadline()
+        self.waits().is_none() || self.deadline().is_some_and(|deadline| now >= deadline)
     }
 
-    /// When its time is over.
-    pub(crate) fn deadline(&self) -> Instant {
+    /// When its time is over; a viewer may stay.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let is_request = matches!(self.stage, Stage::Request(_));
-        self.began + if is_request { REQUEST_TIME_MAX } else { EXCHANGE_TIME_MAX }
+        let time = if is_request { REQUEST_TIME_MAX } else { EXCHANGE_TIME_MAX };
+        (!self.is_viewer()).then(|| self.began + time)
     }
 
     fn end_unless_retry(&mut self, error: &io::Error) {
@@ -221,7 +299,7 @@ mod tests {
     fn other_requests_are_refused_with_their_status() {
         let endless = [b"GET /metrics HTTP/1.1\r\nA: ", &[b'x'; 60_000][..], b"\r\n\r\n"].concat();
         for (request, status) in [
-            (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+            (&b"GET /secret HTTP/1.1\r\n\r\n"[..], "404"),
             (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405"),
             (b"\x16\x03\x01\x02\x00", "400"),
             (&endless, "431"),
@@ -257,17 +335,50 @@ mod tests {
         let (mut client, mut exchange) = connected();
         client.write_all(b"GET /met").unwrap();
         exchange.advance(&HostNames::default());
-        assert_eq!(exchange.deadline(), NOW + REQUEST_TIME_MAX);
-        let just_before = exchange.deadline().as_nanos() - 1;
+        assert_eq!(exchange.deadline(), Some(NOW + REQUEST_TIME_MAX));
+        let just_before = (NOW + REQUEST_TIME_MAX).as_nanos() - 1;
         assert!(!exchange.is_over(Instant::from_nanos(just_before)));
-        assert!(exchange.is_over(exchange.deadline()));
+        assert!(exchange.is_over(NOW + REQUEST_TIME_MAX));
         client.write_all(b"rics HTTP/1.1\n\n").unwrap();
         while exchange.waits() == Some(Waits::Request) {
             exchange.advance(&HostNames::default());
         }
-        assert_eq!(exchange.deadline(), NOW + EXCHANGE_TIME_MAX);
+        assert_eq!(exchange.deadline(), Some(NOW + EXCHANGE_TIME_MAX));
         assert!(!exchange.is_over(NOW + REQUEST_TIME_MAX));
         assert!(exchange.is_over(NOW + EXCHANGE_TIME_MAX));
+    }
+
+    #[test]
+    fn a_viewer_gets_everything_first_and_is_disconnected_when_it_falls_behind() {
+        let (mut client, mut exchange) = connected();
+        client.write_all(b"GET /updates HTTP/1.1\r\n\r\n").unwrap();
+        while exchange.waits() != Some(Waits::Permission) {
+            exchange.advance(&HostNames::default());
+        }
+        exchange.join();
+        let update = |text: &str| {
+            let bytes = |kind: &str| Arc::from(format!("data: {kind}{text}\n\n").into_bytes());
+            Update { step: bytes("step "), whole: Some(bytes("whole ")) }
+        };
+        exchange.update(&Update { whole: None, ..update("0") });
+        assert!(exchange.is_new_viewer(), "it waits for one with everything");
+        exchange.update(&update("1"));
+        exchange.update(&update("2"));
+        let mut answer = vec![0; 4_096];
+        let mut length = 0;
+        while !answer[..length].ends_with(b"step 2\n\n") {
+            length += client.read(&mut answer[length..]).unwrap();
+        }
+        let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(answer.contains("\r\nContent-Type: text/event-stream\r\n"), "{answer}");
+        assert!(answer.ends_with("\n\ndata: whole 1\n\ndata: step 2\n\n"), "{answer}");
+        assert!(!exchange.is_over(NOW + EXCHANGE_TIME_MAX), "a viewer may stay");
+        let large = update(&"x".repeat(4 << 20));
+        for _ in 0..=BACKLOG_MAX {
+            assert!(exchange.waits().is_some());
+            exchange.update(&large);
+        }
+        assert!(exchange.is_over(NOW));
     }
 
     #[test]

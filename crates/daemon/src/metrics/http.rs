@@ -1,14 +1,15 @@
-//! The HTTP of the metrics server: reads the head of a request and writes the answer. Only
-//! `GET /metrics` is answered with the page.
+//! The HTTP of the metrics server: reads the head of a request and writes the answer. There are the
+//! metrics at `/metrics`, the files of the live page, and its updates.
 //!
 //! The `Host` of a request must be an IP address, `localhost` or a name of this machine. A web page
-//! whose own name resolves to this machine (DNS rebinding) could otherwise read the metrics with
-//! the browser of a user who can reach them.
+//! whose own name resolves to this machine (DNS rebinding) could otherwise read all that with the
+//! browser of a user who can reach it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::CONTENT_TYPE;
+use crate::live::{self, PageFile};
 
 /// How long the line and the headers of a request may be together.
 pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -97,9 +98,12 @@ fn answer_to(head: &[u8], hosts: &HostNames) -> Status {
         return Status::BadRequest;
     }
     let path = target.split('?').next().unwrap_or(target);
-    match (path, method) {
-        (PATH, "GET") => Status::Metrics,
-        (PATH, _) => Status::MethodNotAllowed,
+    let file = live::FILES.iter().find(|file| file.path == path);
+    match (path, file, method) {
+        (PATH, _, "GET") => Status::Metrics,
+        (live::UPDATES, _, "GET") => Status::Updates,
+        (_, Some(file), "GET") => Status::File(file),
+        (PATH | live::UPDATES, ..) | (_, Some(_), _) => Status::MethodNotAllowed,
         _ => Status::NotFound,
     }
 }
@@ -108,36 +112,59 @@ fn answer_to(head: &[u8], hosts: &HostNames) -> Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Metrics,
+    /// A file of the live page.
+    File(&'static PageFile),
+    /// The updates of the live page, for as long as the viewer stays.
+    Updates,
     BadRequest,
     NotFound,
     MethodNotAllowed,
     /// The request is for a host name that this machine does not serve.
     OtherHost,
     HeadersTooLarge,
+    /// The live page has as many viewers as it can have.
+    TooManyViewers,
 }
+
+/// What the browser may do on the page: load its own files, and follow the updates.
+const PAGE_HEADERS: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; \
+    style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'\r\n\
+    Referrer-Policy: no-referrer\r\nCross-Origin-Opener-Policy: same-origin\r\n";
+
+/// On every answer: it is what its type says, is not kept, and no other site may embed it.
+const HEADERS: &str = "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n\
+    Cross-Origin-Resource-Policy: same-origin\r\nConnection: close\r\n";
 
 impl Status {
     const fn line(self) -> &'static str {
         match self {
-            Self::Metrics => "200 OK",
+            Self::Metrics | Self::File(_) | Self::Updates => "200 OK",
             Self::BadRequest => "400 Bad Request",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::OtherHost => "421 Misdirected Request",
             Self::HeadersTooLarge => "431 Request Header Fields Too Large",
+            Self::TooManyViewers => "503 Service Unavailable",
         }
     }
 
-    /// The complete answer of an error.
-    pub(crate) fn refusal(self) -> Arc<[u8]> {
+    /// The complete answer of an error, or with a file.
+    pub(crate) fn response(self) -> Arc<[u8]> {
         let body = match self {
-            Self::NotFound => "Metrics are at /metrics.\n".to_owned(),
+            Self::File(file) => return self.answer(file.content_type, &file.parts.concat()),
+            Self::NotFound => "Metrics are at /metrics, and the live page is at /.\n".to_owned(),
+            Self::TooManyViewers => {
+                "The live page has too many viewers; close another one.\n".to_owned()
+            }
             Self::OtherHost => "gpreemptd does not serve metrics under this host name; use an IP \
                                 address, or add the name to `hosts` in [metrics].\n"
                 .to_owned(),
-            Self::Metrics | Self::BadRequest | Self::MethodNotAllowed | Self::HeadersTooLarge => {
-                format!("{}\n", self.line())
-            }
+            Self::Metrics
+            | Self::Updates
+            | Self::BadRequest
+            | Self::MethodNotAllowed
+            | Self::HeadersTooLarge => format!("{}\n", self.line()),
         };
         self.answer("text/plain; charset=utf-8", &body)
     }
@@ -147,11 +174,21 @@ impl Status {
         Self::Metrics.answer(CONTENT_TYPE, text)
     }
 
+    /// The beginning of an answer that has no end; a browser connects again after two seconds.
+    pub(crate) fn updates_begin() -> Arc<[u8]> {
+        let line = Self::Updates.line();
+        let head = format!(
+            "HTTP/1.1 {line}\r\nContent-Type: text/event-stream\r\n{HEADERS}\r\nretry: 2000\n\n"
+        );
+        head.into_bytes().into()
+    }
+
     fn answer(self, content_type: &str, body: &str) -> Arc<[u8]> {
         let allow = if self == Self::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+        let page = if matches!(self, Self::File(_)) { PAGE_HEADERS } else { "" };
         let head = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}\
-             Cache-Control: no-store\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+             {allow}{page}{HEADERS}\r\n",
             self.line(),
             body.len()
         );
@@ -176,7 +213,12 @@ mod tests {
             ("GET /metrics HTTP/1.1\r\n\r\nand a body", Status::Metrics),
             ("POST /metrics HTTP/1.1\r\n\r\n", Status::MethodNotAllowed),
             ("HEAD /metrics HTTP/1.1\r\n\r\n", Status::MethodNotAllowed),
-            ("GET / HTTP/1.1\r\n\r\n", Status::NotFound),
+            ("GET / HTTP/1.1\r\n\r\n", Status::File(&live::FILES[0])),
+            ("GET /page.js HTTP/1.1\r\n\r\n", Status::File(&live::FILES[2])),
+            ("POST / HTTP/1.1\r\n\r\n", Status::MethodNotAllowed),
+            ("GET /updates HTTP/1.1\r\n\r\n", Status::Updates),
+            ("PUT /updates HTTP/1.1\r\n\r\n", Status::MethodNotAllowed),
+            ("GET /page HTTP/1.1\r\n\r\n", Status::NotFound),
             ("DELETE /metrics/ HTTP/1.1\r\n\r\n", Status::NotFound),
             ("GET /metrics\r\n\r\n", Status::BadRequest),
             ("GET  /metrics HTTP/1.1\r\n\r\n", Status::BadRequest),
@@ -260,7 +302,7 @@ mod tests {
         }
         let twice = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
         assert_eq!(answer(twice), Some(Status::BadRequest));
-        let refusal = String::from_utf8(Status::OtherHost.refusal().to_vec()).unwrap();
+        let refusal = String::from_utf8(Status::OtherHost.response().to_vec()).unwrap();
         assert!(refusal.starts_with("HTTP/1.1 421 "), "{refusal}");
         assert!(refusal.ends_with("add the name to `hosts` in [metrics].\n"), "{refusal}");
     }

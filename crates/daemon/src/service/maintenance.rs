@@ -124,14 +124,18 @@ impl Service {
     fn load_config_again(&mut self) -> Result<(), ReloadError> {
         let config = self.options.load_config()?;
         let accounts = Accounts::load()?;
-        let address = config.metrics.listen;
-        let hosts = HostNames::new(&config.metrics.hosts);
         let telemetry = &mut self.telemetry;
         match &telemetry.metrics_server {
-            Some(server) if Some(server.address()) == address => server.set_hosts(hosts),
+            Some(server) if server.fits(&config.metrics) => {
+                server.set_hosts(HostNames::new(&config.metrics.hosts));
+            }
             _ => {
-                let listen = |address| MetricsServer::listen(address, hosts, &self.poller);
-                telemetry.metrics_server = address.map(listen).transpose()?;
+                // At the same address a new server needs the port of the old one.
+                let is_moved = |old: &MetricsServer| Some(old.address()) != config.metrics.listen;
+                telemetry.metrics_server = telemetry.metrics_server.take().filter(is_moved);
+                let socket = self.clients.socket();
+                let server = MetricsServer::listen(&config.metrics, socket, &self.poller)?;
+                telemetry.metrics_server = server;
             }
         }
         let now = self.devices.driver.now();

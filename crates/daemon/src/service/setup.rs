@@ -34,7 +34,6 @@ use super::undo::{CleanupResult, Recovery};
 use super::{Options, Service};
 use crate::accounts::Accounts;
 use crate::config::{Config, DEFAULT_PATH, LoadError, LogLevel, SchedulerConfig, ServiceConfig};
-use crate::metrics::http::HostNames;
 
 /// Why there is no path for the socket.
 #[derive(Debug, thiserror::Error)]
@@ -120,9 +119,7 @@ impl Service {
         let waker = Waker::new()?;
         poller.watch(&signals, PollSource::Signals)?;
         poller.watch(&waker, PollSource::Devices)?;
-        let hosts = HostNames::new(&config.metrics.hosts);
-        let listen = |address| MetricsServer::listen(address, hosts, &poller);
-        let scrape = config.metrics.listen.map(listen);
+        let scrape = MetricsServer::listen(&config.metrics, clients.socket(), &poller);
         let backends = controllers(&options, &config, &undo_log, &waker, &mut log)?;
         let places = device_places(&options.devices, &backends.kinds());
         let journal = recovery.journal().clone();
@@ -144,7 +141,7 @@ impl Service {
             processes: Processes::new(rules, saved),
             devices: Devices::new(driver, backends, waker),
             recovery,
-            telemetry: Telemetry::new(log, scrape.transpose()?, command.map(str::to_owned)),
+            telemetry: Telemetry::new(log, scrape?, command.map(str::to_owned)),
             options,
             poller,
             wakeup: Wakeup::new(),

@@ -1,4 +1,5 @@
-//! The thread that serves `/metrics`, so that connections cost the loop of the service nothing.
+//! The thread that serves `/metrics` and the [live page](crate::live), so that connections cost the
+//! loop of the service nothing.
 //!
 //! The loop only makes pages: the thread asks for one when a complete request waits, and every
 //! request is answered with a page that was begun after it arrived. Whatever clients do, this is
@@ -7,15 +8,20 @@
 //! | what | bound |
 //! |---|---|
 //! | connections | [`EXCHANGES_MAX`]; a further one replaces one that waits for its client |
+//! | viewers of the page, beside these | [`VIEWERS_MAX`]; further ones are refused |
 //! | memory of a connection | its head, and socket buffers of [`SOCKET_BYTES`] |
 //! | pages | one for all waiting requests; [`PAGE_SHARE`] of the loop's time |
 //! | processor time of the thread | one part in [`WORK_SHARE`] of a core |
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use gpreempt_core::time::{Duration, Instant};
@@ -25,12 +31,17 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_s
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::config::MetricsConfig;
+use crate::live::feed::{self, Viewers};
+use crate::live::update::Update;
 use crate::metrics::exchange::{Exchange, Waits};
 use crate::metrics::http::{HostNames, Status};
 use crate::service::poller::{PollSource, Poller, timespec};
 
 /// Open connections.
 const EXCHANGES_MAX: usize = 64;
+/// Viewers of the live page.
+const VIEWERS_MAX: usize = 128;
 /// Connections that the kernel keeps until the thread accepts them.
 const BACKLOG: i32 = 1024;
 /// Connections that one turn accepts.
@@ -67,19 +78,37 @@ pub(crate) struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens at `address`. The poller learns when a page is wanted.
+    /// Listens where the configuration says. The poller learns when a page of metrics is wanted.
+    /// `socket` is that of the service, which the live page follows.
     pub(crate) fn listen(
-        address: SocketAddr,
-        hosts: HostNames,
+        config: &MetricsConfig,
+        socket: &Path,
         poller: &Poller,
-    ) -> Result<Self, MetricsError> {
+    ) -> Result<Option<Self>, MetricsError> {
+        let Some(address) = config.listen else { return Ok(None) };
         let failed = |error| MetricsError::Listen { address, error };
-        let server = Self::start(address, hosts).map_err(failed)?;
+        let hosts = HostNames::new(&config.hosts);
+        let sockets = config.shows_page().then(|| vec![socket.to_owned()]);
+        let server = Self::start(address, hosts, sockets, true).map_err(failed)?;
         poller.watch(&server.shared.wanted, PollSource::MetricsPage).map_err(failed)?;
-        Ok(server)
+        Ok(Some(server))
     }
 
-    fn start(address: SocketAddr, hosts: HostNames) -> io::Result<Self> {
+    /// Serves the live page alone. `sockets` are those of the service.
+    pub(crate) fn without_metrics(
+        address: SocketAddr,
+        hosts: HostNames,
+        sockets: Vec<PathBuf>,
+    ) -> io::Result<Self> {
+        Self::start(address, hosts, Some(sockets), false)
+    }
+
+    fn start(
+        address: SocketAddr,
+        hosts: HostNames,
+        sockets: Option<Vec<PathBuf>>,
+        has_metrics: bool,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         // Accepted sockets inherit both.
@@ -88,15 +117,33 @@ impl MetricsServer {
         rustix::net::listen(&listener, BACKLOG)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let (wanted, changed) = (eventfd(0, flags)?, eventfd(0, flags)?);
+        let address = listener.local_addr()?;
         let state = Mutex::new(State { hosts: Arc::new(hosts), ..State::default() });
-        let shared = Arc::new(Shared { wanted, changed, state });
+        let has_page = sockets.is_some();
+        let viewers = Condvar::new();
+        let shared = Arc::new(Shared { wanted, changed, viewers, has_metrics, has_page, state });
         let server = ServerThread::new(listener, Arc::clone(&shared));
-        let thread = std::thread::Builder::new().name("metrics".to_owned());
-        let thread = thread.spawn(move || server.run())?;
-        Ok(Self { address, shared, thread: Some(thread) })
+        let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let thread = Some(spawn("metrics").spawn(move || server.run())?);
+        let server = Self { address, shared, thread };
+        if let Some(sockets) = sockets {
+            // It ends by itself, and is not waited for: it may be waiting for the service's loop,
+            // which drops this value.
+            let shared = Arc::clone(&server.shared);
+            spawn("live-page").spawn(move || {
+                leave_priority_of_loop();
+                feed::run(&sockets, &shared);
+            })?;
+        }
+        Ok(server)
     }
 
-    /// The configured address.
+    /// Whether it can go on with a new configuration.
+    pub(crate) fn fits(&self, config: &MetricsConfig) -> bool {
+        Some(self.address) == config.listen && self.shared.has_page == config.shows_page()
+    }
+
+    /// The address; the port is the one that the kernel chose for port 0.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -122,6 +169,7 @@ impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
         signal(&self.shared.changed);
+        self.shared.viewers.notify_all();
         // The thread never waits for anything else than this signal and its time limits.
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -133,6 +181,10 @@ struct Shared {
     wanted: OwnedFd,
     /// From the loop to the thread.
     changed: OwnedFd,
+    /// The number of viewers has changed, or the server ends.
+    viewers: Condvar,
+    has_metrics: bool,
+    has_page: bool,
     state: Mutex<State>,
 }
 
@@ -141,6 +193,10 @@ struct State {
     page: Option<(Arc<[u8]>, Duration)>,
     problem: Option<io::Error>,
     hosts: Arc<HostNames>,
+    /// The newest update of the live page that no viewer has yet.
+    update: Option<Update>,
+    viewers: usize,
+    has_new_viewers: bool,
     is_stopping: bool,
 }
 
@@ -148,6 +204,36 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code panics while it has the lock, and any state is a valid one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Viewers for Shared {
+    fn wait_for_viewer(&self) -> bool {
+        let is_alone = |state: &mut State| state.viewers == 0 && !state.is_stopping;
+        let state = self.viewers.wait_while(self.lock(), is_alone);
+        !state.unwrap_or_else(PoisonError::into_inner).is_stopping
+    }
+
+    fn pause(&self, time: std::time::Duration) -> bool {
+        let is_watched = |state: &mut State| state.viewers > 0 && !state.is_stopping;
+        let waited = self.viewers.wait_timeout_while(self.lock(), time, is_watched);
+        is_watched(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    fn has_new(&self) -> bool {
+        self.lock().has_new_viewers
+    }
+
+    fn publish(&self, update: Update) {
+        self.lock().update = Some(update);
+        signal(&self.changed);
+    }
+}
+
+/// The loop's priority is not for a thread that serves, which inherits it.
+fn leave_priority_of_loop() {
+    if getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
+        let _ = setpriority_process(None, 0);
     }
 }
 
@@ -199,10 +285,7 @@ impl ServerThread {
     }
 
     fn run(mut self) {
-        // The loop's priority is not for this thread, which inherits it.
-        if getpriority_process(None).is_ok_and(|niceness| niceness < 0) {
-            let _ = setpriority_process(None, 0);
-        }
+        leave_priority_of_loop();
         let mut cpu = cpu_time();
         while !self.shared.lock().is_stopping {
             let Some(ready) = self.wait() else { return };
@@ -223,9 +306,9 @@ impl ServerThread {
         set.push(PollFd::new(&self.listener, accept));
         for exchange in self.exchanges.values() {
             let flags = match exchange.waits() {
-                Some(Waits::Request | Waits::Closing) | None => PollFlags::IN,
+                Some(Waits::Request | Waits::Closing | Waits::Update) | None => PollFlags::IN,
                 Some(Waits::Reading) => PollFlags::OUT,
-                Some(Waits::Page) => PollFlags::empty(),
+                Some(Waits::Page | Waits::Permission) => PollFlags::empty(),
             };
             set.push(PollFd::new(exchange, flags));
         }
@@ -243,7 +326,7 @@ impl ServerThread {
 
     /// When something has to be done even if nothing is ready.
     fn due(&self) -> Option<Instant> {
-        let ends = self.exchanges.values().map(Exchange::deadline).min();
+        let ends = self.exchanges.values().filter_map(Exchange::deadline).min();
         let page = (self.wish.is_none() && self.waits_for_page()).then_some(self.page_at);
         let accept = (self.accept_at > now()).then_some(self.accept_at);
         [ends, page, accept].into_iter().flatten().min()
@@ -253,7 +336,11 @@ impl ServerThread {
         let hosts = {
             let mut state = self.shared.lock();
             let (page, hosts) = (state.page.take(), Arc::clone(&state.hosts));
+            let update = state.update.take();
             drop(state);
+            if let Some(update) = update {
+                self.exchanges.values_mut().for_each(|exchange| exchange.update(&update));
+            }
             if ready.has_changes {
                 clear(&self.shared.changed);
             }
@@ -272,10 +359,42 @@ impl ServerThread {
         if ready.has_clients {
             self.accept_some(now, &hosts);
         }
+        self.admit();
         if self.wish.is_none() && now >= self.page_at && self.waits_for_page() {
             self.wish = Some(PageWish { until: self.last });
             signal(&self.shared.wanted);
         }
+    }
+
+    /// Permits viewers, as far as there may be more, and refuses what this server does not have.
+    fn admit(&mut self) {
+        let Shared { has_metrics, has_page, .. } = *self.shared;
+        let mut viewers = self.viewers();
+        for exchange in self.exchanges.values_mut() {
+            match exchange.asked() {
+                None if exchange.waits() == Some(Waits::Page) && !has_metrics => {
+                    exchange.answer(Status::NotFound.response());
+                }
+                None => {}
+                Some(_) if !has_page => exchange.answer(Status::NotFound.response()),
+                Some(Status::Updates) if viewers < VIEWERS_MAX => {
+                    exchange.join();
+                    viewers += 1;
+                }
+                Some(Status::Updates) => exchange.answer(Status::TooManyViewers.response()),
+                Some(file) => exchange.answer(file.response()),
+            }
+        }
+        let viewers = self.viewers();
+        let mut state = self.shared.lock();
+        state.has_new_viewers = self.exchanges.values().any(Exchange::is_new_viewer);
+        if std::mem::replace(&mut state.viewers, viewers) != viewers {
+            self.shared.viewers.notify_all();
+        }
+    }
+
+    fn viewers(&self) -> usize {
+        self.exchanges.values().filter(|exchange| exchange.is_viewer()).count()
     }
 
     fn send_page(&mut self, page: &Arc<[u8]>, took: Duration) {
@@ -294,7 +413,7 @@ impl ServerThread {
 
     /// Whether another connection can be accepted now, if need be in place of another one.
     fn has_place(&self) -> bool {
-        self.exchanges.len() < EXCHANGES_MAX || self.replaceable().is_some()
+        self.exchanges.len() - self.viewers() < EXCHANGES_MAX || self.replaceable().is_some()
     }
 
     /// The exchange that a new one replaces: of those that wait for their client, the oldest one of
@@ -304,7 +423,8 @@ impl ServerThread {
         for exchange in self.exchanges.values() {
             *counts.entry(exchange.peer()).or_default() += 1;
         }
-        let idle = self.exchanges.iter().filter(|(_, e)| e.waits() != Some(Waits::Page));
+        let is_idle = |e: &Exchange| e.waits() != Some(Waits::Page) && !e.is_viewer();
+        let idle = self.exchanges.iter().filter(|(_, exchange)| is_idle(exchange));
         let rank = |(id, exchange): &(&u64, &Exchange)| {
             let most = std::cmp::Reverse(counts.get(&exchange.peer()).copied());
             (most, exchange.waits() != Some(Waits::Request), **id)
@@ -331,7 +451,7 @@ impl ServerThread {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            if self.exchanges.len() >= EXCHANGES_MAX
+            if self.exchanges.len() - self.viewers() >= EXCHANGES_MAX
                 && let Some(oldest) = self.replaceable()
             {
                 self.exchanges.remove(&oldest);
@@ -362,118 +482,4 @@ struct Ready {
     has_changes: bool,
     has_clients: bool,
     exchanges: Vec<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Read, Write};
-    use std::net::{Ipv4Addr, TcpStream};
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-    /// A server at a free port, and a loop that makes pages until the value is dropped.
-    struct Served {
-        address: SocketAddr,
-        pages: Arc<AtomicU32>,
-        is_over: Arc<AtomicBool>,
-        pager: Option<JoinHandle<()>>,
-    }
-
-    fn serve() -> Served {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
-        let server = MetricsServer::start(address, HostNames::default()).unwrap();
-        let (pages, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-        let (made, stop) = (Arc::clone(&pages), Arc::clone(&is_over));
-        let pager = std::thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                let mut set = [PollFd::new(&server.shared.wanted, PollFlags::IN)];
-                let limit = timespec(Duration::from_millis(10));
-                if poll(&mut set, Some(&limit)).unwrap() > 0 {
-                    server.take_wish().unwrap();
-                    let page = made.fetch_add(1, Ordering::Relaxed) + 1;
-                    server.publish(&format!("page {page}\n"), Duration::ZERO);
-                }
-            }
-        });
-        Served { address, pages, is_over, pager: Some(pager) }
-    }
-
-    impl Served {
-        fn connect(&self) -> TcpStream {
-            TcpStream::connect(self.address).unwrap()
-        }
-
-        fn page(&self) -> String {
-            let mut stream = self.connect();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            answer
-        }
-    }
-
-    impl Drop for Served {
-        fn drop(&mut self) {
-            self.is_over.store(true, Ordering::Relaxed);
-            self.pager.take().unwrap().join().unwrap();
-        }
-    }
-
-    /// Reads until the server closes the connection.
-    fn is_closed(stream: &mut TcpStream) -> bool {
-        stream.read_to_end(&mut Vec::new()).is_ok() || stream.take_error().is_ok()
-    }
-
-    #[test]
-    fn every_request_gets_a_page_that_is_made_after_it() {
-        let served = serve();
-        for page in 1..=3 {
-            assert!(served.page().ends_with(&format!("\r\n\r\npage {page}\n")));
-        }
-    }
-
-    #[test]
-    fn idle_connections_keep_no_request_from_its_answer() {
-        let served = serve();
-        let mut idle: Vec<_> = (0..3 * EXCHANGES_MAX).map(|_| served.connect()).collect();
-        assert!(served.page().contains("page 1"));
-        assert!(is_closed(&mut idle[0]), "the oldest one is replaced");
-        // Each sends a part of a request, and the connections are full again.
-        let mut slow: Vec<_> = (0..2 * EXCHANGES_MAX).map(|_| served.connect()).collect();
-        slow.iter_mut().for_each(|stream| drop(stream.write_all(b"G")));
-        assert!(served.page().contains("page 2"));
-    }
-
-    #[test]
-    fn clients_that_never_read_keep_no_request_from_its_answer() {
-        let served = serve();
-        let request = b"GET /metrics HTTP/1.1\r\n\r\n";
-        let mut deaf: Vec<_> = (0..3 * EXCHANGES_MAX).map(|_| served.connect()).collect();
-        deaf.iter_mut().for_each(|stream| drop(stream.write_all(request)));
-        assert!(served.page().starts_with("HTTP/1.1 200 OK"));
-        let pages = served.pages.load(Ordering::Relaxed);
-        assert!(pages <= 50, "{pages} pages for 193 requests");
-    }
-
-    #[test]
-    fn the_server_ends_with_its_value_and_frees_the_address() {
-        let served = serve();
-        let address = served.address;
-        let mut open = served.connect();
-        drop(served);
-        assert!(is_closed(&mut open));
-        assert!(TcpStream::connect(address).is_err());
-    }
-
-    #[test]
-    fn an_address_in_use_is_refused_in_one_sentence() {
-        let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let poller = Poller::new().unwrap();
-        let address = used.local_addr().unwrap();
-        let refused = MetricsServer::listen(address, HostNames::default(), &poller);
-        let error = refused.err().unwrap().to_string();
-        assert!(error.starts_with(&format!("metrics cannot be served at {address}: ")), "{error}");
-    }
 }
