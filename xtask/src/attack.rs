@@ -155,7 +155,12 @@ const ATTACKS: &[Attack] = &[
     Attack {
         name: "metrics",
         about: "fills the metrics page with idle, slow and never-reading connections",
-        action: checks::metrics,
+        action: || checks::metrics("metrics"),
+    },
+    Attack {
+        name: "viewers",
+        about: "has hundreds of viewers of the live page, half of which never read",
+        action: || checks::metrics("viewers"),
     },
     Attack {
         name: "locks",
@@ -280,7 +285,7 @@ fn to_json(results: &[AttackResult]) -> anyhow::Result<String> {
 }
 
 /// The folder of the programs: the one that `GPREEMPT_BIN` names, or a release build.
-fn programs() -> anyhow::Result<&'static Path> {
+pub(crate) fn programs() -> anyhow::Result<&'static Path> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     if let Some(folder) = FOLDER.get() {
         return Ok(folder);

@@ -105,6 +105,9 @@ enum Command {
         /// Keep pictures of the pages in this folder.
         #[arg(long, value_name = "FOLDER")]
         pictures: Option<PathBuf>,
+        /// Only the live page.
+        #[arg(long)]
+        live: bool,
     },
 }
 
@@ -154,7 +157,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Attack(args) => attack::main(&args),
         Command::Attacker { kind, arguments } => attack::attacker_main(&kind, &arguments),
         Command::Python => report(python::check()),
-        Command::Pages { pictures } => report(pages::check(pictures.as_deref())),
+        Command::Pages { pictures, live } => report(pages::check(pictures.as_deref(), live)),
     }
 }
 

@@ -3,7 +3,10 @@
 //!
 //! The page is shown in a frame of the wanted width (a window is at least 500 pixels wide). A
 //! script in the page around it measures the layout, and `--dump-dom` prints the result. The page
-//! itself forbids scripts and stays as it is.
+//! itself forbids scripts and stays as it is. The live page does not: `pages/live.rs`.
+
+mod live;
+mod session;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +16,7 @@ use anyhow::{Context, bail};
 use gpreempt_stage::WorkFolder;
 use serde_json::Value;
 
+use crate::attack::programs;
 use crate::packages::CHROMIUM;
 use crate::process::{build_release, repository_root, run_to_success};
 use crate::python;
@@ -35,22 +39,32 @@ const WINDOWS: [Window; 4] = [
     Window { width: 360, is_dark: true },
 ];
 
-/// Checks the pages, and keeps pictures of them in the folder `pictures`.
-pub(crate) fn check(pictures: Option<&Path>) -> Outcome {
+/// How the browser is started. The pages are the project's own, and root cannot use the sandbox.
+const BROWSER_OPTIONS: [&str; 6] = [
+    "--headless",
+    "--disable-gpu",
+    "--no-first-run",
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-sync",
+];
+
+/// Checks the pages, or only the live one, and keeps pictures of them in the folder `pictures`.
+pub(crate) fn check(pictures: Option<&Path>, only_live: bool) -> Outcome {
     if !CHROMIUM.is_installed() {
         return Outcome::Skipped(CHROMIUM.is_missing());
     }
     let pictures = pictures.map(|folder| repository_root().join(folder));
-    Outcome::of(check_pages(pictures.as_deref()))
+    Outcome::of(check_pages(pictures.as_deref(), only_live))
 }
 
-fn check_pages(pictures: Option<&Path>) -> anyhow::Result<()> {
+fn check_pages(pictures: Option<&Path>, only_live: bool) -> anyhow::Result<()> {
     let folder = WorkFolder::new("pages")?;
-    let pages = make(folder.root())?;
+    let pages = if only_live { Vec::new() } else { make(folder.root())? };
     if let Some(pictures) = pictures {
         fs::create_dir_all(pictures)?;
     }
-    let mut problems = Vec::new();
+    let mut problems = live::check(programs()?, pictures)?;
     for (name, page) in &pages {
         for window in WINDOWS {
             let theme = if window.is_dark { "dark" } else { "light" };
@@ -68,7 +82,7 @@ fn check_pages(pictures: Option<&Path>) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!("{}", problems.join("; "));
     }
-    println!("{} pages look as they should, each in {} windows", pages.len(), WINDOWS.len());
+    println!("{} pages look as they should, each in {} windows", pages.len() + 1, WINDOWS.len());
     Ok(())
 }
 
@@ -146,9 +160,7 @@ impl Browser<'_> {
         let scheme = if is_dark { 0 } else { 1 };
         // A browser that hangs must not take the whole run with it.
         let mut chromium = Command::new("timeout");
-        chromium.args(["120", "chromium", "--headless", "--disable-gpu", "--no-first-run"]);
-        // The pages are the project's own, and root cannot use the sandbox.
-        chromium.args(["--no-sandbox", "--disable-background-networking", "--disable-sync"]);
+        chromium.args(["120", "chromium"]).args(BROWSER_OPTIONS);
         chromium.args(["--allow-file-access-from-files", "--enable-logging=stderr"]);
         chromium.arg(format!("--blink-settings=preferredColorScheme={scheme}"));
         chromium.arg(format!("--user-data-dir={}", self.folder.join("profile").display()));

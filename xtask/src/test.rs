@@ -67,7 +67,7 @@ const TESTS: &[Test] = &[
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),
     slow("python", 15, python::check),
-    slow("pages", 10, || pages::check(None)),
+    slow("pages", 10, || pages::check(None, false)),
 ];
 
 pub(crate) fn main(args: &TestArgs) -> anyhow::Result<bool> {

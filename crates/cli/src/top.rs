@@ -39,10 +39,10 @@ const LEASE_MS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 
 pub(crate) fn main(args: &TopArgs) -> Result<(), Failure> {
-    let mut client = service::require(Role::Monitor)?;
     if let Some(address) = args.web {
         return serve_page(address, args.allow_remote);
     }
+    let mut client = service::require(Role::Monitor)?;
     if args.json {
         return print_lines(&mut client, args);
     }
@@ -65,6 +65,8 @@ fn serve_page(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
              machine such as 127.0.0.1:9465, or --allow-remote"
         )));
     }
+    // The page would say that no daemon runs; the terminal says so at once.
+    drop(service::require(Role::Monitor)?);
     let stop = Stop::on_signals()?;
     let page = LivePage::listen(address).map_err(|error| {
         Failure::input(format_args!(

@@ -2,7 +2,7 @@
 //! [`attack`](super). Each runs until it is killed, or for a minute at most.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -42,6 +42,7 @@ pub(crate) fn main(kind: &str, rest: &[String]) -> anyhow::Result<bool> {
         "files" => files(end),
         "connections" => connections(end),
         "metrics" => metrics(rest, end),
+        "viewers" => viewers(rest, end),
         "locks" => locks(rest, end),
         "overrule" => overrule(rest),
         "patterns" => patterns(rest, end),
@@ -270,6 +271,28 @@ fn metrics(args: &[String], end: Instant) -> anyhow::Result<()> {
         if first.len() == 1 && Instant::now() >= next_byte {
             open.iter_mut().for_each(|stream| drop(stream.write_all(b"E")));
             next_byte += Duration::from_secs(1);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Keeps a hundred viewers of the live page. By its number, an attacker reads what they get, or
+/// never reads.
+fn viewers(args: &[String], end: Instant) -> anyhow::Result<()> {
+    let [address, number] = args else { bail!("the address or the number is missing") };
+    let reads = number.parse::<u32>()? % 2 == 0;
+    let (mut open, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
+    while Instant::now() < end {
+        if open.len() < 100
+            && let Ok(mut stream) = TcpStream::connect(address)
+        {
+            let _ = stream.write_all(b"GET /updates HTTP/1.1\r\n\r\n");
+            stream.set_nonblocking(true)?;
+            open.push(stream);
+        }
+        if reads {
+            open.retain_mut(|stream| !matches!(stream.read(&mut bytes), Ok(0)));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

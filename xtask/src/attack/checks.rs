@@ -195,8 +195,9 @@ fn find_files(folder: &std::path::Path, paths: &mut Vec<String>) -> anyhow::Resu
     Ok(())
 }
 
-/// The metrics page answers every request while another user keeps connections to it open.
-pub(super) fn metrics() -> anyhow::Result<Report> {
+/// The metrics page answers every request while another user keeps connections to it open, or has
+/// many viewers of the live page at the same address.
+pub(super) fn metrics(kind: &str) -> anyhow::Result<Report> {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let address = format!("127.0.0.1:{port}");
@@ -204,7 +205,7 @@ pub(super) fn metrics() -> anyhow::Result<Report> {
     scrape(&address).context("before the attack")?;
     let calm = Readings::during(&target)?;
     let attackers: Vec<Process> = (0..ATTACKERS)
-        .map(|number| target.attacker("metrics", &[&address, &number.to_string()]))
+        .map(|number| target.attacker(kind, &[&address, &number.to_string()]))
         .collect::<anyhow::Result<_>>()?;
     let is_over = AtomicBool::new(false);
     // ORDERING: the flag alone is read; the thread is joined before anything else is.

@@ -1,5 +1,7 @@
 //! Commands that follow a daemon: events, trace, top.
 
+use std::net::TcpListener;
+
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::process::Process;
@@ -162,4 +164,20 @@ fn top_once_is_text_and_json() {
     let (code, line) = folder.failure(&["top"]);
     assert_eq!(code, 2);
     assert!(line.contains("top needs a terminal"), "{line}");
+}
+
+#[test]
+fn top_web_says_why_the_page_cannot_be_served() {
+    let folder = Stage::new("top-web").unwrap();
+    let refused = |address: &str, expected: &str| {
+        let (code, line) = folder.failure(&["top", "--web", address]);
+        assert_eq!(code, 2, "{line}");
+        assert!(line.contains(expected), "{line}");
+    };
+    refused("0.0.0.0:0", "other machines can reach 0.0.0.0:0");
+    refused("127.0.0.1:0", "gpreemptd");
+    let _daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let used = listener.local_addr().unwrap();
+    refused(&used.to_string(), &format!("the page cannot be served at {used}: Address"));
 }

@@ -29,17 +29,15 @@ const upTo = (us) => (us == null ? "" : `\u2264 ${time(us)}`);
 const percent = (share) => `${Math.round(100 * share)} %`;
 const clock = (ms, end) => new Date(Date.now() - (end - ms)).toTimeString().slice(0, 8);
 
-/** Fills a table. A column is a title, a function of a row, and a class or a function for one. */
+/** Fills a table. A column is a title, a function of a row, a class, and a function for another. */
 function fill(id, columns, rows, rowClass = () => "") {
   const head = element("tr");
-  for (const [title, , style] of columns) {
-    head.append(element("th", title, style === "number" ? style : ""));
-  }
+  for (const [title, , style] of columns) head.append(element("th", title, style));
   const body = element("tbody");
   for (const row of rows) {
     const line = element("tr", "", rowClass(row));
-    for (const [title, read, style] of columns) {
-      const cell = element("td", read(row), typeof style === "function" ? style(row) : style);
+    for (const [title, read, style = "", styleOf = () => ""] of columns) {
+      const cell = element("td", read(row), `${style} ${styleOf(row)}`.trim());
       cell.dataset.head = title;
       line.append(cell);
     }
@@ -54,9 +52,9 @@ const PROCESSES = [
   ["process", (task) => task.name],
   ["pid", (task) => task.pid, "number"],
   ["uid", (task) => (task.uid === 0xffffffff ? "unknown" : task.uid), "number"],
-  ["priority", (task) => task.priority ?? (task.is_normal ? "normal" : "\u2013"),
-    (task) => (task.priority >= 8 ? "number high" : "number")],
-  ["state", (task) => task.state, (task) => task.state],
+  ["priority", (task) => task.priority ?? (task.is_normal ? "normal" : "\u2013"), "number",
+    (task) => (task.priority >= 8 ? "high" : "")],
+  ["state", (task) => task.state, "", (task) => task.state],
   ["share", (task) => percent(task.share), "number"],
   ["preempts", (task) => task.preempts, "number"],
   ["pre/s", (task) => task.preempts_per_s.toFixed(1), "number"],
@@ -141,8 +139,8 @@ function showLanes(update) {
     const sum = recent.reduce((sum, part) => sum + part, 0);
     const share = percent(sum / 100 / Math.max(1, recent.length));
     const label = `${lane.name} (${lane.pid}) on GPU ${lane.device}: ${share} of the last second`;
-    const note = element("small", ` ${lane.pid} \u00b7 GPU ${lane.device} \u00b7 ${share}`);
-    lane.row.firstChild.replaceChildren(lane.name, note);
+    const note = element("small", ` ${lane.pid}, GPU ${lane.device}`);
+    lane.row.firstChild.replaceChildren(`${share} ${lane.name}`, note);
     lane.row.firstChild.title = label;
     lane.canvas.setAttribute("aria-label", label);
   }
