@@ -26,7 +26,7 @@ function time(us) {
 }
 
 const upTo = (us) => (us == null ? "" : `\u2264 ${time(us)}`);
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => (share == null ? "" : `${Math.round(100 * share)} %`);
 const clock = (ms, end) => new Date(Date.now() - (end - ms)).toTimeString().slice(0, 8);
 
 /** Fills a table. A column is a title, a function of a row, a class, and a function for another. */
