@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, Write};
 
 use gpreempt_core::time::Duration;
-use gpreempt_wire::statistics::{Column, Statistic, Unit, Value};
+pub(crate) use gpreempt_wire::statistics::percent;
+use gpreempt_wire::statistics::{Column, Statistic, Unit, Value, memory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -96,17 +97,13 @@ pub(crate) fn cell<T>(statistic: &Statistic<T>, of: &T) -> String {
         | (Value::Absent, _) => "-".to_owned(),
         (Value::Count(ms), Unit::Milliseconds) => Duration::from_millis(ms).to_string(),
         (Value::Count(us), Unit::Microseconds) => Duration::from_micros(us).to_string(),
+        (Value::Count(kib), Unit::Kibibytes) => memory(kib),
         (Value::Count(count), _) => count.to_string(),
         (Value::Real(ratio), Unit::Ratio) => percent(ratio),
         (Value::Real(number), _) => format!("{number:.1}"),
         (Value::Text(text), _) => shown(&text),
         (Value::Durations(times), _) => times.count.to_string(),
     }
-}
-
-/// A part from 0 to 1 in percent. What is not a number counts as 0.
-pub(crate) fn percent(ratio: f64) -> String {
-    format!("{:.0}%", (100.0 * ratio).max(0.0))
 }
 
 /// A table in plain text. The first row has the heads; the first column is aligned to the left,

@@ -116,7 +116,7 @@ fn table(tasks: &[TaskSnapshot], policy: &str, names: &Names) -> Vec<Vec<String>
     let mut rows: Vec<Vec<String>> = vec![shown.iter().map(head).collect()];
     let row = |task| shown.iter().map(|(_, statistic)| names.cell(statistic, task)).collect();
     rows.extend(tasks.iter().map(row));
-    let place = shown.iter().position(|(_, statistic)| statistic.name() == "priority");
+    let place = shown.iter().position(|(_, statistic)| statistic.name() == "priority_word");
     if let Some((place, (head, value))) = place.zip(of_policy(policy)) {
         let cells = std::iter::once(head.to_owned()).chain(tasks.iter().map(value));
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.insert(place + 1, cell));
@@ -172,7 +172,12 @@ mod tests {
             name: "ser\u{1b}".into(),
             priority: Some(12),
             state: TaskState::Running,
-            share: 0.25,
+            pending: Some(0),
+            share: Some(0.25),
+            share_minute: Some(0.5),
+            estimated: true,
+            gpu_memory_kib: Some(3 << 20),
+            wait_us_p99: Some(1_200),
             why: "r1".into(),
             queues: vec![queue(1), queue(0), queue(1)],
             ..TaskSnapshot::default()
@@ -182,23 +187,42 @@ mod tests {
             uid: 1000,
             name: "job".into(),
             state: TaskState::Preempted,
-            pending: 12,
+            pending: Some(12),
             preempts: 310,
-            waiting_ms: 1_500,
+            preempts_per_s: 2.5,
+            waiting_ms: Some(1_500),
+            normal: Some("yields".into()),
             queues: vec![queue(0)],
             ..TaskSnapshot::default()
         };
         let problems = vec!["device 0 did not answer".to_owned()];
         let snapshot = Snapshot { tasks: vec![serve, train], problems, ..Snapshot::default() };
+        let rows = table(&snapshot.tasks, "strict", &names());
+        let cells = |place: usize| rows.iter().map(move |row| row[place].as_str());
+        let columns = (0..rows[0].len()).map(|place| cells(place).collect::<Vec<_>>().join(" | "));
         expect![[r#"
-            name  pid   user  gpu  priority      state  pending  share  preempts  held  waiting  why
-            ----------------------------------------------------------------------------------------
-            ser?   41      0  0,1        12    running        0    25%         0     -        -   r1
-            job    42  alice    0         -  preempted       12     0%       310     -    1.50s
-            device 0 did not answer
+            name | ser? | job
+            pid | 41 | 42
+            user | 0 | alice
+            gpu | 0,1 | 0
+            priority | 12 | normal
+            state | running | preempted
+            pending | 0 | 12
+            share | ~25% | -
+            1 min | ~50% | -
+            memory | 3072 MiB | -
+            preempts | 0 | 310
+            pre/s | 0.0 | 2.5
+            held | - | -
+            waiting | - | 1.50s
+            wait p99 | 1.20ms | -
+            why | r1 | 
         "#]]
-        .assert_eq(&text(&snapshot, &names()));
-        let empty = text(&Snapshot::default(), &names());
+        .assert_eq(&(columns.collect::<Vec<_>>().join("\n") + "\n"));
+        let text = text(&snapshot, &names());
+        assert!(text.starts_with("name  pid   user  gpu") && text.lines().count() == 5, "{text}");
+        assert!(text.ends_with("\ndevice 0 did not answer\n"), "{text}");
+        let empty = super::text(&Snapshot::default(), &names());
         assert_eq!(empty, "No process uses a GPU that gpreemptd schedules.\n");
         assert_eq!(not_shown(0), "");
         assert!(not_shown(2).starts_with("2 processes are not scheduled or have no queues; `gpr"));

@@ -11,6 +11,7 @@ mod backend;
 mod background_reader;
 mod blocked_destroy;
 pub mod change;
+mod gauge;
 pub mod kfd_file;
 pub mod kfd_instance;
 pub mod mqd;

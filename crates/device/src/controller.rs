@@ -21,6 +21,7 @@ use gpreempt_core::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::{ChangeError, UndoError};
+use crate::gauge::DeviceGauge;
 use crate::process::{ProcessError, ProcessKey};
 
 /// Devices of one kind, and the processes on them that were adopted.
@@ -53,6 +54,11 @@ pub trait Controller: Backend + Debug {
 
     /// Ends all threads and reverts all changes. Returns the first error.
     fn release_all(&mut self) -> Result<(), UndoError>;
+
+    /// Reads what the devices count and measure themselves, in a thread of the caller's.
+    fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
+        None
+    }
 
     fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {
         None

@@ -5,6 +5,7 @@
 
 mod backend;
 pub mod change;
+mod gauge;
 mod queue_state;
 #[cfg(test)]
 mod tests;

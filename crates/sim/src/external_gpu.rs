@@ -262,6 +262,11 @@ impl ExternalGpu {
         })
     }
 
+    /// Time in which at least one queue of a device had waves on compute units.
+    pub fn device_busy(&self, device: usize) -> Duration {
+        self.gpu.tracks.device_busy(device, self.now())
+    }
+
     /// How often running waves were preempted.
     pub fn preemptions(&self) -> u64 {
         self.gpu.preemptions

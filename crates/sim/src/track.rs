@@ -1,6 +1,6 @@
 //! Activities of queues over time, for timelines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
@@ -53,6 +53,31 @@ pub(crate) struct Tracks {
     window: Option<(Instant, Instant)>,
     is_metered: bool,
     busy: BTreeMap<QueueId, Duration>,
+    devices: BTreeMap<usize, DeviceMeter>,
+}
+
+/// The time in which at least one queue of a device ran.
+#[derive(Debug, Default)]
+struct DeviceMeter {
+    running: BTreeSet<QueueId>,
+    since: Instant,
+    past: Duration,
+}
+
+impl DeviceMeter {
+    fn set(&mut self, queue: QueueId, runs: bool, now: Instant) {
+        self.past = self.read(now);
+        self.since = now;
+        if runs {
+            self.running.insert(queue);
+        } else {
+            self.running.remove(&queue);
+        }
+    }
+
+    fn read(&self, now: Instant) -> Duration {
+        if self.running.is_empty() { self.past } else { self.past + now.since(self.since) }
+    }
 }
 
 impl Tracks {
@@ -71,6 +96,18 @@ impl Tracks {
         match self.current.get(&queue) {
             Some((Activity::Run, start)) => past + now.since(*start),
             Some(_) | None => past,
+        }
+    }
+
+    /// Time in which at least one queue of a device had waves on compute units.
+    pub(crate) fn device_busy(&self, device: usize, now: Instant) -> Duration {
+        self.devices.get(&device).map_or(Duration::ZERO, |meter| meter.read(now))
+    }
+
+    /// A queue of a device runs, or does not.
+    pub(crate) fn meter(&mut self, device: usize, queue: QueueId, runs: bool, now: Instant) {
+        if self.is_metered {
+            self.devices.entry(device).or_default().set(queue, runs, now);
         }
     }
 
@@ -136,7 +173,9 @@ impl crate::gpu::Gpu {
                 if queue.has_work() || withheld { Activity::Wait } else { Activity::Idle }
             }
         };
-        self.tracks.enter(id, self.event_queue.now(), activity);
+        let (device, now) = (queue.device, self.event_queue.now());
+        self.tracks.meter(device, id, activity == Activity::Run, now);
+        self.tracks.enter(id, now, activity);
     }
 }
 
@@ -172,5 +211,17 @@ mod tests {
         tracks.forget(queue);
         assert_eq!(tracks.busy(queue, at(70)), Duration::ZERO);
         assert_eq!(tracks.finish(at(70)), []);
+    }
+
+    #[test]
+    fn a_device_is_busy_while_any_of_its_queues_runs() {
+        let at = Instant::from_nanos;
+        let mut tracks = Tracks::default().metered();
+        let changes = [(1, true, 10), (2, true, 20), (1, false, 30), (2, false, 45), (1, true, 50)];
+        for (queue, runs, ns) in changes {
+            tracks.meter(0, QueueId(queue), runs, at(ns));
+        }
+        assert_eq!(tracks.device_busy(0, at(57)), Duration::from_nanos(42));
+        assert_eq!(tracks.device_busy(1, at(57)), Duration::ZERO);
     }
 }

@@ -5,6 +5,7 @@
 //! FOLDER/gpu     the emulator's own socket: memory, doorbells, results
 //! FOLDER/sys     files in place of /sys/class/kfd/kfd
 //! FOLDER/debug   files in place of /sys/kernel/debug/kfd
+//! FOLDER/pci     files in place of /sys/bus/pci/devices
 //! FOLDER/parameters   patched kernels only: files in place of /sys/module/amdgpu/parameters
 //! ```
 
@@ -33,6 +34,8 @@ pub const GPU_SOCKET: &str = "gpu";
 pub const SYSFS: &str = "sys";
 /// The files in place of the parameters of a patched kernel module.
 pub const PARAMETERS: &str = "parameters";
+/// The files in place of those of PCI devices.
+pub const PCI: &str = "pci";
 /// The files in place of debugfs.
 pub const DEBUGFS: &str = "debug";
 

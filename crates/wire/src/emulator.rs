@@ -152,6 +152,11 @@ messages! {
         14 = Park(queue: QueueId),
         /// Fetches from a ring again. Answer: Done when it does.
         15 = Unpark(queue: QueueId),
+        /// Reads how much a device ran. Answer: DeviceUsage.
+        16 = DeviceUsage {
+            /// The device.
+            device: DeviceId; 4 zeros,
+        },
     }
 }
 
@@ -338,5 +343,12 @@ messages! {
         },
         /// How much a queue ran.
         112 = Usage(usage: UsageInfo),
+        /// How much a device ran.
+        113 = DeviceUsage {
+            /// The device.
+            device: DeviceId; 4 zeros,
+            /// How long at least one queue has had waves on compute units.
+            busy: Duration,
+        },
     }
 }

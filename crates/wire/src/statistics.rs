@@ -93,14 +93,30 @@ statistics! {
         pub uuid: String,
         /// Kind of device: nvidia, amd or emulated.
         pub kind: String,
+        /// Name of the product, as far as the device tells it.
+        pub name: Option<String>,
+        /// Part of the last second in which the device executed kernels of any process, 0 to 1, by
+        /// the device's own count; null if unknown.
+        pub busy_share: Option<f64> [.metric("gpreempt_device_busy_ratio")],
+        /// Whether the device does not tell `busy_share`, so that it is the sum of the shares of
+        /// the processes.
+        pub busy_estimated: bool,
+        /// Memory of the device in use.
+        pub memory_used_kib: Option<u64> [.metric("gpreempt_device_memory_used_bytes")],
+        /// Memory of the device.
+        pub memory_total_kib: Option<u64> [.metric("gpreempt_device_memory_bytes")],
+        /// Power that the device draws, in milliwatts.
+        pub power_mw: Option<u64>,
+        /// Temperature of the device, in degrees Celsius.
+        pub temperature_c: Option<u64>,
         /// Preempts on the device.
         pub preempts: u64 [.metric("gpreempt_device_preempts_total")],
         /// Median time that a preempt took.
         pub preempt_us_p50: u64
-            [.metric("gpreempt_device_preempt_p50_seconds").top(4, "preempt p50", 11, 4)],
+            [.metric("gpreempt_device_preempt_p50_seconds").top(6, "preempt p50", 11, 4)],
         /// 99th percentile of the time that a preempt took.
         pub preempt_us_p99: u64
-            [.metric("gpreempt_device_preempt_p99_seconds").top(5, "p99", 7, 2)],
+            [.metric("gpreempt_device_preempt_p99_seconds").top(7, "p99", 7, 2)],
         /// Times that a queue with work had to wait for the device.
         pub waits: u64 [.metric("gpreempt_device_waits_total")],
         /// Time that queues with work waited for the device, of all of them together.
@@ -112,6 +128,20 @@ statistics! {
         pub way: Option<String>,
         /// Why no better method is used.
         pub no_better_way: Option<String>,
+    }
+
+    computed {
+        /// Part of the last second in which the GPU executed kernels of any process; `~` marks an
+        /// estimate.
+        busy = |device| device.busy().value(), [.top(1, "busy", 5, 1)],
+        /// Memory in use, and all of it.
+        memory = |device| device.memory().value(), [.top(2, "memory", 14, 9)],
+        /// Power that the device draws.
+        power = |device| device.power_mw.map(|mw| format!("{} W", mw / 1_000)).value(),
+            [.top(3, "power", 6, 9)],
+        /// Temperature of the device.
+        temperature = |device| device.temperature_c.map(|degrees| format!("{degrees} C")).value(),
+            [.top(4, "temp", 5, 9)],
     }
 }
 
@@ -198,7 +228,7 @@ statistics! {
         /// Priority from 0 (lowest) to 15 (highest); absent if the process is not scheduled, and if
         /// it is normal.
         pub priority: Option<u8>
-            [.metric("gpreempt_process_priority").single().ps(5, "priority").top(4, "prio", 4, 1)],
+            [.metric("gpreempt_process_priority").single()],
         /// Weight under the fair policy.
         pub weight: u32
             [.metric("gpreempt_process_weight").single()
@@ -206,7 +236,7 @@ statistics! {
         /// Time from the arrival of a request to its deadline.
         pub deadline_us: Option<u64> [.metric("gpreempt_process_deadline_seconds").single()],
         /// Why the process has this priority.
-        pub why: String [.ps(13, "why")],
+        pub why: String [.ps(19, "why")],
         /// UUIDs of the devices that the process uses, as far as is known.
         pub gpus: Vec<String>,
         /// What happens to a normal process, one that nothing names: untouched (no high-priority
@@ -215,31 +245,47 @@ statistics! {
         pub normal: Option<String>,
         /// Scheduling state: untouched, idle, running, preempted, suspended or stopped.
         pub state: TaskState [.metric("gpreempt_process_state")],
-        /// Packets in the rings of the process that the device has not fetched.
-        pub pending: u64
+        /// Packets in the rings of the process that the device has not fetched; null if the
+        /// process is not scheduled, because then its rings are not read.
+        pub pending: Option<u64>
             [.metric("gpreempt_process_pending").ps(7, "pending").top(6, "pending", 7, 6)],
-        /// Part of the last second in which the process ran on the device it used most, 0 to 1.
-        pub share: f64
-            [.metric("gpreempt_process_share_ratio").ps(8, "share").top(7, "share", 5, 2)],
-        /// Time that the process has run on devices.
-        pub device_ms: u64 [.metric("gpreempt_process_gpu_seconds_total")],
-        /// Whether `share` and `device_ms` are estimates: for one of the queues of the process, the
-        /// device does not report when its work has finished.
+        /// Part of the last second in which the device that the process used most executed its
+        /// kernels, 0 to 1; null if unknown. Kernels of several processes may execute at the same
+        /// time and count for each of them.
+        pub share: Option<f64> [.metric("gpreempt_process_share_ratio")],
+        /// The same for the last minute.
+        pub share_minute: Option<f64>,
+        /// Time in which devices executed kernels of the process; null if unknown.
+        pub device_ms: Option<u64> [.metric("gpreempt_process_gpu_seconds_total")],
+        /// Whether `share`, `share_minute` and `device_ms` are estimates, which tables mark with
+        /// `~`: the device does not count them for each process, and for one of the queues it does
+        /// not report when work has finished. An estimate is the time in which the process had
+        /// work, scaled so that the shares add up to at most how busy the device was.
         pub estimated: bool,
+        /// Memory of the devices that the process uses; null if unknown.
+        pub gpu_memory_kib: Option<u64> [.metric("gpreempt_process_gpu_memory_bytes")
+             .ps(10, "memory").if_known().top(10, "memory", 8, 9)],
         /// Times that a queue of the process was preempted.
-        pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(9, "preempts")],
+        pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(11, "preempts")],
         /// Preempts of the process in the last second.
-        pub preempts_per_s: f64 [.top(8, "pre/s", 6, 5)],
-        /// How long the process has waited with work.
-        pub waiting_ms: u64
+        pub preempts_per_s: f64 [.ps(12, "pre/s").top(9, "pre/s", 6, 5)],
+        /// How long the process has been off the GPU with work, because the service preempted it;
+        /// turns that the device's own time slices give to others do not count. Null if the
+        /// process is not scheduled.
+        pub waiting_ms: Option<u64>
             [.metric("gpreempt_process_waiting_seconds").longest()
-             .ps(11, "waiting").top(9, "waiting", 7, 7)],
+             .ps(14, "waiting").top(11, "waiting", 7, 7)],
+        /// Median of the times that queues of the process were off the GPU with work, because the
+        /// service preempted them; null if no such time has ended.
+        pub wait_us_p50: Option<u64> [.ps(15, "wait p50").if_known().top(12, "wait p50", 8, 10)],
+        /// 99th percentile of these times.
+        pub wait_us_p99: Option<u64> [.ps(16, "wait p99").if_known().top(13, "wait p99", 8, 9)],
         /// Time until the suspension of the process ends by itself.
         pub lease_ms: Option<u64> [.metric("gpreempt_process_lease_seconds").single()],
         /// Commands for the process that failed.
         pub faults: u64 [.metric("gpreempt_process_faults_total")],
         /// How queues of the process are stopped, as for a device.
-        pub way: Option<String> [.ps(12, "way").if_known()],
+        pub way: Option<String> [.ps(18, "way").if_known()],
         /// Why no better method is used.
         pub no_better_way: Option<String>,
         /// Queues of the process.
@@ -249,12 +295,22 @@ statistics! {
     computed {
         /// Devices of the process, by number.
         gpu = |task| task.gpus().value(), [.ps(4, "gpu").top(3, "gpu", 5, 8)],
+        /// Priority, or `normal` for a process that nothing names.
+        priority_word = |task| task.priority_word().value(),
+            [.ps(5, "priority").top(4, "prio", 6, 1)],
+        /// Part of the last second in which the GPU that the process used most executed its
+        /// kernels; `~` marks an estimate.
+        share_now = |task| task.estimate(task.share).value(),
+            [.ps(8, "share").top(7, "share", 5, 2)],
+        /// The same for the last minute.
+        share_lately = |task| task.estimate(task.share_minute).value(),
+            [.ps(9, "1 min").top(8, "1 min", 5, 11)],
         /// State, and how many queues are suspended if not all of them are.
         state_and_queues = |task| task.state_and_queues().value(), [.ps(6, "state")],
         /// State as one word.
         state_word = |task| task.state.word().value(), [.top(5, "state", 9, 4)],
         /// Holds placed for the queues of the process.
-        held = |task| task.holds_placed().value(), [.ps(10, "held")],
+        held = |task| task.holds_placed().value(), [.ps(13, "held")],
     }
 }
 
@@ -362,7 +418,46 @@ impl ReadValue for TaskState {
     }
 }
 
+/// A part from 0 to 1 in percent. What is not a number counts as 0.
+pub fn percent(ratio: f64) -> String {
+    format!("{:.0}%", (100.0 * ratio).max(0.0))
+}
+
+/// The same, marked if it is an estimate.
+fn part(ratio: f64, estimated: bool) -> String {
+    format!("{}{}", if estimated { "~" } else { "" }, percent(ratio))
+}
+
+/// An amount of memory with its unit.
+pub fn memory(kib: u64) -> String {
+    match kib {
+        0..1_024 => format!("{kib} KiB"),
+        1_024..10_485_760 => format!("{} MiB", kib / 1_024),
+        _ => format!("{} GiB", kib / 1_048_576),
+    }
+}
+
+impl DeviceSnapshot {
+    fn busy(&self) -> Option<String> {
+        self.busy_share.map(|share| part(share, self.busy_estimated))
+    }
+
+    fn memory(&self) -> Option<String> {
+        let (used, total) = (self.memory_used_kib?, self.memory_total_kib?);
+        Some(format!("{}/{}", memory(used), memory(total)))
+    }
+}
+
 impl TaskSnapshot {
+    fn priority_word(&self) -> Option<String> {
+        let normal = || self.normal.as_ref().map(|_| "normal".to_owned());
+        self.priority.map(|priority| priority.to_string()).or_else(normal)
+    }
+
+    fn estimate(&self, share: Option<f64>) -> Option<String> {
+        share.map(|share| part(share, self.estimated))
+    }
+
     fn gpus(&self) -> String {
         let mut devices: Vec<u32> = self.queues.iter().map(|queue| queue.device).collect();
         devices.sort_unstable();

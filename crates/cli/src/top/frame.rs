@@ -13,7 +13,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::history::{History, key};
 use super::keys::Panel;
-use crate::output::{cell, columns, counted, percent};
+use crate::output::{cell, columns, counted, shown};
 
 /// Columns between two columns of a table.
 const GAP: u16 = 1;
@@ -35,12 +35,12 @@ struct Row {
     style: Style,
 }
 
-/// The columns of devices that a history tells.
-const DEVICE_RATES: [Head; 3] = [
-    Head { title: "gpu", width: 4, rank: 0 },
-    Head { title: "busy", width: 5, rank: 1 },
-    Head { title: "pre/s", width: 7, rank: 3 },
-];
+/// The first column of devices, and the last one, which a history tells.
+const DEVICE: Head = Head { title: "gpu", width: 4, rank: 0 };
+const DEVICE_RATE: Head = Head { title: "pre/s", width: 7, rank: 3 };
+/// Columns of this rank and above appear only where the first column keeps the width below.
+const RANK_WIDE: u8 = 9;
+const FIRST_WIDE: u16 = 38;
 
 /// How high a picture is that shows everything.
 pub(super) fn height(history: &History) -> u16 {
@@ -103,12 +103,12 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
     }
     let shown = columns(DeviceSnapshot::STATISTICS, |statistic| statistic.top);
     let heads = shown.iter().map(|(column, _)| Head::of(column));
-    let heads: Vec<Head> = DEVICE_RATES.into_iter().chain(heads).collect();
+    let heads: Vec<Head> = [DEVICE].into_iter().chain(heads).chain([DEVICE_RATE]).collect();
     let row = |device| {
-        let busy = percent(history.busy(device));
-        let rates = [device_name(device), busy, format!("{:.1}", history.preempts_per_s(device))];
-        let others = shown.iter().map(|(_, statistic)| cell(statistic, device));
-        Row { cells: rates.into_iter().chain(others).collect(), style: Style::new() }
+        let mut cells = vec![device_name(device)];
+        cells.extend(shown.iter().map(|(_, statistic)| cell(statistic, device)));
+        cells.push(format!("{:.1}", history.preempts_per_s(device)));
+        Row { cells, style: Style::new() }
     };
     let rows: Vec<Row> = devices.iter().map(row).collect();
     let wanted = u16::try_from(1 + rows.len()).unwrap_or(u16::MAX);
@@ -122,9 +122,10 @@ fn draw_devices(history: &History, area: Rect, buffer: &mut Buffer) -> u16 {
 /// The name of a device. That the kernel schedules it comes before what may be cut off.
 fn device_name(device: &DeviceSnapshot) -> String {
     let DeviceSnapshot { id, kind, uuid, .. } = device;
+    let name = shown(device.name.as_ref().unwrap_or(kind));
     match device.way.as_deref() {
-        Some("kernel-scheduler") => format!("{id} {kind}, scheduled by the kernel {uuid}"),
-        Some(_) | None => format!("{id} {kind} {uuid}"),
+        Some("kernel-scheduler") => format!("{id} {name}, scheduled by the kernel {uuid}"),
+        Some(_) | None => format!("{id} {name} {uuid}"),
     }
 }
 
@@ -186,7 +187,11 @@ fn draw_table(columns: &[Head], rows: &[Row], area: Rect, buffer: &mut Buffer) {
 fn fit(columns: &[Head], width: u16) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..columns.len()).collect();
     let needed = |shown: &[usize]| -> u16 {
-        shown.iter().map(|&index| columns[index].width + GAP).sum::<u16>().saturating_sub(GAP)
+        let is_wide = shown.iter().any(|&index| columns[index].rank >= RANK_WIDE);
+        let first = columns.first().map_or(0, |first| first.width);
+        let more = if is_wide { FIRST_WIDE.saturating_sub(first) } else { 0 };
+        let widths = shown.iter().map(|&index| columns[index].width + GAP);
+        (widths.sum::<u16>() + more).saturating_sub(GAP)
     };
     while shown.len() > 1 && needed(&shown) > width {
         let last = (0..shown.len()).max_by_key(|&place| columns[shown[place]].rank);

@@ -15,7 +15,7 @@ const RATE_NS: u64 = 2_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct History {
     latest: Snapshot,
-    /// The part of each period in which a process ran, oldest first.
+    /// The share of each process at each snapshot, oldest first.
     tracks: BTreeMap<TaskKey, VecDeque<f64>>,
     /// The length of each of these periods.
     periods_ns: VecDeque<u64>,
@@ -53,11 +53,7 @@ impl History {
         let mut before = std::mem::take(&mut self.tracks);
         for task in &snapshot.tasks {
             let mut track = before.remove(&key(task)).unwrap_or_default();
-            let known = self.latest.tasks.iter().find(|known| key(known) == key(task));
-            let ms = known.map_or(0, |known| task.device_ms.saturating_sub(known.device_ms));
-            // CAST: a day in nanoseconds has 47 bits, and a float has 53.
-            let share = 1e6 * ms as f64 / period_ns as f64;
-            track.push_back(share.min(1.0));
+            track.push_back(task.share.unwrap_or_default());
             if track.len() > COLUMNS_MAX {
                 track.pop_front();
             }
@@ -93,17 +89,8 @@ impl History {
         if period_ns == 0 {
             return 0.0;
         }
-        // CAST: as above.
+        // CAST: a day in nanoseconds has 47 bits, and a float has 53.
         1e9 * device.preempts.saturating_sub(before) as f64 / period_ns as f64
-    }
-
-    /// The part of the last second in which a device was busy. The share of a process on several
-    /// devices counts for each of them.
-    pub(super) fn busy(&self, device: &DeviceSnapshot) -> f64 {
-        let is_there =
-            |task: &&TaskSnapshot| task.queues.iter().any(|queue| queue.device == device.id);
-        let shares = self.latest.tasks.iter().filter(is_there).map(|task| task.share);
-        shares.sum::<f64>().min(1.0)
     }
 }
 
@@ -111,8 +98,8 @@ impl History {
 mod tests {
     use super::*;
 
-    fn snapshot(now_ms: u64, device_ms: u64, preempts: u64) -> Snapshot {
-        let task = TaskSnapshot { pid: 7, device_ms, ..TaskSnapshot::default() };
+    fn snapshot(now_ms: u64, share: f64, preempts: u64) -> Snapshot {
+        let task = TaskSnapshot { pid: 7, share: Some(share), ..TaskSnapshot::default() };
         let device = DeviceSnapshot { preempts, ..DeviceSnapshot::default() };
         Snapshot {
             now_ns: now_ms * 1_000_000,
@@ -123,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_rates_are_differences() {
+    fn shares_are_kept_and_rates_are_differences() {
         let mut history = History::default();
-        history.push(snapshot(1_000, 500, 10));
+        history.push(snapshot(1_000, 0.5, 10));
         assert_eq!(history.track((7, 0), 10).count(), 0);
-        history.push(snapshot(1_200, 550, 10));
+        history.push(snapshot(1_200, 0.25, 10));
         // A snapshot of the same time adds nothing.
-        history.push(snapshot(1_200, 550, 10));
-        history.push(snapshot(1_400, 750, 14));
+        history.push(snapshot(1_200, 0.25, 10));
+        history.push(snapshot(1_400, 1.0, 14));
         assert_eq!(history.track((7, 0), 10).collect::<Vec<_>>(), [1.0, 0.25]);
         assert_eq!(history.track((7, 0), 1).collect::<Vec<_>>(), [1.0]);
         assert_eq!(history.track((8, 0), 10).count(), 0);
@@ -142,9 +129,9 @@ mod tests {
     #[test]
     fn the_snapshots_of_another_daemon_begin_a_new_history() {
         let mut history = History::default();
-        history.push(snapshot(1_000, 500, 10));
-        history.push(snapshot(1_200, 550, 10));
-        let mut other = snapshot(1_300, 3, 1);
+        history.push(snapshot(1_000, 0.5, 10));
+        history.push(snapshot(1_200, 0.25, 10));
+        let mut other = snapshot(1_300, 0.0, 1);
         other.daemon.pid = 99;
         history.push(other);
         assert_eq!(history.track((7, 0), 10).count(), 0);
@@ -155,7 +142,7 @@ mod tests {
     fn the_memory_of_a_history_is_limited() {
         let mut history = History::default();
         for turn in 1..2_000 {
-            history.push(snapshot(turn * 200, turn, turn));
+            history.push(snapshot(turn * 200, 0.0, turn));
         }
         assert_eq!(history.track((7, 0), usize::MAX).count(), COLUMNS_MAX);
         assert!(history.counts.len() < 20 && history.periods_ns.len() == COLUMNS_MAX);

@@ -20,7 +20,7 @@ fn task(pid: u32, name: &str, priority: u8, share: f64) -> TaskSnapshot {
         name: name.to_owned(),
         priority: Some(priority),
         state: TaskState::Running,
-        share,
+        share: Some(share),
         queues: vec![QueueSnapshot::default()],
         ..TaskSnapshot::default()
     }
@@ -28,14 +28,14 @@ fn task(pid: u32, name: &str, priority: u8, share: f64) -> TaskSnapshot {
 
 /// Two processes that take turns, and one that is suspended.
 fn snapshot(turn: u64) -> Snapshot {
-    let serve_ms = 50 * turn.div_ceil(2);
-    let serve = TaskSnapshot { device_ms: serve_ms, ..task(4100, "serve", 12, 0.125) };
+    let serve = TaskSnapshot { share_minute: Some(0.25), ..task(4100, "serve", 12, 0.125) };
     let train = TaskSnapshot {
-        device_ms: 200 * turn - serve_ms,
         state: TaskState::Preempted,
-        pending: 37,
+        pending: Some(37),
+        estimated: true,
+        gpu_memory_kib: Some(2_048),
         preempts_per_s: 2.5,
-        waiting_ms: 4,
+        waiting_ms: Some(4),
         ..task(4242, "train-a-very-long-name.py", 2, 0.875)
     };
     let idle = TaskSnapshot { state: TaskState::Suspended, ..task(77, "batch", 0, 0.0) };
@@ -48,6 +48,8 @@ fn snapshot(turn: u64) -> Snapshot {
             id: 0,
             uuid: "GPU-0123456789abcdef".to_owned(),
             kind: "nvidia".to_owned(),
+            busy_share: Some(0.98),
+            power_mw: Some(312_500),
             preempts: turn,
             preempt_us_p50: 812,
             preempt_us_p99: 1_930,
@@ -103,16 +105,16 @@ fn that_the_kernel_schedules_is_not_cut_off_at_80_columns() {
 fn at_80x24_everything_is_there() {
     expect![[r#"
         gpreempt top  3 processes  policy strict  every 5.00ms  up 90.0s
-        gpu                                             busy   pre/s preempt p50     p99
-        0 nvidia GPU-0123456789abcdef                   100%     5.0       812us  1.93ms
-        process                    pid   gpu prio     state pending share  pre/s waiting
-        serve                     4100     0   12   running       0   12%    0.0       -
-        train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
-        batch                       77     0    0 suspended       0    0%    0.0       -
+        gpu                                             busy preempt p50     p99   pre/s
+        0 nvidia GPU-0123456789abcdef                    98%       812us  1.93ms     5.0
+        process                  pid   gpu   prio     state pending share  pre/s waiting
+        serve                   4100     0     12   running       -   12%    0.0       -
+        train-a-very-long-na    4242     0      2 preempted      37  ~88%    2.5  4.00ms
+        batch                     77     0      0 suspended       -    0%    0.0       -
 
         GPU time of each process in the last 3.80s
-        serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
-        train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        serve                                                        ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+        train-a-very-lon                                             ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
         batch
 
 
@@ -134,14 +136,14 @@ fn at_80x24_everything_is_there() {
 fn at_40x10_the_important_things_are_there() {
     expect![[r#"
         gpreempt top  3 processes  policy strict
-        gpu     busy   pre/s preempt p50     p99
-        0 nvid  100%     5.0       812us  1.93ms
-        process         pid prio     state share
-        serve          4100   12   running   12%
-        train-a-ver    4242    2 preempted   88%
+        gpu     busy preempt p50     p99   pre/s
+        0 nvid   98%       812us  1.93ms     5.0
+        process       pid   prio     state share
+        serve        4100     12   running   12%
+        train-a-v    4242      2 preempted  ~88%
         GPU time of each process in the last 3.8
-        serve                ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
-        train-a-ve           ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        serve                ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+        train-a-ve           ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
         up/down select  +/- priority  s suspend
     "#]]
     .assert_eq(&picture(40, 10));
@@ -151,15 +153,15 @@ fn at_40x10_the_important_things_are_there() {
 fn without_a_terminal_there_are_no_keys() {
     expect![[r#"
         gpreempt top  3 processes  policy strict  every 5.00ms  up 90.0s
-        gpu                                             busy   pre/s preempt p50     p99
-        0 nvidia GPU-0123456789abcdef                   100%     5.0       812us  1.93ms
-        process                    pid   gpu prio     state pending share  pre/s waiting
-        serve                     4100     0   12   running       0   12%    0.0       -
-        train-a-very-long-name    4242     0    2 preempted      37   88%    2.5  4.00ms
-        batch                       77     0    0 suspended       0    0%    0.0       -
+        gpu                                             busy preempt p50     p99   pre/s
+        0 nvidia GPU-0123456789abcdef                    98%       812us  1.93ms     5.0
+        process                  pid   gpu   prio     state pending share  pre/s waiting
+        serve                   4100     0     12   running       -   12%    0.0       -
+        train-a-very-long-na    4242     0      2 preempted      37  ~88%    2.5  4.00ms
+        batch                     77     0      0 suspended       -    0%    0.0       -
         GPU time of each process in the last 3.80s
-        serve                                                        ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂ ▂
-        train-a-very-lon                                             ▆█▆█▆█▆█▆█▆█▆█▆█▆█▆
+        serve                                                        ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+        train-a-very-lon                                             ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
         batch
     "#]]
     .assert_eq(&plain(&history()));

@@ -150,7 +150,7 @@ fn top_once_is_text_and_json() {
         turn += 1;
         let mut snapshot = snapshot(TaskState::Running);
         snapshot.now_ns += turn * 100_000_000;
-        snapshot.tasks[0].device_ms = turn * 50;
+        snapshot.tasks[0].share = Some(0.5);
         Answer::Snapshot(Box::new(snapshot))
     });
     let text = folder.stdout(&["top", "--once", "--every", "100ms"]);

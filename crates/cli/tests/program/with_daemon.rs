@@ -22,7 +22,7 @@ pub(crate) fn snapshot(state: TaskState) -> Snapshot {
         name: "train".to_owned(),
         priority: Some(3),
         state,
-        share: 0.5,
+        share: Some(0.5),
         queues: vec![QueueSnapshot { id: 1, active: true, on: true, ..QueueSnapshot::default() }],
         ..TaskSnapshot::default()
     };
@@ -288,7 +288,8 @@ fn ps_shows_what_the_daemon_knows() {
     let text = folder.stdout(&["ps"]);
     let row = text.lines().nth(2).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells, ["train", "4242", "root", "0", "3", "preempted", "0", "50%", "0", "-", "-"]);
+    let expected = "train 4242 root 0 3 preempted - 50% - 0 0.0 - -";
+    assert_eq!(cells, expected.split(' ').collect::<Vec<_>>());
     assert!(!text.contains("shell") && folder.stdout(&["ps", "--all"]).contains("shell"));
     let tasks = folder.json(&["ps", "--json"]);
     assert_eq!(tasks.as_array().map(Vec::len), Some(1));

@@ -137,6 +137,9 @@ impl Scheduler {
         if waits_since != queue.waits_since {
             if let Some(since) = queue.waits_since {
                 device.waiting.remove(&(since, id));
+                if let Some(task) = self.tasks.get_mut(&queue.task) {
+                    task.waits.record(now.since(since));
+                }
             }
             if let Some(since) = waits_since {
                 device.waiting.insert((since, id));

@@ -17,7 +17,7 @@ use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::{Class, Priority};
 use crate::queue::RunState;
 use crate::ring::RingView;
-use crate::statistics::TimeMeter;
+use crate::statistics::{Histogram, TimeMeter};
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;
 
@@ -97,7 +97,8 @@ impl Scheduler {
             self.gangs.entry(gang).or_default().tasks.insert(id);
         }
         self.has_min_share |= attr.has_min_share;
-        let task = Task { attr, queues: BTreeSet::new(), hinted: false, suspended: false };
+        let (queues, waits) = (BTreeSet::new(), Histogram::default());
+        let task = Task { attr, queues, hinted: false, suspended: false, waits };
         self.tasks.insert(id, task);
         Ok(())
     }

@@ -137,6 +137,8 @@ pub(crate) struct Task {
     /// A hint began and has not ended.
     pub(crate) hinted: bool,
     pub(crate) suspended: bool,
+    /// How long its queues were off with work, each time.
+    pub(crate) waits: Histogram,
 }
 
 #[derive(Debug, Default)]
@@ -290,6 +292,12 @@ impl Scheduler {
     /// The identifiers of all queues.
     pub fn queue_ids(&self) -> impl Iterator<Item = QueueId> {
         self.queues.keys().copied()
+    }
+
+    /// How long queues of a task were off with work, once for each time; none if there is no such
+    /// task. A wait counts when it ends.
+    pub fn waits(&self, task: TaskId) -> Option<&Histogram> {
+        self.tasks.get(&task).map(|task| &task.waits)
     }
 
     /// The durations of preempts on a device, from command to completion.

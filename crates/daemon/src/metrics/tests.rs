@@ -30,11 +30,11 @@ fn task() -> TaskSnapshot {
         weight: 3,
         deadline_us: Some(5_000),
         state: TaskState::Preempted,
-        pending: 7,
-        share: 0.25,
-        device_ms: 61_001,
+        pending: Some(7),
+        share: Some(0.25),
+        device_ms: Some(61_001),
         preempts: 12,
-        waiting_ms: 40,
+        waiting_ms: Some(40),
         lease_ms: Some(900),
         faults: 1,
         queues: vec![queue.clone(), QueueSnapshot { on: false, pending: 3, ..queue }],
@@ -257,7 +257,12 @@ fn every_metric_has_a_description_and_a_type() {
 #[test]
 fn more_processes_than_fit_are_summed() {
     let tasks: Vec<_> = (1..=5_000_u32)
-        .map(|pid| TaskSnapshot { pid, start_ticks: pid.into(), waiting_ms: pid.into(), ..task() })
+        .map(|pid| TaskSnapshot {
+            pid,
+            start_ticks: pid.into(),
+            waiting_ms: Some(pid.into()),
+            ..task()
+        })
         .collect();
     let text = text(&Snapshot { tasks, ..snapshot() });
     let series = series(&text);
@@ -292,13 +297,14 @@ fn any_task() -> impl Strategy<Value = TaskSnapshot> {
     let queue = (any::<u32>(), any::<bool>(), any::<u64>()).prop_map(|(device, on, pending)| {
         QueueSnapshot { device: device % 40, on, pending, ..QueueSnapshot::default() }
     });
-    let numbers = (any::<u64>(), any::<u64>(), any::<f64>(), any::<Option<u64>>());
+    let optional = any::<Option<u64>>;
+    let numbers = (any::<u64>(), optional(), any::<Option<f64>>(), optional());
     let who = (0_u32..40, any::<u64>(), any::<String>(), any::<Option<String>>());
     let queues = proptest::collection::vec(queue, 0..50);
     (who, numbers, queues, any::<Option<u8>>()).prop_map(|(who, numbers, queues, priority)| {
         let (pid, start_ticks, name, pod) = who;
         let (preempts, device_ms, share, deadline_us) = numbers;
-        let waiting_ms = preempts;
+        let waiting_ms = Some(preempts);
         let tags = TaskSnapshot { container: pod.clone(), slurm_job: pod.clone(), ..task() };
         let task = TaskSnapshot { pid, start_ticks, name, pod, priority, queues, ..tags };
         TaskSnapshot { preempts, device_ms, share, deadline_us, waiting_ms, ..task }

@@ -71,6 +71,9 @@ impl Service {
         let (devices, telemetry) = (&mut self.devices, &mut self.telemetry);
         telemetry.latencies.take_holds(devices, &self.processes.table);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
+        if self.processes.table.iter().next().is_some() {
+            devices.backends.gauges.want(now);
+        }
         self.clients.sessions.sweep(now, &self.poller, &mut telemetry.log);
         match self.clients.keep_listening(&self.poller) {
             Ok(false) => {}

@@ -231,6 +231,7 @@ pub(crate) fn controllers(
     for controller in found? {
         backends.push(controller);
     }
+    backends.start_gauges()?;
     backends.uncontrolled = uncontrolled;
     backends.set_rescan(config.service.rescan);
     backends.quota = QueueQuota::new(config.service.queues_per_user, geteuid().as_raw());

@@ -5,6 +5,7 @@
 //! `unsent_events` until the commands of the iteration are sent.
 
 pub(crate) mod events;
+pub(crate) mod gauges;
 pub(crate) mod history;
 mod latencies;
 pub(crate) mod log;
@@ -20,7 +21,7 @@ use gpreempt_wire::text::Text;
 use super::instant;
 use super::processes::process_table::TrackedProcess;
 use events::EventBuilder;
-use history::History;
+use history::{History, TaskOnDevice};
 use latencies::Latencies;
 use log::{Log, Problems};
 use loop_latency::LoopLatency;
@@ -37,7 +38,7 @@ pub(crate) struct Telemetry {
     /// Whether a session follows events: from the first subscription to the end of the iteration in
     /// which the last one ended.
     pub(crate) is_followed: bool,
-    pub(crate) history: History,
+    pub(crate) history: History<TaskOnDevice>,
     pub(crate) latencies: Latencies,
     pub(crate) loop_latency: LoopLatency,
     /// Iterations of the loop.

@@ -30,7 +30,7 @@ fn the_lower_priority_is_preempted_and_no_work_is_lost() {
         contention.until_low_waits();
         let waiting = contention.low_task();
         assert_eq!(waiting.priority, Some(2));
-        assert!(waiting.preempts >= 1 && waiting.pending > 0, "{waiting:?}");
+        assert!(waiting.preempts >= 1 && waiting.pending > Some(0), "{waiting:?}");
         assert!(waiting.why.contains("its environment"), "{}", waiting.why);
         let device = &contention.daemon.snapshot().devices[0];
         assert_eq!(device.kind, "emulated");

@@ -7,5 +7,6 @@ mod contention;
 mod emulated;
 mod lifecycle;
 mod misbehaving_clients;
+mod numbers;
 mod requests;
 mod undo;

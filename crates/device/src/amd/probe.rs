@@ -23,6 +23,8 @@ pub struct KfdPaths {
     pub sysfs: PathBuf,
     pub debugfs: PathBuf,
     pub parameters: PathBuf,
+    /// The folders of PCI devices, by their addresses.
+    pub pci: PathBuf,
 }
 
 impl KfdPaths {
@@ -31,6 +33,7 @@ impl KfdPaths {
             sysfs: folder.join("sys"),
             debugfs: folder.join("debug"),
             parameters: folder.join("parameters"),
+            pci: folder.join("pci"),
         }
     }
 }
@@ -41,6 +44,7 @@ impl Default for KfdPaths {
             sysfs: PathBuf::from("/sys/class/kfd/kfd"),
             debugfs: PathBuf::from("/sys/kernel/debug/kfd"),
             parameters: PathBuf::from("/sys/module/amdgpu/parameters"),
+            pci: PathBuf::from("/sys/bus/pci/devices"),
         }
     }
 }
@@ -330,6 +334,7 @@ mod tests {
                 sysfs: self.0.path("sysfs"),
                 debugfs: self.0.path("debugfs"),
                 parameters: self.0.path("parameters"),
+                pci: self.0.path("pci"),
             }
         }
 

@@ -18,6 +18,7 @@ use gpreempt_core::ring::RingView;
 use gpreempt_wire::emulator::ring_page::QueuePage;
 use gpreempt_wire::emulator::{DeviceInfo, QueueInfo};
 
+use super::gauge::EmulatorGauge;
 use super::queue_state::{QueueLocation, QueueState};
 use super::uuid;
 use super::watcher::EmulatorWatcher;
@@ -27,6 +28,7 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues, Numbering,
     PendingCompletion, QueueParking, Reporter, Waker,
 };
+use crate::gauge::DeviceGauge;
 use crate::process::{ProcessHandle, ProcessKey};
 use crate::undo_log::UndoLog;
 use crate::worker_thread::WorkerThread;
@@ -394,6 +396,10 @@ impl Controller for EmulatedBackend {
         tasks.into_iter().for_each(|task| self.release(task));
         self.workers.iter_mut().for_each(WorkerThread::stop);
         self.undo_log.undo_all(|change| matches!(change, GpuChange::Emulated(_)))
+    }
+
+    fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
+        Some(Box::new(EmulatorGauge::new(self.socket.clone())))
     }
 
     fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use gpreempt_core::id::QueueId;
-use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS, SYSFS, gpu_id};
+use gpreempt_wire::emulated_kfd::{DEBUGFS, PARAMETERS, PCI, SYSFS, gpu_id};
 
 use crate::kfd::driver::{ProcessView, QueueView};
 use crate::kfd::parameters::Parameters;
@@ -38,7 +38,7 @@ impl KfdTree {
     pub(crate) fn create(folder: &Path, shape: DeviceShape) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mark = folder.join(MARK);
-        let parts = [SYSFS, DEBUGFS, PARAMETERS, STAGING].map(|part| folder.join(part));
+        let parts = [SYSFS, DEBUGFS, PARAMETERS, PCI, STAGING].map(|part| folder.join(part));
         if !mark.exists() && parts.iter().any(|part| part.exists()) {
             let what = format!("{} has files that are not an emulator's", folder.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
@@ -61,6 +61,8 @@ impl KfdTree {
         let mut tree = Self { folder: folder.to_owned(), shown: Vec::new(), made: 0 };
         for device in 0..shape.devices {
             tree.show_remaps(device, 0)?;
+            fs::create_dir_all(tree.folder.join(pci_folder(device)))?;
+            tree.show_busy(device, 0)?;
         }
         tree.show_mqds("")?;
         Ok(tree)
@@ -108,6 +110,12 @@ impl KfdTree {
         self.replace(&place, &format!("{count}\n"))
     }
 
+    /// How much of about the last second a device was busy.
+    pub(crate) fn show_busy(&mut self, device: usize, percent: u64) -> io::Result<()> {
+        let place = format!("{}/gpu_busy_percent", pci_folder(device));
+        self.replace(&place, &format!("{percent}\n"))
+    }
+
     pub(crate) fn show_mqds(&mut self, text: &str) -> io::Result<()> {
         self.replace(&format!("{DEBUGFS}/mqds"), text)
     }
@@ -146,11 +154,16 @@ impl KfdTree {
 
 impl Drop for KfdTree {
     fn drop(&mut self) {
-        for part in [SYSFS, DEBUGFS, PARAMETERS, STAGING] {
+        for part in [SYSFS, DEBUGFS, PARAMETERS, PCI, STAGING] {
             let _ = fs::remove_dir_all(self.folder.join(part));
         }
         let _ = fs::remove_file(self.folder.join(MARK));
     }
+}
+
+/// The PCI folder of a device, whose `location_id` is below.
+fn pci_folder(device: usize) -> String {
+    format!("{PCI}/0000:{:02x}:00.0", device + 1)
 }
 
 fn write_node(node: &Path, gpu_id: u32, properties: &str) -> io::Result<()> {

@@ -101,7 +101,8 @@ impl ServedKfd {
 
     /// When the files are due to be written.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.shown.due().into_iter().chain(self.patched_due()).min()
+        let busy_due = self.shown.busy_at + BUSY_EVERY;
+        self.shown.due().into_iter().chain(self.patched_due()).chain([busy_due]).min()
     }
 }
 
@@ -285,6 +286,8 @@ impl Server {
 
 /// The shortest interval between two writes of `mqds`, which is long.
 const MQDS_EVERY: Duration = Duration::from_millis(50);
+/// The period over which devices tell how busy they were.
+const BUSY_EVERY: Duration = Duration::from_millis(1_000);
 
 #[derive(Debug, Default)]
 pub(super) struct WrittenState {
@@ -294,6 +297,9 @@ pub(super) struct WrittenState {
     /// Whether `mqds` is out of date.
     is_behind: bool,
     remaps: BTreeMap<usize, u64>,
+    busy_at: Instant,
+    /// How long each device was busy at that time.
+    busy: BTreeMap<usize, Duration>,
 }
 
 impl WrittenState {
@@ -327,6 +333,17 @@ impl Server {
         }
         shown.is_behind = shown.mqds_changes != changes;
         let now = monotonic();
+        let elapsed = now.since(shown.busy_at);
+        if elapsed >= BUSY_EVERY {
+            shown.busy_at = now;
+            for device in 0..self.gpu.devices() {
+                let total = self.gpu.device_busy(device);
+                let before = shown.busy.insert(device, total).unwrap_or(total);
+                let ns = total.saturating_sub(before).as_nanos();
+                let percent = (100 * ns + elapsed.as_nanos() / 2) / elapsed.as_nanos().max(1);
+                let _ = kfd.tree.show_busy(device, percent.min(100));
+            }
+        }
         if shown.is_behind && shown.mqds_at.is_none_or(|at| now >= at + MQDS_EVERY) {
             let saved = |queue| self.gpu.usage(queue).map_or(0, |usage| usage.saved_waves);
             let text = mqds(&kfd.driver.processes(), kfd.options.xccs, saved);

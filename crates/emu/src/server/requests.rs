@@ -79,7 +79,8 @@ impl Server {
             | Request::ForbidHold(_)
             | Request::SetPriority { .. }
             | Request::Page(_)
-            | Request::Usage(_) => self.control(number, request, asked),
+            | Request::Usage(_)
+            | Request::DeviceUsage { .. } => self.control(number, request, asked),
         };
         let (reply, file) = match result {
             Ok(None) => return,
@@ -192,7 +193,13 @@ impl Server {
         }
     }
 
-    /// Requests of controllers about an existing queue.
+    fn device_usage(&self, device: DeviceId) -> Answer {
+        let index = usize::try_from(device.0).ok().filter(|index| *index < self.gpu.devices());
+        let busy = self.gpu.device_busy(index.ok_or(Refusal::NoSuchDevice)?);
+        answer(Reply::DeviceUsage { device, busy })
+    }
+
+    /// Requests of controllers about an existing queue, or a device.
     fn control(&mut self, number: u64, request: u64, asked: Request) -> Answer {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         let control = connection.control_mut().ok_or(Refusal::WrongRole)?;
@@ -240,6 +247,7 @@ impl Server {
                     preemptions: usage.preemptions,
                 }));
             }
+            Request::DeviceUsage { device } => return self.device_usage(device),
             Request::Hello(_)
             | Request::OpenQueue { .. }
             | Request::CloseQueue(_)

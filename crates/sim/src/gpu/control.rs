@@ -119,7 +119,9 @@ impl Gpu {
             }
         }
         self.release_units(id);
-        self.tracks.close(id, self.event_queue.now());
+        let now = self.event_queue.now();
+        self.tracks.meter(device, id, false, now);
+        self.tracks.close(id, now);
         if let Some(queue) = self.queues.remove(&id) {
             self.closed.push((id, queue));
         }

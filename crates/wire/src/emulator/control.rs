@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use gpreempt_core::id::{QueueId, TaskId};
+use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -124,7 +124,8 @@ impl Control {
                 | Reply::TaskGone(_)
                 | Reply::QueueGone { .. }
                 | Reply::Page { .. }
-                | Reply::Usage(_) => return Err(EmuError::UnexpectedReply),
+                | Reply::Usage(_)
+                | Reply::DeviceUsage { .. } => return Err(EmuError::UnexpectedReply),
             }
         }
         Ok(listing)
@@ -168,6 +169,14 @@ impl Control {
         }
     }
 
+    /// How long at least one queue of a device has had waves on compute units.
+    pub fn device_busy(&mut self, device: DeviceId) -> Result<Duration, EmuError> {
+        match self.connection.ask(&Request::DeviceUsage { device }, self.timeout)? {
+            (Reply::DeviceUsage { busy, .. }, _) => Ok(busy),
+            _ => Err(EmuError::UnexpectedReply),
+        }
+    }
+
     /// Sends a request that is answered with `Done` without waiting; its end is an event. (The late
     /// reply to a call that timed out is an event of the same kind, with a number that was never
     /// begun.)
@@ -199,7 +208,8 @@ impl Control {
                 | Reply::Data { .. }
                 | Reply::Device(_)
                 | Reply::Page { .. }
-                | Reply::Usage(_) => continue,
+                | Reply::Usage(_)
+                | Reply::DeviceUsage { .. } => continue,
             }));
         }
     }

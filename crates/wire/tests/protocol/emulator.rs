@@ -52,6 +52,7 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(queue, priority)| Request::SetPriority { queue, priority }),
         queue().prop_map(Request::Page),
         queue().prop_map(Request::Usage),
+        any::<u32>().prop_map(|device| Request::DeviceUsage { device: DeviceId(device) }),
     ]
 }
 
@@ -139,6 +140,8 @@ fn reply() -> impl Strategy<Value = Reply> {
             capacity
         }),
         usage().prop_map(Reply::Usage),
+        (any::<u32>(), duration())
+            .prop_map(|(device, busy)| Reply::DeviceUsage { device: DeviceId(device), busy }),
     ]
 }
 

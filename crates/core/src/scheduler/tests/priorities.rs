@@ -335,3 +335,20 @@ fn the_deadline_of_a_hint_ends_with_it() {
     bed.end_hint(1);
     bed.run_then_on(us(100), [2]);
 }
+
+#[test]
+fn a_wait_is_counted_once_it_is_over() {
+    let mut bed = Testbed::with_device(Config::default(), STOP);
+    bed.busy_task(1, with(3));
+    bed.run_then_on(ms(1), [1]);
+    bed.busy_task(2, with(9));
+    bed.run_then_on(ms(5), [2]);
+    assert_eq!(bed.scheduler.waits(TaskId(1)).unwrap().count(), 0);
+    bed.done(2);
+    bed.run_then_on(ms(5), [1]);
+    let waits = bed.scheduler.waits(TaskId(1)).unwrap();
+    assert_eq!(waits.count(), 1);
+    assert!(waits.max() >= ms(4) && waits.max() <= ms(7), "{waits:?}");
+    assert_eq!(bed.scheduler.waits(TaskId(2)).unwrap().count(), 0);
+    assert!(bed.scheduler.waits(TaskId(3)).is_none());
+}

@@ -22,6 +22,7 @@ use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
 use super::queue_quota::QueueQuota;
+use crate::service::telemetry::gauges::Gauges;
 
 /// Events kept for followers between two iterations of the loop.
 const SEEN_MAX: usize = 4096;
@@ -43,9 +44,17 @@ pub(crate) struct Backends {
     /// The priority of each controller's placeholder task for unmanaged processes.
     unmanaged: BTreeMap<usize, Priority>,
     pub(crate) quota: QueueQuota,
+    pub(crate) gauges: Gauges,
 }
 
 impl Backends {
+    /// Starts to read what the devices count and measure themselves.
+    pub(crate) fn start_gauges(&mut self) -> std::io::Result<()> {
+        let gauges = self.controllers.iter().filter_map(|controller| controller.gauge());
+        self.gauges = Gauges::start(gauges.collect())?;
+        Ok(())
+    }
+
     pub(crate) fn push(&mut self, controller: Box<dyn Controller>) {
         self.controllers.push(controller);
     }

@@ -15,6 +15,7 @@ use gpreempt_wire::statistics::{
 };
 
 use super::Telemetry;
+use super::gauges::{DeviceUse, ProcessUse, Readings};
 use super::history::{Recent, TaskOnDevice, Total};
 use crate::service::clients::pending_answers::is_off;
 use crate::service::devices::Devices;
@@ -47,14 +48,26 @@ impl Telemetry {
         for view in scheduler.queues() {
             queues.entry(view.task).or_default().push(view);
         }
-        let lately = self.history.recent_of_all(devices.driver.now(), &totals(scheduler.queues()));
+        let now = instant(now_ns);
+        devices.backends.gauges.want(now);
+        let readings = devices.backends.gauges.latest(now);
+        let busy = |device| {
+            let reading = readings.devices.get(&devices.backends.uuid(device)?)?;
+            reading.busy.map(|busy| (busy.share, busy.share_minute))
+        };
+        let totals = totals(scheduler.queues());
+        let lately = self.history.recent_of_all(devices.driver.now(), &totals, busy);
         let (left_alone, max) =
             (devices.backends.quota.left_by_task(), devices.backends.quota.max());
         let task = |member: &TrackedProcess| {
             let task = member.applied.map(|applied| applied.task);
             let own = task.and_then(|task| queues.get(&task)).map(Vec::as_slice);
-            let recent = task.and_then(|task| lately.get(&task)).copied().unwrap_or_default();
+            let recent = task.and_then(|task| lately.get(&task)).copied();
             let mut snapshot = task_snapshot(member, own.unwrap_or_default(), now_ns, recent);
+            if let Some(waits) = task.and_then(|task| scheduler.waits(task)) {
+                let us = |percent| waits.percentile(percent).map(Duration::as_micros);
+                (snapshot.wait_us_p50, snapshot.wait_us_p99) = (us(50), us(99));
+            }
             // An inspection may have been made before the process had queues.
             let scheduled_on: BTreeSet<DeviceId> =
                 own.unwrap_or_default().iter().map(|view| view.device).collect();
@@ -85,16 +98,20 @@ impl Telemetry {
                 let is_fenced = queue.hold.as_ref().is_some_and(|hold| hold.fenced);
                 snapshot.estimated |= !is_fenced && hides_execution(devices, queue.device);
             }
+            if let Some(reading) = readings.processes.get(&member.key.pid) {
+                add_reading(&mut snapshot, reading);
+            }
             snapshot
         };
+        let tasks: Vec<TaskSnapshot> = table.iter().map(task).collect();
         Snapshot {
             now_ns,
             daemon: self.daemon_snapshot(now_ns, sessions),
             policy: scheduler.config().policy.name().to_owned(),
             interval_us: scheduler.config().interval.as_micros(),
-            devices: self.device_snapshots(devices),
+            devices: self.device_snapshots(devices, &readings, &tasks),
             groups: self.latencies.snapshots(),
-            tasks: table.iter().map(task).collect(),
+            tasks,
             uncontrolled: devices.backends.uncontrolled.clone(),
             problems: self.problems.sentences(instant(now_ns)),
         }
@@ -120,7 +137,12 @@ impl Telemetry {
         }
     }
 
-    fn device_snapshots(&self, devices: &Devices) -> Vec<DeviceSnapshot> {
+    fn device_snapshots(
+        &self,
+        devices: &Devices,
+        readings: &Readings,
+        tasks: &[TaskSnapshot],
+    ) -> Vec<DeviceSnapshot> {
         let snapshot = |(kind, name): (&str, DeviceName)| {
             let counts = self.latencies.of_device(name.id);
             let latency = devices.scheduler().preempt_latency(name.id);
@@ -129,7 +151,18 @@ impl Telemetry {
                 time.map_or(0, Duration::as_micros)
             };
             let way = devices.backends.way(name.id);
+            let DeviceUse { facts, busy } =
+                readings.devices.get(&name.uuid).cloned().unwrap_or_default();
+            let counted = busy.map(|busy| busy.share);
+            let estimated = || estimated_busy(&name.uuid, tasks);
             DeviceSnapshot {
+                busy_share: counted.or_else(estimated),
+                busy_estimated: counted.is_none(),
+                name: facts.name,
+                memory_used_kib: facts.memory_used_kib,
+                memory_total_kib: facts.memory_total_kib,
+                power_mw: facts.power_mw,
+                temperature_c: facts.temperature_c,
                 way: way.as_ref().map(|way| way.name.to_owned()),
                 no_better_way: way.and_then(|way| way.why_not_better),
                 id: name.id.0,
@@ -147,16 +180,35 @@ impl Telemetry {
     }
 }
 
+/// Adds what the devices themselves tell of a process.
+fn add_reading(snapshot: &mut TaskSnapshot, reading: &ProcessUse) {
+    snapshot.gpu_memory_kib = reading.memory_kib;
+    let Some(executed) = reading.executed else { return };
+    snapshot.device_ms = Some(executed.as_micros() / 1_000);
+    snapshot.share = reading.recent.map(|recent| recent.share);
+    snapshot.share_minute = reading.recent.map(|recent| recent.share_minute);
+    snapshot.estimated = false;
+}
+
+/// How busy a device is that does not tell it: what the shares of its processes add up to, if all
+/// of them are known.
+fn estimated_busy(uuid: &str, tasks: &[TaskSnapshot]) -> Option<f64> {
+    let here = tasks.iter().filter(|task| task.gpus.iter().any(|gpu| gpu == uuid));
+    here.map(|task| task.share).sum::<Option<f64>>().map(|sum| sum.min(1.0))
+}
+
 fn task_snapshot(
     member: &TrackedProcess,
     queues: &[QueueView],
     now_ns: u64,
-    recent: Recent,
+    recent: Option<Recent>,
 ) -> TaskSnapshot {
     let attr = member.applied.map(|applied| applied.attr);
     let sum = |part: fn(&QueueView) -> u64| queues.iter().map(part).sum();
     let left_ms = |until: u64| until.saturating_sub(now_ns).div_ceil(1_000_000);
     let waiting = queues.iter().map(|view| view.starving).max().unwrap_or_default();
+    // A process that is not scheduled has no rings that are read; one without queues runs nothing.
+    let estimate = attr.map(|_| recent.unwrap_or_default());
     let labels = member.labels.clone();
     TaskSnapshot {
         pid: member.key.pid,
@@ -173,13 +225,17 @@ fn task_snapshot(
         gpus: member.gpus.iter().cloned().collect(),
         normal: member.normal_state().map(str::to_owned),
         state: state(member, queues),
-        pending: sum(|view| view.ring.pending()),
-        share: recent.share,
-        device_ms: sum(|view| view.totals.ran.as_micros()) / 1_000,
+        pending: attr.map(|_| sum(|view| view.ring.pending())),
+        share: estimate.map(|recent| recent.share),
+        share_minute: estimate.map(|recent| recent.share_minute),
+        device_ms: attr.map(|_| sum(|view| view.totals.ran.as_micros()) / 1_000),
+        gpu_memory_kib: None,
         estimated: false,
         preempts: sum(|view| view.totals.preempts),
-        preempts_per_s: recent.preempts_per_s,
-        waiting_ms: waiting.as_micros() / 1_000,
+        preempts_per_s: recent.map_or(0.0, |recent| recent.preempts_per_s),
+        waiting_ms: attr.map(|_| waiting.as_micros() / 1_000),
+        wait_us_p50: None,
+        wait_us_p99: None,
         lease_ms: member.suspensions.until_ns().map(left_ms),
         faults: sum(|view| view.totals.faults),
         way: None,

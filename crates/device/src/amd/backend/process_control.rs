@@ -7,6 +7,7 @@ use gpreempt_core::id::{QueueId, TaskId};
 
 use super::worker::Worker;
 use super::{AdoptedProcess, AmdBackend, Device};
+use crate::amd::gauge::SysfsGauge;
 use crate::amd::queue::queues_of;
 use crate::amd::stop_method::PatchedCalls;
 use crate::change::UndoError;
@@ -14,6 +15,7 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues,
     PriorityForwarding, Rescanning, StopMethodReporting,
 };
+use crate::gauge::DeviceGauge;
 use crate::process::ProcessKey;
 
 /// How long workers may take to revert their changes. Less than the keeper's time limit.
@@ -176,6 +178,10 @@ impl Controller for AmdBackend {
 
     fn priority_forwarding(&mut self) -> Option<&mut dyn PriorityForwarding> {
         Some(self)
+    }
+
+    fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
+        Some(Box::new(SysfsGauge::new(self.instance.paths.clone())))
     }
 
     fn stop_method_reporting(&self) -> Option<&dyn StopMethodReporting> {
