@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use gpreempt_wire::statistics::TaskSnapshot;
+
+use crate::output::column_help;
 
 pub(crate) use bench::{
     BenchArgs, BenchBackend, BenchCommand, BenchCompareArgs, BenchListArgs, BenchPredictArgs,
@@ -160,7 +163,12 @@ pub(crate) struct DoctorArgs {
 /// `why` says where its priority comes from. Weights are shown under the policy `fair`, deadlines
 /// under `edf`.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(after_long_help = column_help(TaskSnapshot::STATISTICS, |statistic| statistic.ps))]
 pub(crate) struct PsArgs {
+    /// Show whole command lines, of your own processes and for root of all. They may contain
+    /// secrets, so other users do not see them
+    #[arg(long, conflicts_with = "hardware")]
+    pub(crate) arguments: bool,
     /// List what the drivers report, whether a service runs or not: groups, channels, time slices
     /// and context switches
     #[arg(long)]

@@ -90,6 +90,29 @@ pub(crate) fn columns<T>(
     columns
 }
 
+/// What each column means, for `--help` and the manual.
+pub(crate) fn column_help<T>(
+    statistics: &'static [Statistic<T>],
+    column: fn(&Statistic<T>) -> Option<Column>,
+) -> String {
+    const INDENT: usize = 12;
+    const WIDTH: usize = 96;
+    let mut text = "Columns:".to_owned();
+    for (column, statistic) in columns(statistics, column) {
+        text.push_str(&format!("\n  {:<1$}", column.title, INDENT - 3));
+        let mut used = INDENT;
+        for word in statistic.help().split(' ') {
+            if used + word.len() >= WIDTH {
+                text.push_str(&format!("\n{:1$}", "", INDENT - 1));
+                used = INDENT;
+            }
+            text.push_str(&format!(" {word}"));
+            used += word.len() + 1;
+        }
+    }
+    text
+}
+
 /// The value of a statistic in a table. What is absent, and a time of zero, is a dash.
 pub(crate) fn cell<T>(statistic: &Statistic<T>, of: &T) -> String {
     match ((statistic.read)(of), statistic.unit()) {
@@ -182,10 +205,18 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpreempt_wire::statistics::TaskSnapshot;
 
     #[test]
     fn a_process_name_cannot_control_the_terminal() {
         assert_eq!(shown("a\u{1b}[2Jb\nc"), "a?[2Jb?c");
+    }
+
+    #[test]
+    fn the_help_of_columns_fits_and_explains_each() {
+        let text = column_help(TaskSnapshot::STATISTICS, |statistic| statistic.ps);
+        assert!(text.lines().all(|line| line.len() <= 96 && line == line.trim_end()), "{text}");
+        assert!(text.contains("\n  share     Part of the last second in which the GPU"), "{text}");
     }
 
     #[test]

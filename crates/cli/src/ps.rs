@@ -36,11 +36,25 @@ fn scheduled(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
     };
     snapshot.tasks.retain(is_shown);
     if args.json {
-        return output::print_json(&snapshot.tasks);
+        return match args.arguments {
+            true => output::print_json(&with_arguments(&snapshot.tasks)?),
+            false => output::print_json(&snapshot.tasks),
+        };
     }
     let hidden = known - snapshot.tasks.len();
-    let names = Names { accounts: Accounts::load().unwrap_or_default(), program: ps_program::of };
+    let program = if args.arguments { ps_program::command_line } else { ps_program::of };
+    let names = Names { accounts: Accounts::load().unwrap_or_default(), program };
     output::print(&(text(&snapshot, &names) + &not_shown(hidden)))
+}
+
+/// The processes as JSON, with the arguments that this user may see, which the service never sends.
+fn with_arguments(tasks: &[TaskSnapshot]) -> Result<Vec<serde_json::Value>, Failure> {
+    let with = |task: &TaskSnapshot| {
+        let mut value = serde_json::to_value(task).map_err(Failure::run)?;
+        value["arguments"] = ps_program::arguments(task).into();
+        Ok(value)
+    };
+    tasks.iter().map(with).collect()
 }
 
 /// What the service does not name.
@@ -109,10 +123,7 @@ fn table(tasks: &[TaskSnapshot], policy: &str, names: &Names) -> Vec<Vec<String>
         let is_known = |task| (statistic.read)(task) != Value::Absent;
         !column.if_known || tasks.iter().any(is_known)
     });
-    let head = |(column, _): &(Column, _)| match column.title {
-        "uid" => "user".to_owned(),
-        title => title.to_owned(),
-    };
+    let head = |(column, _): &(Column, _)| column.title.to_owned();
     let mut rows: Vec<Vec<String>> = vec![shown.iter().map(head).collect()];
     let row = |task| shown.iter().map(|(_, statistic)| names.cell(statistic, task)).collect();
     rows.extend(tasks.iter().map(row));

@@ -1,8 +1,10 @@
 //! What a process runs, for `gpreempt ps`: its program, and the script that an interpreter runs.
 //!
-//! Never an argument: those carry secrets, and every user may list processes.
+//! Arguments carry secrets and every user may list processes, so only the owner of a process and
+//! root see them, and only on demand.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use gpreempt_device::process::ProcessInfo;
@@ -17,10 +19,32 @@ const CHARACTERS_MAX: usize = 32;
 
 /// Program and script of a process; none if it has ended, or does not show its command line.
 pub(crate) fn of(task: &TaskSnapshot) -> Option<String> {
+    named(&read(task)?)
+}
+
+/// The command line of a process of this user, and for root of any; program and script of others.
+pub(crate) fn command_line(task: &TaskSnapshot) -> Option<String> {
+    arguments(task).map(|words| shown(&words.join(" "))).or_else(|| of(task))
+}
+
+/// The words of the command line of a process of this user, and for root of any.
+pub(crate) fn arguments(task: &TaskSnapshot) -> Option<Vec<String>> {
+    arguments_for(rustix::process::geteuid().as_raw(), task)
+}
+
+fn arguments_for(user: u32, task: &TaskSnapshot) -> Option<Vec<String>> {
+    // The kernel says that a process which changed its user, or must not be dumped, is root's.
+    let owner = fs::metadata(format!("/proc/{}", task.pid)).ok()?.uid();
+    let line = read(task).filter(|_| user == 0 || user == owner)?;
+    let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0);
+    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+fn read(task: &TaskSnapshot) -> Option<Vec<u8>> {
     let line = fs::read(format!("/proc/{}/cmdline", task.pid)).ok()?;
     // The pid may be that of another process meanwhile.
     let info = ProcessInfo::read(task.pid).ok()?;
-    (info.key.start_ticks == task.start_ticks).then(|| named(&line)).flatten()
+    (info.key.start_ticks == task.start_ticks).then_some(line)
 }
 
 fn named(line: &[u8]) -> Option<String> {
@@ -73,5 +97,19 @@ mod tests {
         assert_eq!(named(b"a\x1bb").as_deref(), Some("a?b"));
         let own = TaskSnapshot { pid: std::process::id(), ..TaskSnapshot::default() };
         assert_eq!(of(&own), None, "the process with that pid began at another time");
+    }
+
+    #[test]
+    fn only_the_owner_and_root_see_arguments() {
+        let key = ProcessInfo::read(std::process::id()).unwrap().key;
+        let (pid, start_ticks) = (key.pid, key.start_ticks);
+        let own = TaskSnapshot { pid, start_ticks, ..TaskSnapshot::default() };
+        let owner = fs::metadata("/proc/self").unwrap().uid();
+        let words: Vec<String> = std::env::args().collect();
+        assert_eq!(arguments_for(owner, &own).as_ref(), Some(&words));
+        assert_eq!(arguments_for(0, &own), Some(words));
+        assert_eq!(arguments_for(owner + 4242, &own), None);
+        let later = TaskSnapshot { start_ticks: start_ticks + 1, ..own };
+        assert_eq!(arguments_for(0, &later), None, "another process with that pid");
     }
 }

@@ -9,6 +9,7 @@ mod keys;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -18,6 +19,7 @@ use gpreempt_daemon::live::LivePage;
 use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::process::{Process, SchedAttrChange};
 use gpreempt_wire::request::{Request, Role};
+use gpreempt_wire::statistics::Snapshot;
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event};
@@ -26,7 +28,7 @@ use ratatui::layout::Rect;
 use crate::args::TopArgs;
 use crate::failure::Failure;
 use crate::signals::Stop;
-use crate::{output, service};
+use crate::{output, ps_program, service};
 use history::{History, TaskKey};
 use keys::{KeyCommand, Panel};
 
@@ -49,11 +51,11 @@ pub(crate) fn main(args: &TopArgs) -> Result<(), Failure> {
     if !args.once {
         return run(client, args.every);
     }
-    let mut history = History::default();
-    history.push(service::snapshot(&mut client)?);
-    // Shares of time are the difference of two snapshots.
+    let (mut history, mut names) = (History::default(), Names::default());
+    history.push(names.snapshot(&mut client)?);
+    // The time line begins with the second snapshot.
     std::thread::sleep(args.every);
-    history.push(service::snapshot(&mut client)?);
+    history.push(names.snapshot(&mut client)?);
     output::print(&plain(&history))
 }
 
@@ -119,13 +121,13 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
         return Err(Failure::input("top needs a terminal; use --once or --json here"));
     }
     let stop = Stop::on_signals()?;
-    let mut history = History::default();
+    let (mut history, mut names) = (History::default(), Names::default());
     let mut panel = Panel::default();
     // Before the terminal is changed, so that an error does not clear it.
-    history.push(service::snapshot(&mut client)?);
+    history.push(names.snapshot(&mut client)?);
     let mut screen = Screen::open()?;
     loop {
-        panel.update(&history.latest().tasks);
+        panel.update(&panel.view(history.latest()));
         screen.draw(&history, &panel)?;
         let due = Instant::now() + every;
         loop {
@@ -140,15 +142,36 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
                 continue;
             }
             if let Event::Key(key) = event::read()? {
-                match panel.press(key, &history.latest().tasks) {
+                match panel.press(key, history.latest()) {
                     Some(KeyCommand::Quit) => return Ok(()),
                     Some(command) => panel.show(execute(&mut client, command)?),
-                    None => {}
+                    None => panel.update(&panel.view(history.latest())),
                 }
             }
             screen.draw(&history, &panel)?;
         }
-        history.push(service::snapshot(&mut client)?);
+        history.push(names.snapshot(&mut client)?);
+    }
+}
+
+/// Programs and scripts of processes, read once for each name that the service tells.
+#[derive(Default)]
+struct Names(BTreeMap<(TaskKey, String), String>);
+
+impl Names {
+    /// A snapshot whose processes have the names that `ps` shows.
+    fn snapshot(&mut self, client: &mut Client) -> Result<Snapshot, Failure> {
+        let mut snapshot = service::snapshot(client)?;
+        let mut before = std::mem::take(&mut self.0);
+        for task in &mut snapshot.tasks {
+            let about = (history::key(task), task.name.clone());
+            let known = before.remove(&about).or_else(|| ps_program::of(task));
+            if let Some(name) = known {
+                task.name.clone_from(&name);
+                self.0.insert(about, name);
+            }
+        }
+        Ok(snapshot)
     }
 }
 

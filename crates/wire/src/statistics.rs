@@ -218,7 +218,7 @@ statistics! {
         /// Name of the process.
         pub name: String [.ps(1, "name").top(1, "process", 8, 0)],
         /// User of the process.
-        pub uid: u32 [.ps(3, "uid")],
+        pub uid: u32 [.ps(3, "user")],
         /// Container of the process.
         pub container: Option<String>,
         /// Kubernetes pod of the process.

@@ -10,9 +10,11 @@ use gpreempt_core::config::PolicyKind;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::statistics::TaskSnapshot;
 
 use super::process::{ChangeArgs, parse_time};
 use super::{parse_pid, within};
+use crate::output::column_help;
 
 /// Starts a program with a priority, which its children inherit.
 ///
@@ -62,11 +64,16 @@ impl TraitArgs {
 /// Shows the processes on the GPUs and updates them (needs gpreemptd).
 ///
 /// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
-/// resumes it, q quits. With --web it serves a page for browsers instead, until Ctrl-C: which
-/// process had which GPU in the last 30 seconds, waiting times, and every decision with its reason.
-/// Users of this machine can read the page. gpreemptd serves the same page where its configuration
-/// has `[metrics] listen`.
+/// resumes it, q quits. o changes the order: by priority, share, waiting time or memory. g shows
+/// the processes of one GPU, then of the next, then of all. / filters by a part of the name or by
+/// the pid: Enter keeps the filter, Esc removes it.
+///
+/// With --web it serves a page for browsers instead, until Ctrl-C: which process had which GPU in
+/// the last 30 seconds, waiting times, and every decision with its reason. Users of this machine
+/// can read the page. gpreemptd serves the same page where its configuration has `[metrics]
+/// listen`.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(after_long_help = column_help(TaskSnapshot::STATISTICS, |statistic| statistic.top))]
 pub(crate) struct TopArgs {
     /// The time between two updates, from 100ms to 10s
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_period)]

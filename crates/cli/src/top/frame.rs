@@ -53,12 +53,17 @@ pub(super) fn height(history: &History) -> u16 {
 pub(super) fn draw(history: &History, panel: &Panel, area: Rect, buffer: &mut Buffer) {
     let area = area.intersection(buffer.area);
     let (top, rest) = split(area, 1);
-    line(&title(history), Style::new().add_modifier(Modifier::REVERSED), top, buffer);
+    line(
+        &(title(history) + &panel.title()),
+        Style::new().add_modifier(Modifier::REVERSED),
+        top,
+        buffer,
+    );
     let (rest, bottom) = split(rest, if rest.height >= 3 { rest.height - 1 } else { rest.height });
     line(&panel.bottom(history.latest()), Style::new(), bottom, buffer);
     let devices = draw_devices(history, rest, buffer);
     let (_, rest) = split(rest, devices);
-    let tasks = &history.latest().tasks;
+    let tasks = &panel.view(history.latest());
     // A time line is worth it where at least two processes get one.
     let rows = if rest.height >= 6 { (rest.height - 2) / 2 } else { rest.height.saturating_sub(1) };
     let rows = usize::from(rows).min(tasks.len());

@@ -28,9 +28,8 @@ pub(super) const fn key(task: &TaskSnapshot) -> TaskKey {
 }
 
 impl History {
-    /// Adds a snapshot, with its processes in the order in which they are shown.
-    pub(super) fn push(&mut self, mut snapshot: Snapshot) {
-        snapshot.tasks.sort_by_key(|task| (std::cmp::Reverse(task.priority), key(task)));
+    /// Adds a snapshot.
+    pub(super) fn push(&mut self, snapshot: Snapshot) {
         let is_first = self.latest.now_ns == 0;
         // Another daemon counts from zero again.
         if snapshot.daemon.pid != self.latest.daemon.pid || snapshot.now_ns < self.latest.now_ns {

@@ -1,4 +1,7 @@
-//! The meaning of keys, and the selection: pure, so that it can be tested without a terminal.
+//! The meaning of keys, the selection, and which processes are shown in which order: pure, so that
+//! it can be tested without a terminal.
+
+use std::cmp::Reverse;
 
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
@@ -19,9 +22,48 @@ pub(super) enum KeyCommand {
     Resume(TaskKey),
 }
 
-/// The selection, the open question and the message at the bottom.
+/// The order of the processes: the greatest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Order {
+    #[default]
+    Priority,
+    Share,
+    Waiting,
+    Memory,
+}
+
+impl Order {
+    const ALL: [(Self, &str); 4] = [
+        (Self::Priority, "priority"),
+        (Self::Share, "share"),
+        (Self::Waiting, "waiting"),
+        (Self::Memory, "memory"),
+    ];
+
+    fn sort(self, tasks: &mut [TaskSnapshot]) {
+        tasks.sort_by_key(|task| (Reverse(task.priority), key(task)));
+        match self {
+            Self::Priority => {}
+            Self::Share => tasks.sort_by(|one, other| {
+                let share = |task: &TaskSnapshot| task.share.unwrap_or(-1.0);
+                share(other).total_cmp(&share(one))
+            }),
+            Self::Waiting => tasks.sort_by_key(|task| Reverse(task.waiting_ms)),
+            Self::Memory => tasks.sort_by_key(|task| Reverse(task.gpu_memory_kib)),
+        }
+    }
+}
+
+/// The selection, what is shown, the open question and the message at the bottom.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
+    order: Order,
+    /// The number of the GPU whose processes are shown; none for all.
+    gpu: Option<u32>,
+    /// A part of the names or pids of the processes that are shown.
+    filter: String,
+    /// Whether keys change the filter.
+    is_typing: bool,
     selected: Option<TaskKey>,
     /// The position of the selected process, for when it has ended.
     place: usize,
@@ -39,6 +81,41 @@ impl Panel {
 
     pub(super) const fn selected(&self) -> Option<TaskKey> {
         self.selected
+    }
+
+    /// The processes that are shown, in their order.
+    pub(super) fn view(&self, snapshot: &Snapshot) -> Vec<TaskSnapshot> {
+        let is_on = |task: &TaskSnapshot, gpu: u32| {
+            let uuid = snapshot.devices.iter().find(|device| device.id == gpu).map(|it| &it.uuid);
+            task.queues.iter().any(|queue| queue.device == gpu)
+                || uuid.is_some_and(|uuid| task.gpus.contains(uuid))
+        };
+        let filter = self.filter.to_lowercase();
+        let is_shown = |task: &&TaskSnapshot| {
+            self.gpu.is_none_or(|gpu| is_on(task, gpu))
+                && (task.name.to_lowercase().contains(&filter)
+                    || task.pid.to_string().contains(&filter))
+        };
+        let mut tasks: Vec<TaskSnapshot> =
+            snapshot.tasks.iter().filter(is_shown).cloned().collect();
+        self.order.sort(&mut tasks);
+        tasks
+    }
+
+    /// What is not as at the start, for the title.
+    pub(super) fn title(&self) -> String {
+        let mut title = String::new();
+        if self.order != Order::default() {
+            let name = Order::ALL.into_iter().find(|(order, _)| *order == self.order);
+            title.push_str(&format!("  by {}", name.map_or("", |(_, name)| name)));
+        }
+        if let Some(gpu) = self.gpu {
+            title.push_str(&format!("  gpu {gpu}"));
+        }
+        if !self.filter.is_empty() {
+            title.push_str(&format!("  filter {}", self.filter));
+        }
+        title
     }
 
     /// The position of the selected process in `tasks`.
@@ -71,13 +148,19 @@ impl Panel {
         if let Some((pid, _)) = self.question {
             return format!("suspend {pid} for 10 s? It keeps its GPU memory. y/n");
         }
+        if self.is_typing {
+            return format!("filter: {}_  (Enter keeps it, Esc removes it)", self.filter);
+        }
         let problem = snapshot.problems.last().cloned();
-        let keys = || "up/down select  +/- priority  s suspend  r resume  q quit".to_owned();
+        let keys = || {
+            "up/down  +/- priority  s suspend  r resume  o order  g gpu  / filter  q quit"
+                .to_owned()
+        };
         self.message.clone().or(problem).unwrap_or_else(keys)
     }
 
     /// The command of a key, if it has one.
-    pub(super) fn press(&mut self, event: KeyEvent, tasks: &[TaskSnapshot]) -> Option<KeyCommand> {
+    pub(super) fn press(&mut self, event: KeyEvent, snapshot: &Snapshot) -> Option<KeyCommand> {
         if event.kind == KeyEventKind::Release {
             return None;
         }
@@ -89,6 +172,11 @@ impl Panel {
             let is_yes = matches!(event.code, KeyCode::Char('y' | 'Y'));
             return is_yes.then_some(KeyCommand::Suspend(asked));
         }
+        if self.is_typing {
+            self.change_filter(event.code);
+            return None;
+        }
+        let tasks = &self.view(snapshot);
         let place = self.index(tasks).unwrap_or(0);
         let task = tasks.get(place).filter(|task| Some(key(task)) == self.selected);
         let change = |up: bool| {
@@ -107,12 +195,40 @@ impl Panel {
             KeyCode::Down | KeyCode::Char('j') => self.select(tasks, place + 1),
             KeyCode::Char('+' | '=') => change(true),
             KeyCode::Char('-') => change(false),
+            KeyCode::Char('o') => {
+                let next = Order::ALL.iter().skip_while(|(order, _)| *order != self.order).nth(1);
+                self.order = next.map(|(order, _)| *order).unwrap_or_default();
+                None
+            }
+            KeyCode::Char('g') => {
+                let later = |id: &u32| self.gpu.is_none_or(|gpu| *id > gpu);
+                self.gpu = snapshot.devices.iter().map(|device| device.id).filter(later).min();
+                None
+            }
+            KeyCode::Char('/') => {
+                self.is_typing = true;
+                None
+            }
             KeyCode::Char('r') => task.map(|task| KeyCommand::Resume(key(task))),
             KeyCode::Char('s') => {
                 self.question = task.map(key);
                 None
             }
             _ => None,
+        }
+    }
+
+    fn change_filter(&mut self, code: KeyCode) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "there are many keys")]
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(char) => self.filter.push(char),
+            _ => {}
         }
     }
 

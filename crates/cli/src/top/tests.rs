@@ -70,7 +70,7 @@ fn history() -> History {
 
 fn selected(history: &History) -> Panel {
     let mut panel = Panel::default();
-    panel.update(&history.latest().tasks);
+    panel.update(&panel.view(history.latest()));
     panel
 }
 
@@ -127,7 +127,7 @@ fn at_80x24_everything_is_there() {
 
 
 
-        up/down select  +/- priority  s suspend  r resume  q quit
+        up/down  +/- priority  s suspend  r resume  o order  g gpu  / filter  q quit
     "#]]
     .assert_eq(&picture(80, 24));
 }
@@ -144,7 +144,7 @@ fn at_40x10_the_important_things_are_there() {
         GPU time of each process in the last 3.8
         serve                ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
         train-a-ve           ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
-        up/down select  +/- priority  s suspend
+        up/down  +/- priority  s suspend  r resu
     "#]]
     .assert_eq(&picture(40, 10));
 }
@@ -209,9 +209,8 @@ fn a_machine_without_anything_and_one_with_too_much() {
 #[test]
 fn keys_select_processes_and_give_commands() {
     let history = history();
-    let tasks = &history.latest().tasks;
     let mut panel = selected(&history);
-    let mut press = |code| panel.press(KeyEvent::new(code, KeyModifiers::NONE), tasks);
+    let mut press = |code| panel.press(KeyEvent::new(code, KeyModifiers::NONE), history.latest());
     let priority = |level| Priority::new(level).unwrap();
     // The most important one is first.
     assert_eq!(press(KeyCode::Char('+')), Some(KeyCommand::Set((4100, 9), priority(13))));
@@ -230,26 +229,67 @@ fn keys_select_processes_and_give_commands() {
     assert_eq!(press(KeyCode::Char('y')), Some(KeyCommand::Suspend((77, 9))));
     assert_eq!(press(KeyCode::Char('q')), Some(KeyCommand::Quit));
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(panel.press(interrupt, tasks), Some(KeyCommand::Quit));
-    assert_eq!(Panel::default().press(interrupt, &[]), Some(KeyCommand::Quit));
+    assert_eq!(panel.press(interrupt, history.latest()), Some(KeyCommand::Quit));
+    assert_eq!(Panel::default().press(interrupt, &Snapshot::default()), Some(KeyCommand::Quit));
     let key = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE);
-    assert_eq!(Panel::default().press(key, &[]), None);
+    assert_eq!(Panel::default().press(key, &Snapshot::default()), None);
 }
 
 #[test]
 fn the_question_and_the_answer_are_at_the_bottom() {
     let history = history();
-    let (snapshot, tasks) = (history.latest(), &history.latest().tasks);
+    let snapshot = history.latest();
     let mut panel = selected(&history);
-    panel.press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), tasks);
+    panel.press(KeyEvent::new(KeyCode::Char('s'), KeyModifiers::NONE), snapshot);
     assert!(panel.bottom(snapshot).starts_with("suspend 4100 for 10 s?"));
     // The process ends before the answer: no other process is suspended instead.
-    panel.update(&tasks[1..]);
+    let mut later = snapshot.clone();
+    later.tasks.retain(|task| task.pid != 4100);
+    panel.update(&panel.view(&later));
     assert_eq!(panel.selected(), Some((4242, 9)));
     let yes = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
-    assert_eq!(panel.press(yes, &tasks[1..]), None);
+    assert_eq!(panel.press(yes, &later), None);
     panel.show("not yours".to_owned());
     assert_eq!(panel.bottom(snapshot), "not yours");
-    panel.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE), tasks);
+    panel.press(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE), snapshot);
     assert!(panel.bottom(snapshot).contains("q quit"));
+}
+
+#[test]
+fn processes_can_be_ordered_filtered_and_shown_for_one_gpu() {
+    let mut snapshot = snapshot(1);
+    snapshot.tasks[0].share = None;
+    snapshot.tasks[0].queues[0].device = 1;
+    snapshot.tasks[1].share = Some(0.9);
+    snapshot.tasks[2].gpu_memory_kib = Some(4_096);
+    snapshot.devices.push(DeviceSnapshot { id: 1, ..DeviceSnapshot::default() });
+    let mut panel = Panel::default();
+    let mut after = |keys: &str| {
+        for char in keys.chars() {
+            let code = match char {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                '\x08' => KeyCode::Backspace,
+                char => KeyCode::Char(char),
+            };
+            assert_eq!(panel.press(KeyEvent::new(code, KeyModifiers::NONE), &snapshot), None);
+        }
+        let pids: Vec<u32> = panel.view(&snapshot).iter().map(|task| task.pid).collect();
+        (pids, panel.title(), panel.bottom(&snapshot))
+    };
+    assert_eq!(after("").0, [4100, 4242, 77], "by priority");
+    let (pids, title, _) = after("o");
+    assert_eq!((pids.as_slice(), title.as_str()), (&[4242, 4100, 77][..], "  by share"));
+    assert_eq!(after("o").0, [4242, 4100, 77], "by waiting");
+    assert_eq!(after("o").0, [4100, 4242, 77], "by memory");
+    assert_eq!(after("og").0, [4100, 4242]);
+    let (pids, title, _) = after("g");
+    assert_eq!((pids.as_slice(), title.as_str()), (&[77][..], "  gpu 1"));
+    // While a filter is typed, keys give no commands.
+    let (pids, title, bottom) = after("g/Train-qs\x08\x08");
+    assert_eq!((pids.as_slice(), title.as_str()), (&[4242][..], "  filter Train-"));
+    assert!(bottom.starts_with("filter: Train-_"), "{bottom}");
+    assert_eq!(after("\n").0, [4242]);
+    assert_eq!(after("/\x1b/77\n").0, [77], "pids count too");
+    assert_eq!(after("/\x1b").0, [4100, 4242, 77]);
 }

@@ -57,6 +57,14 @@ wait_for test -z "$(ls -d /run/user/4242/gpreempt/session-* 2>/dev/null)"
 wait_for sh -c "setpriv --reuid 4242 --regid 4242 --clear-groups '$bin/gpreempt' set $load -p 1"
 "$bin/gpreempt" ps >"$out/ps"
 grep -q "priority 1 (asked for by uid 4242)" "$out/ps"
+# Arguments are for the owner and for root.
+grep -q -e --kernel-us "$out/ps" && exit 1
+"$bin/gpreempt" ps --arguments | grep -q -e "--kernel-us 4000"
+as_other() { setpriv --reuid "$1" --regid "$1" --clear-groups "$bin/gpreempt" ps --arguments; }
+as_other 4242 | grep -q -e "--kernel-us 4000"
+as_other 4243 >"$out/other"
+grep -q gpreempt-load "$out/other"
+grep -q -e --kernel-us "$out/other" && exit 1
 kill $daemon
 wait $daemon
 "#;
