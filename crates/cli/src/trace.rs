@@ -85,6 +85,8 @@ struct Recording {
     begin_ns: u64,
     end_ns: u64,
     queues: BTreeMap<u64, QueueTrack>,
+    /// How many queues each process has had, by pid.
+    queues_of: BTreeMap<u32, u32>,
     threads: usize,
     events: usize,
     lines: Vec<Value>,
@@ -127,6 +129,7 @@ impl Recording {
             begin_ns: snapshot.now_ns,
             end_ns: snapshot.now_ns,
             queues: BTreeMap::new(),
+            queues_of: BTreeMap::new(),
             threads: 0,
             events: 0,
             lines: vec![metadata("process_name", DAEMON, 0, "gpreemptd")],
@@ -199,10 +202,16 @@ impl Recording {
     fn track(&mut self, queue: u64, device: Option<u32>, name: &str, pid: u32) -> &mut QueueTrack {
         let (process, since_ns) = (process_of(device), self.end_ns);
         let (threads, lines) = (&mut self.threads, &mut self.lines);
+        let queues_of = &mut self.queues_of;
         self.queues.entry(queue).or_insert_with(|| {
             *threads += 1;
             let thread = *threads;
-            let name = format!("{name} ({pid}, queue {queue})");
+            let number = queues_of.entry(pid).or_default();
+            *number += 1;
+            let name = match *number {
+                1 => format!("{name} ({pid})"),
+                several => format!("{name} ({pid}), queue {several}"),
+            };
             lines.push(metadata("thread_name", process, thread, &name));
             QueueTrack { thread, process, on: true, active: false, moving: None, since_ns }
         })

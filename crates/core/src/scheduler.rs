@@ -337,12 +337,20 @@ impl Scheduler {
             self.changed_devices.insert(queue.device);
             if order.preempting == 0
                 && let Some((winner, since)) = order.blocked.take()
-                && let Some(winner) = self.queues.get(&winner).filter(|winner| winner.active)
+                && self.queues.get(&winner).is_some_and(|winner| winner.active)
             {
-                let waited = self.now.since(since);
-                self.measurements.push(winner.measured(MeasurementKind::Wait, waited));
+                self.note_wait(winner, self.now.since(since));
             }
         }
+    }
+
+    /// A queue with work has waited for its device.
+    fn note_wait(&mut self, id: QueueId, waited: Duration) {
+        let Some(queue) = self.queues.get(&id) else { return };
+        if let Some(task) = self.tasks.get_mut(&queue.task) {
+            task.waits.record(waited);
+        }
+        self.measurements.push(queue.measured(MeasurementKind::Wait, waited));
     }
 }
 

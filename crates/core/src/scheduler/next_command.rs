@@ -14,7 +14,7 @@ use crate::decision::Reason;
 use crate::id::{DeviceId, QueueId};
 use crate::policy::{self, Policy, SchedEntity};
 use crate::priority::Class;
-use crate::statistics::{Charge, MeasurementKind};
+use crate::statistics::Charge;
 use crate::timer::Timer;
 
 impl Scheduler {
@@ -137,9 +137,6 @@ impl Scheduler {
         if waits_since != queue.waits_since {
             if let Some(since) = queue.waits_since {
                 device.waiting.remove(&(since, id));
-                if let Some(task) = self.tasks.get_mut(&queue.task) {
-                    task.waits.record(now.since(since));
-                }
             }
             if let Some(since) = waits_since {
                 device.waiting.insert((since, id));
@@ -155,7 +152,7 @@ impl Scheduler {
         if queue.suspended {
             queue.meter.forget_wait();
         } else if let Some(waited) = waited {
-            self.measurements.push(queue.measured(MeasurementKind::Wait, waited));
+            self.note_wait(id, waited);
         }
         if self.has_min_share {
             let share = self.share_state_of(id);

@@ -137,7 +137,7 @@ pub(crate) struct Task {
     /// A hint began and has not ended.
     pub(crate) hinted: bool,
     pub(crate) suspended: bool,
-    /// How long its queues were off with work, each time.
+    /// How long its queues waited with work, each time.
     pub(crate) waits: Histogram,
 }
 

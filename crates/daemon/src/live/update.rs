@@ -82,10 +82,10 @@ struct ShownTask<'a> {
     priority: Option<u8>,
     is_normal: bool,
     state: &'static str,
-    share: f64,
+    share: Option<f64>,
     preempts: u64,
     preempts_per_s: f64,
-    waiting_ms: u64,
+    waiting_ms: Option<u64>,
     why: &'a str,
 }
 

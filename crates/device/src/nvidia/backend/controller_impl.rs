@@ -11,6 +11,8 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, HintWatching,
     HoldReporting, Rescanning, UnadoptedProcesses,
 };
+use crate::gauge::DeviceGauge;
+use crate::nvidia::gauge::NvmlGauge;
 use crate::nvidia::process_discovery::GpuProcess;
 use crate::process::ProcessKey;
 
@@ -95,6 +97,10 @@ impl Controller for NvidiaBackend {
 
     fn hint_watching(&mut self) -> Option<&mut dyn HintWatching> {
         Some(self)
+    }
+
+    fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
+        Some(Box::new(NvmlGauge::default()))
     }
 
     fn hold_reporting(&self) -> Option<&dyn HoldReporting> {
