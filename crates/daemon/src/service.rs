@@ -4,10 +4,10 @@
 //! what is ready, lets the scheduler make a step, and waits again. It must never block: devices
 //! have threads of their own, and data for a socket that is full is sent later.
 
+mod background_reads;
 mod clients;
 mod devices;
 mod errors;
-mod looks;
 mod maintenance;
 mod notify;
 mod poller;
@@ -35,7 +35,7 @@ use errors::LoopError;
 use notify::Notifier;
 use poller::{PollSource, Poller, Wakeup};
 pub use private::{PrivateOptions, PrivateService};
-use processes::inspection::{Finding, ProcessLooks, Sights};
+use processes::inspection::{Finding, KnownFacts, ProcessReads};
 pub(crate) use processes::normal::exemption_of;
 use processes::{Context, Processes};
 use setup::Host;
@@ -81,9 +81,9 @@ struct Service {
     signals: Signals,
     notifier: Notifier,
     /// Reads of what users control, beside the loop.
-    looks: ProcessLooks,
+    reads: ProcessReads,
     /// What was read for the request that is served now.
-    sights: Sights,
+    facts: KnownFacts,
     /// What remains for this iteration.
     budget: WorkBudget,
     hardware: HardwareCheck,
@@ -170,7 +170,7 @@ impl Service {
     /// Makes a page for the metrics server, which decides how often.
     fn make_metrics_page(&mut self, now_ns: u64) {
         let Some(server) = &self.telemetry.metrics_server else { return };
-        let wish = server.take_wish();
+        let asked = server.take_page_request();
         let text = crate::metrics::text(
             &self.snapshot(now_ns),
             self.processes.rules.config.metrics.lines_for,
@@ -178,7 +178,7 @@ impl Service {
         let took_ns = monotonic_ns().saturating_sub(now_ns);
         server.publish(&text, Duration::from_nanos(took_ns));
         self.budget.take(Work::Snapshot);
-        if let Err(error) = wish {
+        if let Err(error) = asked {
             self.telemetry.problem(&error.to_string());
         }
     }
@@ -233,23 +233,23 @@ impl Service {
     /// Takes in what threads have read, within the budget.
     fn take_findings(&mut self) {
         while !self.budget.is_spent()
-            && let Some((look, finding)) = self.looks.poll(instant(monotonic_ns()))
+            && let Some((read_id, finding)) = self.reads.poll(instant(monotonic_ns()))
         {
             self.budget.take(Work::Process);
-            self.take_finding(look, finding);
+            self.take_finding(read_id, finding);
         }
     }
 
-    fn take_finding(&mut self, look: u64, finding: Option<Finding>) {
+    fn take_finding(&mut self, read_id: u64, finding: Option<Finding>) {
         let (processes, mut context) = self.processes_and_context();
         match finding {
             Some(Finding::Inspected(inspected)) => {
-                processes.take_inspection(look, *inspected, &mut context);
+                processes.take_inspection(read_id, *inspected, &mut context);
             }
-            Some(Finding::Sights(sights)) => self.serve_with(look, sights),
+            Some(Finding::Facts(facts)) => self.serve_with(read_id, facts),
             None => {
-                processes.take_late_inspection(look, &mut context);
-                self.refuse_parked(look);
+                processes.take_late_inspection(read_id, &mut context);
+                self.refuse_parked(read_id);
             }
         }
     }
@@ -263,10 +263,10 @@ impl Service {
             let mut budget = WorkBudget::unlimited();
             let (processes, mut context) = self.processes_and_context();
             processes.ask_inspections(&mut budget, now, &mut context);
-            while let Some((look, finding)) = self.looks.poll(now) {
-                self.take_finding(look, finding);
+            while let Some((read_id, finding)) = self.reads.poll(now) {
+                self.take_finding(read_id, finding);
             }
-            if self.looks.is_settled() {
+            if self.reads.is_settled() {
                 return;
             }
             std::thread::sleep(STEP);
@@ -293,11 +293,11 @@ impl Service {
         if !self.clients.pending.is_empty() {
             at_ns = at_ns.min(now_ns.saturating_add(CHECK_NS));
         }
-        if let Some(at) = self.looks.next(instant(now_ns)) {
+        if let Some(at) = self.reads.next(instant(now_ns)) {
             at_ns = at_ns.min(at.as_nanos());
         }
         let has_work = !self.processes.inspections.is_empty()
-            || self.looks.has_ready()
+            || self.reads.has_ready()
             || self.processes.yielding.is_stale;
         if self.devices.is_changed || has_work {
             at_ns = now_ns;
@@ -309,8 +309,8 @@ impl Service {
 
     /// The processes, and the other jobs as far as a change of a process concerns them.
     fn processes_and_context(&mut self) -> (&mut Processes, Context<'_>) {
-        let Self { processes, devices, telemetry, recovery, poller, looks, sights, .. } = self;
-        (processes, Context { devices, telemetry, recovery, poller, looks, sights })
+        let Self { processes, devices, telemetry, recovery, poller, reads, facts, .. } = self;
+        (processes, Context { devices, telemetry, recovery, poller, reads, facts })
     }
 
     fn snapshot(&self, now_ns: u64) -> Snapshot {

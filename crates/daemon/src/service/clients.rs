@@ -223,8 +223,8 @@ impl Service {
         now_ns: u64,
     ) -> Result<Answer, RequestError> {
         match self.answer(requester, request, body.clone(), now_ns) {
-            Err(RequestError::NotRead(need)) => {
-                self.park(requester, Message { request, body }, need, now_ns)?;
+            Err(RequestError::NotRead(unread)) => {
+                self.park(requester, Message { request, body }, unread, now_ns)?;
                 Ok(Answer::Nothing)
             }
             result => result,
@@ -323,7 +323,7 @@ impl Service {
                 return Ok(Reply::Queues(devices.read_queue(table, requester, queue)?).into());
             }
             Request::SuspendQueues(stop) => {
-                let known = (table, &self.recovery, &self.sights);
+                let known = (table, &self.recovery, &self.facts);
                 devices.suspend_queues(known, requester, &stop, now_ns)?;
                 let (count, uid) = (stop.queues.as_slice().len(), requester.caller.uid());
                 let (log, lease_ms) = (&mut self.telemetry.log, stop.lease_ms);

@@ -31,7 +31,7 @@ use super::telemetry::Telemetry;
 use super::undo::Recovery;
 use crate::accounts::Accounts;
 use crate::config::Config;
-use inspection::{ProcessLooks, Sights};
+use inspection::{KnownFacts, ProcessReads};
 use inspection_queue::InspectionQueue;
 use normal::Yielding;
 use process_table::ProcessTable;
@@ -57,9 +57,9 @@ pub(crate) struct Context<'a> {
     pub(crate) telemetry: &'a mut Telemetry,
     pub(crate) recovery: &'a Recovery,
     pub(crate) poller: &'a Poller,
-    pub(crate) looks: &'a mut ProcessLooks,
+    pub(crate) reads: &'a mut ProcessReads,
     /// What was read for the request that is served.
-    pub(crate) sights: &'a Sights,
+    pub(crate) facts: &'a KnownFacts,
 }
 
 impl Processes {
@@ -136,9 +136,9 @@ impl Rules {
     pub(crate) fn check_display(
         &self,
         key: ProcessKey,
-        sights: &Sights,
+        facts: &KnownFacts,
     ) -> Result<(), RequestError> {
-        if self.private.is_some() && sights.of(key)?.drives_display {
+        if self.private.is_some() && facts.of(key)?.drives_display {
             return Err(RequestError::PriorityOnDisplay(key));
         }
         Ok(())

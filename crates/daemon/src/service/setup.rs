@@ -13,13 +13,13 @@ use gpreempt_device::undo_log::UndoLog;
 use gpreempt_wire::socket_path::SocketEnv;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
+use super::background_reads::BackgroundReads;
 use super::clients::Clients;
 use super::clients::sessions::ListenError;
 use super::devices::Devices;
 use super::devices::backends::Backends;
 use super::devices::queue_quota::QueueQuota;
 use super::errors::StartError;
-use super::looks::Looks;
 use super::notify::Notifier;
 use super::poller::{PollSource, Poller, Wakeup};
 use super::processes::saved_settings::SavedSettings;
@@ -136,8 +136,8 @@ impl Service {
         };
         let mut service = Self {
             clients,
-            looks: Looks::new(waker.clone(), geteuid().as_raw()),
-            sights: Default::default(),
+            reads: BackgroundReads::new(waker.clone(), geteuid().as_raw()),
+            facts: Default::default(),
             processes: Processes::new(rules, saved),
             devices: Devices::new(driver, backends, waker),
             recovery,

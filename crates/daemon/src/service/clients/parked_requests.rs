@@ -13,8 +13,8 @@ use gpreempt_wire::request::Request;
 use super::pending_answers::RequestRef;
 use super::request_error::RequestError;
 use super::{Requester, work_of};
-use crate::service::looks::LOOK_MAX;
-use crate::service::processes::inspection::{Need, Question, Sights};
+use crate::service::background_reads::READ_TIME_MAX;
+use crate::service::processes::inspection::{KnownFacts, Question, Unread};
 use crate::service::{Service, instant};
 
 /// Requests of one user that may wait at once.
@@ -25,9 +25,9 @@ pub(crate) struct ParkedRequest {
     session: u64,
     uid: u32,
     message: Message<Request>,
-    need: Need,
+    unread: Unread,
     /// The number of its own read, if it has one.
-    look: Option<u64>,
+    read_id: Option<u64>,
     until: Instant,
 }
 
@@ -37,28 +37,28 @@ impl Service {
         &mut self,
         requester: Requester,
         message: Message<Request>,
-        need: Need,
+        unread: Unread,
         now_ns: u64,
     ) -> Result<(), RequestError> {
         let (session, uid, now) = (requester.session, requester.caller.uid(), instant(now_ns));
         let own = self.clients.parked.iter().filter(|parked| parked.uid == uid);
-        if own.count() >= PARKED_MAX && !self.looks.is_trusted(uid) {
+        if own.count() >= PARKED_MAX && !self.reads.is_trusted(uid) {
             return Err(RequestError::TooManyParked(uid));
         }
-        let look = match &need.0 {
+        let read_id = match &unread.0 {
             Question::Rules(key) => {
                 let key = *key;
                 let (processes, mut context) = self.processes_and_context();
                 processes.hurry_inspection(key, uid, now, &mut context);
                 None
             }
-            question @ Question::Sights(_) => Some(self.looks.ask(uid, question.clone(), now)),
+            question @ Question::Facts(_) => Some(self.reads.ask(uid, question.clone(), now)),
         };
         if let Some(session) = self.clients.sessions.get_mut(session) {
             session.is_waiting = true;
         }
-        let until = now + LOOK_MAX;
-        self.clients.parked.push(ParkedRequest { session, uid, message, need, look, until });
+        let until = now + READ_TIME_MAX;
+        self.clients.parked.push(ParkedRequest { session, uid, message, unread, read_id, until });
         Ok(())
     }
 
@@ -66,59 +66,59 @@ impl Service {
     pub(crate) fn serve_parked(&mut self) {
         let now = instant(monotonic_ns());
         let processes = &self.processes;
-        let is_over = |parked: &mut ParkedRequest| match &parked.need.0 {
+        let is_over = |parked: &mut ParkedRequest| match &parked.unread.0 {
             Question::Rules(key) => !processes.awaits(*key) || parked.until <= now,
-            Question::Sights(_) => false,
+            Question::Facts(_) => false,
         };
         let over: Vec<ParkedRequest> = self.clients.parked.extract_if(.., is_over).collect();
         for parked in over {
-            let Question::Rules(key) = parked.need.0 else { continue };
+            let Question::Rules(key) = parked.unread.0 else { continue };
             if self.processes.awaits(key) {
                 self.refuse(parked);
             } else {
-                self.serve_again(parked, Sights::default());
+                self.serve_again(parked, KnownFacts::default());
             }
         }
     }
 
     /// Serves the request for which that was read.
-    pub(crate) fn serve_with(&mut self, look: u64, sights: Sights) {
-        if let Some(parked) = self.take_parked(look) {
-            self.serve_again(parked, sights);
+    pub(crate) fn serve_with(&mut self, read_id: u64, facts: KnownFacts) {
+        if let Some(parked) = self.take_parked(read_id) {
+            self.serve_again(parked, facts);
         }
     }
 
     /// The read with that number is late.
-    pub(crate) fn refuse_parked(&mut self, look: u64) {
-        if let Some(parked) = self.take_parked(look) {
-            self.looks.forget(look);
+    pub(crate) fn refuse_parked(&mut self, read_id: u64) {
+        if let Some(parked) = self.take_parked(read_id) {
+            self.reads.forget(read_id);
             self.refuse(parked);
         }
     }
 
-    fn take_parked(&mut self, look: u64) -> Option<ParkedRequest> {
+    fn take_parked(&mut self, read_id: u64) -> Option<ParkedRequest> {
         let parked = &mut self.clients.parked;
-        let at = parked.iter().position(|parked| parked.look == Some(look))?;
+        let at = parked.iter().position(|parked| parked.read_id == Some(read_id))?;
         Some(parked.remove(at))
     }
 
-    fn serve_again(&mut self, parked: ParkedRequest, sights: Sights) {
+    fn serve_again(&mut self, parked: ParkedRequest, facts: KnownFacts) {
         let ParkedRequest { session, uid, message, .. } = parked;
         let begun_ns = monotonic_ns();
         self.set_waiting(session, false);
         self.budget.take(work_of(&message.body));
-        self.sights = sights;
+        self.facts = facts;
         self.serve_message(session, message, begun_ns);
-        self.sights = Sights::default();
+        self.facts = KnownFacts::default();
         let took = Duration::from_nanos(monotonic_ns().saturating_sub(begun_ns));
         self.clients.sessions.users.charge(uid, took);
         self.clients.sessions.end_wait(session, &self.poller, &mut self.telemetry.log);
     }
 
     fn refuse(&mut self, parked: ParkedRequest) {
-        let ParkedRequest { session, message, need, .. } = parked;
+        let ParkedRequest { session, message, unread, .. } = parked;
         self.set_waiting(session, false);
-        let refusal = RequestError::NotRead(need).to_wire();
+        let refusal = RequestError::NotRead(unread).to_wire();
         self.reply(RequestRef { session, request: message.request }, Reply::Refused(refusal));
         self.clients.sessions.end_wait(session, &self.poller, &mut self.telemetry.log);
     }

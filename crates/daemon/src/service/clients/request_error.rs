@@ -14,10 +14,10 @@ use crate::accounts::RAISING_GROUP;
 use crate::assignment::SettingSource;
 use crate::bounds::Exceeded;
 use crate::rule::AttrSettings;
+use crate::service::background_reads::READ_TIME_MAX;
 use crate::service::devices::policy_settings::PolicyError;
-use crate::service::looks::LOOK_MAX;
 use crate::service::processes::Named;
-use crate::service::processes::inspection::Need;
+use crate::service::processes::inspection::Unread;
 use crate::service::undo::hardware_check::ResumeError;
 
 /// Why a request is refused. Its text is the sentence that the client receives.
@@ -69,8 +69,10 @@ pub(crate) enum RequestError {
     #[error("process {0} has ended; its pid may belong to another process now")]
     ReplacedProcess(u32),
     /// The request is served again when that has been read; the sentence is for when that is late.
-    #[error("{0} was not inspected within {LOOK_MAX}; the machine or its user is busy, try again")]
-    NotRead(Need),
+    #[error(
+        "{0} was not inspected within {READ_TIME_MAX}; the machine or its user is busy, try again"
+    )]
+    NotRead(Unread),
     #[error("{PARKED_MAX} requests of uid {0} wait for processes to be inspected; wait for them")]
     TooManyParked(u32),
 

@@ -23,7 +23,7 @@ use crate::service::clients::pending_answers::is_off;
 use crate::service::clients::permission::{Caller, Operation};
 use crate::service::clients::request_error::RequestError;
 use crate::service::processes::changes::LEASE_MS_MAX;
-use crate::service::processes::inspection::Sights;
+use crate::service::processes::inspection::KnownFacts;
 use crate::service::processes::process_table::{ProcessTable, TrackedProcess};
 use crate::service::undo::Recovery;
 
@@ -234,7 +234,7 @@ impl Devices {
     /// [`Devices::settle_queue_suspensions`].
     pub(crate) fn suspend_queues(
         &mut self,
-        (table, recovery, sights): (&ProcessTable, &Recovery, &Sights),
+        (table, recovery, facts): (&ProcessTable, &Recovery, &KnownFacts),
         requester: Requester,
         stop: &QueueStop,
         now_ns: u64,
@@ -250,7 +250,7 @@ impl Devices {
         for &id in stop.queues.as_slice() {
             owners.insert(self.check_suspension(table, requester.caller, id, stop.depth)?);
         }
-        if let Some(key) = sights.find_display(owners)? {
+        if let Some(key) = facts.find_display(owners)? {
             return Err(RequestError::QueueDrivesDisplay(key));
         }
         let is_on = |id: &&u64| self.find_queue(table, **id).is_ok_and(|(view, _)| !is_off(&view));

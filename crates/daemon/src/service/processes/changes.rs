@@ -9,7 +9,7 @@ use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
 
 use super::client_settings::{Layers, SchedOverride, Suspension};
-use super::inspection::{Need, Question};
+use super::inspection::{Question, Unread};
 use super::process_table::TrackedProcess;
 use super::registrations::{ANCESTORS_MAX, Registration};
 use super::{Context, Named, Processes};
@@ -47,7 +47,7 @@ impl Processes {
         }
         requester.caller.check_touch(pid, info.uid)?;
         if self.awaits(info.key) {
-            return Err(RequestError::NotRead(Need(Question::Rules(info.key))));
+            return Err(RequestError::NotRead(Unread(Question::Rules(info.key))));
         }
         Ok(info)
     }
@@ -131,9 +131,9 @@ impl Processes {
         let is_tracked = self.table.get(info.key).is_some();
         if !is_tracked
             && self.rules.private.is_some()
-            && context.sights.of(info.key)?.on_nvidia.is_ok()
+            && context.facts.of(info.key)?.on_nvidia.is_ok()
         {
-            self.rules.check_display(info.key, context.sights)?;
+            self.rules.check_display(info.key, context.facts)?;
             self.add_registration(requester.caller, &info, change, context);
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Processes {
         let key = info.key;
         self.controllable(key, context)?;
         caller.check(Operation::Change(change), &self.target(info, context.devices))?;
-        self.rules.check_display(key, context.sights)?;
+        self.rules.check_display(key, context.facts)?;
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
         process.overrides.add(caller, change);
         process.is_detached = false;
@@ -173,8 +173,8 @@ impl Processes {
             let Some(private) = self.rules.private else {
                 return Err(RequestError::NotOnGpu(key));
             };
-            let (sight, kinds) = (context.sights.of(key)?, context.devices.backends.kinds());
-            return Err(private.explain_untracked(key, &sight.on_nvidia, &kinds));
+            let (facts, kinds) = (context.facts.of(key)?, context.devices.backends.kinds());
+            return Err(private.explain_untracked(key, &facts.on_nvidia, &kinds));
         };
         if process.is_ignored() {
             return Err(RequestError::IgnoredByRule { key, why: process.why() });
@@ -199,7 +199,7 @@ impl Processes {
             return Err(RequestError::LeaseTooLong(lease_ms));
         }
         self.controllable(key, context)?;
-        if context.sights.of(key)?.drives_display {
+        if context.facts.of(key)?.drives_display {
             return Err(RequestError::DrivesDisplay(key));
         }
         let all_known = self.schedule_all_queues(key, caller, context)?;

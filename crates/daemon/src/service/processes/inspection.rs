@@ -22,9 +22,9 @@ use super::registrations::ANCESTORS_MAX;
 use super::{Context, Named, Processes, Rules};
 use crate::assignment::Assignment;
 use crate::process_attributes::{Gpu, ProcessAttributes};
+use crate::service::background_reads::{BackgroundReads, READ_TIME_MAX, Read};
 use crate::service::clients::request_error::RequestError;
 use crate::service::devices::Devices;
-use crate::service::looks::{LOOK_MAX, Looks, Read};
 use crate::service::private::PrivateRules;
 use crate::service::work_budget::{Work, WorkBudget};
 
@@ -34,17 +34,17 @@ pub(crate) enum Question {
     /// What the rules need of a process.
     Rules(ProcessKey),
     /// What a request needs of processes.
-    Sights(Vec<ProcessKey>),
+    Facts(Vec<ProcessKey>),
 }
 
 /// What was read.
 #[derive(Debug)]
 pub(crate) enum Finding {
     Inspected(Box<Result<Inspected, ProcessError>>),
-    Sights(Sights),
+    Facts(KnownFacts),
 }
 
-pub(crate) type ProcessLooks = Looks<Question, Finding>;
+pub(crate) type ProcessReads = BackgroundReads<Question, Finding>;
 
 /// A process as it was inspected.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Inspected {
 
 /// What a request needs of a process beside its rules.
 #[derive(Clone, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ProcessFacts {
     pub(crate) drives_display: bool,
     /// In private sessions: whether it has the NVIDIA driver open and may be controlled, or why
     /// not.
@@ -70,19 +70,19 @@ pub(crate) struct Sight {
 
 /// What was read for the request that is served now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sights(BTreeMap<ProcessKey, Sight>);
+pub(crate) struct KnownFacts(BTreeMap<ProcessKey, ProcessFacts>);
 
 /// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Need(pub(crate) Question);
+pub(crate) struct Unread(pub(crate) Question);
 
-impl Sights {
+impl KnownFacts {
     /// What was read of a process.
     ///
     /// # Errors
     /// If it was not read: the request has to wait.
-    pub(crate) fn of(&self, key: ProcessKey) -> Result<&Sight, RequestError> {
-        self.0.get(&key).ok_or_else(|| RequestError::NotRead(Need(Question::Sights(vec![key]))))
+    pub(crate) fn of(&self, key: ProcessKey) -> Result<&ProcessFacts, RequestError> {
+        self.0.get(&key).ok_or_else(|| RequestError::NotRead(Unread(Question::Facts(vec![key]))))
     }
 
     /// The first of some processes that drives a display.
@@ -91,27 +91,27 @@ impl Sights {
         keys: impl IntoIterator<Item = ProcessKey> + Clone,
     ) -> Result<Option<ProcessKey>, RequestError> {
         if !keys.clone().into_iter().all(|key| self.0.contains_key(&key)) {
-            let question = Question::Sights(keys.into_iter().collect());
-            return Err(RequestError::NotRead(Need(question)));
+            let question = Question::Facts(keys.into_iter().collect());
+            return Err(RequestError::NotRead(Unread(question)));
         }
-        let drives = |key: &ProcessKey| self.0.get(key).is_some_and(|sight| sight.drives_display);
+        let drives = |key: &ProcessKey| self.0.get(key).is_some_and(|facts| facts.drives_display);
         Ok(keys.into_iter().find(drives))
     }
 
     fn read(keys: &[ProcessKey], private: Option<PrivateRules>) -> Self {
-        let sight = |key: ProcessKey| Sight {
+        let facts = |key: ProcessKey| ProcessFacts {
             drives_display: drives_display(key.pid),
             on_nvidia: private.map_or(Ok(()), |private| private.look(key)),
         };
-        Self(keys.iter().map(|key| (*key, sight(*key))).collect())
+        Self(keys.iter().map(|key| (*key, facts(*key))).collect())
     }
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let process = match &self.0 {
             Question::Rules(key) => Some(*key),
-            Question::Sights(keys) => keys.first().copied(),
+            Question::Facts(keys) => keys.first().copied(),
         };
         match process {
             Some(key) => Named(key).fmt(f),
@@ -168,11 +168,11 @@ impl Processes {
         now: Instant,
         context: &mut Context<'_>,
     ) {
-        if !context.looks.is_trusted(uid) {
+        if !context.reads.is_trusted(uid) {
             return;
         }
-        if let Some(look) = self.inspections.look_of(key) {
-            context.looks.hurry(look, uid, now);
+        if let Some(read_id) = self.inspections.read_of(key) {
+            context.reads.hurry(read_id, uid, now);
         } else if let Some(reasons) = self.inspections.take(key) {
             self.ask_inspection(key, &reasons, Some(uid), now, context);
         }
@@ -196,8 +196,8 @@ impl Processes {
             }
             return;
         };
-        let look = context.looks.ask(asker.unwrap_or(info.uid), Question::Rules(key), now);
-        self.inspections.begin(key, look);
+        let read_id = context.reads.ask(asker.unwrap_or(info.uid), Question::Rules(key), now);
+        self.inspections.begin(key, read_id);
     }
 
     /// Whether what a process shows of itself matters. For one that is tracked, another controller
@@ -216,8 +216,8 @@ impl Processes {
 
     /// Starts the threads that may start now.
     fn begin_looks(&self, now: Instant, context: &mut Context<'_>) {
-        let Context { looks, devices, .. } = context;
-        looks.begin(now, |question| self.read(question, devices));
+        let Context { reads, devices, .. } = context;
+        reads.begin(now, |question| self.read(question, devices));
     }
 
     fn read(&self, question: &Question, devices: &Devices) -> Read<Finding> {
@@ -229,9 +229,9 @@ impl Processes {
                 let search = devices.device_search(key, task);
                 Box::new(move || Finding::Inspected(Box::new(rules.inspect(key, search))))
             }
-            Question::Sights(keys) => {
+            Question::Facts(keys) => {
                 let keys = keys.clone();
-                Box::new(move || Finding::Sights(Sights::read(&keys, rules.private)))
+                Box::new(move || Finding::Facts(KnownFacts::read(&keys, rules.private)))
             }
         }
     }
@@ -239,11 +239,11 @@ impl Processes {
     /// Takes in an inspection. Does nothing for one that was given up.
     pub(crate) fn take_inspection(
         &mut self,
-        look: u64,
+        read_id: u64,
         inspected: Result<Inspected, ProcessError>,
         context: &mut Context<'_>,
     ) {
-        let Some((key, reasons)) = self.inspections.end(look) else { return };
+        let Some((key, reasons)) = self.inspections.end(read_id) else { return };
         // A process that has ended since is not reported.
         let Ok(inspected) = inspected else { return };
         for reason in reasons {
@@ -265,14 +265,14 @@ impl Processes {
 
     /// An inspection takes too long. The process has the lowest priority until it ends, unless the
     /// process is tracked already or belongs to a trusted user.
-    pub(crate) fn take_late_inspection(&mut self, look: u64, context: &mut Context<'_>) {
-        let Some((key, reasons)) = self.inspections.set_late(look) else { return };
+    pub(crate) fn take_late_inspection(&mut self, read_id: u64, context: &mut Context<'_>) {
+        let Some((key, reasons)) = self.inspections.set_late(read_id) else { return };
         let Ok(info) = ProcessInfo::read(key.pid) else { return };
         if info.key != key || info.zombie {
             return;
         }
         let beginning = unread(key, &info.name);
-        let is_trusted = context.looks.is_trusted(info.uid) || self.rules.private.is_some();
+        let is_trusted = context.reads.is_trusted(info.uid) || self.rules.private.is_some();
         let until = if self.table.get(key).is_some() {
             "it keeps its settings"
         } else if is_trusted {
@@ -281,8 +281,8 @@ impl Processes {
             "it has priority 0"
         };
         context.telemetry.problem(&format!(
-            "{beginning} within {LOOK_MAX}: uid {} has many processes, or the process does not let \
-             itself be read; {until} until it is",
+            "{beginning} within {READ_TIME_MAX}: uid {} has many processes, or the process does \
+             not let itself be read; {until} until it is",
             info.uid
         ));
         if is_trusted {

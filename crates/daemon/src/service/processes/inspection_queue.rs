@@ -23,7 +23,7 @@ struct Entry {
     /// Reasons since the inspection was asked for.
     again: Vec<InspectReason>,
     /// The number of the inspection, once it is asked for.
-    look: Option<u64>,
+    read_id: Option<u64>,
     is_late: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct InspectionQueue {
     entries: BTreeMap<ProcessKey, Entry>,
     /// Those whose inspection was not asked for, in order.
     waiting: VecDeque<ProcessKey>,
-    looks: BTreeMap<u64, ProcessKey>,
+    reads: BTreeMap<u64, ProcessKey>,
     /// The rules have changed, and the end of that reload was not reported yet.
     is_reloading: bool,
 }
@@ -46,7 +46,7 @@ impl InspectionQueue {
             self.waiting.push_back(key);
             return;
         };
-        let reasons = if entry.look.is_some() { &mut entry.again } else { &mut entry.reasons };
+        let reasons = if entry.read_id.is_some() { &mut entry.again } else { &mut entry.reasons };
         if !reasons.contains(&reason) {
             reasons.push(reason);
         }
@@ -66,10 +66,10 @@ impl InspectionQueue {
     }
 
     /// The inspection of a process was asked for.
-    pub(crate) fn begin(&mut self, key: ProcessKey, look: u64) {
+    pub(crate) fn begin(&mut self, key: ProcessKey, read_id: u64) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.look = Some(look);
-            self.looks.insert(look, key);
+            entry.read_id = Some(read_id);
+            self.reads.insert(read_id, key);
         }
     }
 
@@ -79,8 +79,8 @@ impl InspectionQueue {
     }
 
     /// The inspection with that number has ended: the process, and why it was inspected.
-    pub(crate) fn end(&mut self, look: u64) -> Option<(ProcessKey, Vec<InspectReason>)> {
-        let key = self.looks.remove(&look)?;
+    pub(crate) fn end(&mut self, read_id: u64) -> Option<(ProcessKey, Vec<InspectReason>)> {
+        let key = self.reads.remove(&read_id)?;
         let entry = self.entries.remove(&key)?;
         for reason in entry.again {
             self.add(key, reason);
@@ -89,15 +89,15 @@ impl InspectionQueue {
     }
 
     /// The inspection with that number takes too long: nothing waits for it any more.
-    pub(crate) fn set_late(&mut self, look: u64) -> Option<(ProcessKey, Vec<InspectReason>)> {
-        let key = *self.looks.get(&look)?;
+    pub(crate) fn set_late(&mut self, read_id: u64) -> Option<(ProcessKey, Vec<InspectReason>)> {
+        let key = *self.reads.get(&read_id)?;
         let entry = self.entries.get_mut(&key)?;
         entry.is_late = true;
         Some((key, entry.reasons.clone()))
     }
 
-    pub(crate) fn look_of(&self, key: ProcessKey) -> Option<u64> {
-        self.entries.get(&key)?.look
+    pub(crate) fn read_of(&self, key: ProcessKey) -> Option<u64> {
+        self.entries.get(&key)?.read_id
     }
 
     pub(crate) fn awaits(&self, key: ProcessKey) -> bool {
@@ -107,7 +107,7 @@ impl InspectionQueue {
     /// Adds all processes after the rules changed: these, and those that are being inspected.
     pub(crate) fn add_reload(&mut self, keys: Vec<ProcessKey>) {
         self.is_reloading = true;
-        let inspected: Vec<ProcessKey> = self.looks.values().copied().collect();
+        let inspected: Vec<ProcessKey> = self.reads.values().copied().collect();
         for key in keys.into_iter().chain(inspected) {
             self.add(key, InspectReason::RulesChanged);
         }
@@ -129,7 +129,7 @@ impl InspectionQueue {
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.waiting.clear();
-        self.looks.clear();
+        self.reads.clear();
     }
 
     /// Whether every inspection has been asked for.
@@ -209,7 +209,7 @@ mod tests {
         inspections.begin(key(1), 7);
         assert_eq!(inspections.set_late(7), Some((key(1), vec![RulesChanged])));
         assert!(!inspections.awaits(key(1)) && inspections.take_end_of_reload());
-        assert_eq!(inspections.look_of(key(1)), Some(7));
+        assert_eq!(inspections.read_of(key(1)), Some(7));
         assert_eq!(inspections.end(7), Some((key(1), vec![RulesChanged])));
     }
 

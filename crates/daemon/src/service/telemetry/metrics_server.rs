@@ -153,7 +153,7 @@ impl MetricsServer {
     }
 
     /// The thread wants a page. Returns what it could not do since it last wanted one.
-    pub(crate) fn take_wish(&self) -> Result<(), MetricsError> {
+    pub(crate) fn take_page_request(&self) -> Result<(), MetricsError> {
         clear(&self.shared.wanted);
         self.shared.lock().problem.take().map_or(Ok(()), |error| Err(MetricsError::Accept(error)))
     }
@@ -259,7 +259,7 @@ fn cpu_time() -> Duration {
 
 /// A page that the loop was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PageWish {
+struct PageRequest {
     /// The last exchange that its page answers.
     until: u64,
 }
@@ -270,7 +270,7 @@ struct ServerThread {
     shared: Arc<Shared>,
     exchanges: BTreeMap<u64, Exchange>,
     last: u64,
-    wish: Option<PageWish>,
+    asked_page: Option<PageRequest>,
     /// When the next page may be asked for.
     page_at: Instant,
     /// When the next connection may be accepted.
@@ -281,7 +281,15 @@ impl ServerThread {
     fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
         let zero = Instant::from_nanos(0);
         let exchanges = BTreeMap::new();
-        Self { listener, shared, exchanges, last: 0, wish: None, page_at: zero, accept_at: zero }
+        Self {
+            listener,
+            shared,
+            exchanges,
+            last: 0,
+            asked_page: None,
+            page_at: zero,
+            accept_at: zero,
+        }
     }
 
     fn run(mut self) {
@@ -327,7 +335,7 @@ impl ServerThread {
     /// When something has to be done even if nothing is ready.
     fn due(&self) -> Option<Instant> {
         let ends = self.exchanges.values().filter_map(Exchange::deadline).min();
-        let page = (self.wish.is_none() && self.waits_for_page()).then_some(self.page_at);
+        let page = (self.asked_page.is_none() && self.waits_for_page()).then_some(self.page_at);
         let accept = (self.accept_at > now()).then_some(self.accept_at);
         [ends, page, accept].into_iter().flatten().min()
     }
@@ -360,8 +368,8 @@ impl ServerThread {
             self.accept_some(now, &hosts);
         }
         self.admit();
-        if self.wish.is_none() && now >= self.page_at && self.waits_for_page() {
-            self.wish = Some(PageWish { until: self.last });
+        if self.asked_page.is_none() && now >= self.page_at && self.waits_for_page() {
+            self.asked_page = Some(PageRequest { until: self.last });
             signal(&self.shared.wanted);
         }
     }
@@ -398,8 +406,8 @@ impl ServerThread {
     }
 
     fn send_page(&mut self, page: &Arc<[u8]>, took: Duration) {
-        let Some(wish) = self.wish.take() else { return };
-        for (_, exchange) in self.exchanges.range_mut(..=wish.until) {
+        let Some(asked_page) = self.asked_page.take() else { return };
+        for (_, exchange) in self.exchanges.range_mut(..=asked_page.until) {
             if exchange.waits() == Some(Waits::Page) {
                 exchange.answer(Arc::clone(page));
             }

@@ -68,12 +68,7 @@ impl Telemetry {
                 let us = |percent| waits.percentile(percent).map(Duration::as_micros);
                 (snapshot.wait_us_p50, snapshot.wait_us_p99) = (us(50), us(99));
             }
-            // An inspection may have been made before the process had queues.
-            let scheduled_on: BTreeSet<DeviceId> =
-                own.unwrap_or_default().iter().map(|view| view.device).collect();
-            let known = scheduled_on.into_iter().filter_map(|device| devices.backends.uuid(device));
-            let gpus: BTreeSet<String> = snapshot.gpus.drain(..).chain(known).collect();
-            snapshot.gpus.extend(gpus);
+            add_gpus(&mut snapshot, own.unwrap_or_default(), devices);
             if strays.contains(&member.key) && snapshot.state != TaskState::Suspended {
                 snapshot.state = TaskState::Stopped;
                 snapshot.why.push_str(
@@ -178,6 +173,14 @@ impl Telemetry {
         };
         devices.backends.devices().into_iter().map(snapshot).collect()
     }
+}
+
+/// Adds the GPUs of the queues: an inspection may have been made before the process had them.
+fn add_gpus(snapshot: &mut TaskSnapshot, queues: &[QueueView], devices: &Devices) {
+    let scheduled_on: BTreeSet<DeviceId> = queues.iter().map(|view| view.device).collect();
+    let known = scheduled_on.into_iter().filter_map(|device| devices.backends.uuid(device));
+    let gpus: BTreeSet<String> = snapshot.gpus.drain(..).chain(known).collect();
+    snapshot.gpus.extend(gpus);
 }
 
 /// Adds what the devices themselves tell of a process.

@@ -23,7 +23,7 @@ fn serve() -> Served {
             let mut set = [PollFd::new(&server.shared.wanted, PollFlags::IN)];
             let limit = timespec(Duration::from_millis(10));
             if poll(&mut set, Some(&limit)).unwrap() > 0 {
-                server.take_wish().unwrap();
+                server.take_page_request().unwrap();
                 let page = made.fetch_add(1, Ordering::Relaxed) + 1;
                 server.publish(&format!("page {page}\n"), Duration::ZERO);
             }

@@ -24,7 +24,7 @@ use super::work_share::WorkShare;
 
 /// The time after which a read is late, waiting in its lane included. A look at 19,000 open
 /// files takes about 60 ms, and one command line against 900 rules 50 ms.
-pub(crate) const LOOK_MAX: Duration = Duration::from_millis(2_000);
+pub(crate) const READ_TIME_MAX: Duration = Duration::from_millis(2_000);
 /// A user's reads may use this part of a core, one in so many. With the eighth that the loop may
 /// work for the user that is less than a quarter.
 const SHARE: u64 = 24;
@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_millis(10);
 pub(crate) type Read<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// The reads that were asked for. `Q` says what to read, `T` is an answer.
-pub(crate) struct Looks<Q, T> {
+pub(crate) struct BackgroundReads<Q, T> {
     lanes: BTreeMap<u32, Lane<Q>>,
     /// What was asked for and has not been answered.
     open: BTreeMap<u64, Open>,
@@ -88,12 +88,12 @@ struct Running {
 }
 
 struct Answer<T> {
-    look: u64,
+    read_id: u64,
     answer: T,
     took: Duration,
 }
 
-impl<Q, T: Send + 'static> Looks<Q, T> {
+impl<Q, T: Send + 'static> BackgroundReads<Q, T> {
     /// Answers wake the loop. `own_uid` is the user that runs the daemon.
     pub(crate) fn new(waker: Waker, own_uid: u32) -> Self {
         let (sender, answers) = channel();
@@ -119,30 +119,30 @@ impl<Q, T: Send + 'static> Looks<Q, T> {
     /// Asks for a read in the lane of a user. Returns its number.
     pub(crate) fn ask(&mut self, uid: u32, question: Q, now: Instant) -> u64 {
         self.last += 1;
-        let look = self.last;
-        self.open.insert(look, Open { uid, until: now + LOOK_MAX });
-        self.lane(uid, now).waiting.push_back((look, question));
-        look
+        let read_id = self.last;
+        self.open.insert(read_id, Open { uid, until: now + READ_TIME_MAX });
+        self.lane(uid, now).waiting.push_back((read_id, question));
+        read_id
     }
 
     /// Moves a read that has not begun to the lane of a trusted user that waits for it.
-    pub(crate) fn hurry(&mut self, look: u64, uid: u32, now: Instant) {
-        let Some(open) = self.open.get_mut(&look) else { return };
+    pub(crate) fn hurry(&mut self, read_id: u64, uid: u32, now: Instant) {
+        let Some(open) = self.open.get_mut(&read_id) else { return };
         if open.uid == uid {
             return;
         }
         let Some(lane) = self.lanes.get_mut(&open.uid) else { return };
-        let Some(at) = lane.waiting.iter().position(|(waits, _)| *waits == look) else { return };
+        let Some(at) = lane.waiting.iter().position(|(waits, _)| *waits == read_id) else { return };
         open.uid = uid;
         let moved = lane.waiting.remove(at);
         self.lane(uid, now).waiting.extend(moved);
     }
 
     /// Gives up a read whose answer is no longer of use.
-    pub(crate) fn forget(&mut self, look: u64) {
-        let Some(open) = self.open.remove(&look) else { return };
+    pub(crate) fn forget(&mut self, read_id: u64) {
+        let Some(open) = self.open.remove(&read_id) else { return };
         if let Some(lane) = self.lanes.get_mut(&open.uid) {
-            lane.waiting.retain(|(waits, _)| *waits != look);
+            lane.waiting.retain(|(waits, _)| *waits != read_id);
         }
     }
 
@@ -167,17 +167,18 @@ impl<Q, T: Send + 'static> Looks<Q, T> {
             lane.share.resume(now);
             while self.running.len() < threads_max
                 && lane.may_begin(is_trusted)
-                && let Some((look, question)) = lane.waiting.pop_front()
+                && let Some((read_id, question)) = lane.waiting.pop_front()
             {
-                if spawn(look, read(&question), (self.sender.clone(), self.waker.clone())).is_err()
+                if spawn(read_id, read(&question), (self.sender.clone(), self.waker.clone()))
+                    .is_err()
                 {
-                    lane.waiting.push_front((look, question));
+                    lane.waiting.push_front((read_id, question));
                     return;
                 }
                 lane.running += 1;
                 self.last_lane = uid;
-                let until = now + LOOK_MAX;
-                self.running.insert(look, Running { uid, until, is_late: false });
+                let until = now + READ_TIME_MAX;
+                self.running.insert(read_id, Running { uid, until, is_late: false });
             }
         }
         self.lanes.retain(|_, lane| !lane.is_idle(now));
@@ -186,9 +187,9 @@ impl<Q, T: Send + 'static> Looks<Q, T> {
     /// The next answer, with the number of its read: `None` if the read is late. An answer may
     /// follow that.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(u64, Option<T>)> {
-        while let Ok(Answer { look, answer, took }) = self.answers.try_recv() {
-            self.end(look, took, now);
-            self.ready.push_back((look, Some(answer)));
+        while let Ok(Answer { read_id, answer, took }) = self.answers.try_recv() {
+            self.end(read_id, took, now);
+            self.ready.push_back((read_id, Some(answer)));
         }
         for running in self.running.values_mut().filter(|running| !running.is_late) {
             if running.until <= now
@@ -200,20 +201,20 @@ impl<Q, T: Send + 'static> Looks<Q, T> {
             }
         }
         // Numbers ascend in time, so the others are not late.
-        while let Some((look, open)) = self.open.range(self.first_timely..).next() {
+        while let Some((read_id, open)) = self.open.range(self.first_timely..).next() {
             if open.until > now {
                 break;
             }
-            self.first_timely = look + 1;
-            self.ready.push_back((*look, None));
+            self.first_timely = read_id + 1;
+            self.ready.push_back((*read_id, None));
         }
         self.ready.pop_front()
     }
 
     /// A thread has ended.
-    fn end(&mut self, look: u64, took: Duration, now: Instant) {
-        self.open.remove(&look);
-        let Some(Running { uid, is_late, .. }) = self.running.remove(&look) else { return };
+    fn end(&mut self, read_id: u64, took: Duration, now: Instant) {
+        self.open.remove(&read_id);
+        let Some(Running { uid, is_late, .. }) = self.running.remove(&read_id) else { return };
         let is_trusted = self.is_trusted(uid);
         let Some(lane) = self.lanes.get_mut(&uid) else { return };
         if is_late {
@@ -271,24 +272,24 @@ const fn threads_max(is_trusted: bool) -> usize {
 }
 
 fn spawn<T: Send + 'static>(
-    look: u64,
+    read_id: u64,
     read: Read<T>,
     (sender, waker): (Sender<Answer<T>>, Waker),
 ) -> io::Result<()> {
-    let thread = thread::Builder::new().name("gpreempt-look".to_owned()).stack_size(STACK_BYTES);
+    let thread = thread::Builder::new().name("gpreempt-read_id".to_owned()).stack_size(STACK_BYTES);
     let run = move || {
         set_ordinary_thread_priority();
         let answer = read();
         // A daemon that stops no longer receives.
-        let _ = sender.send(Answer { look, answer, took: cpu_time() });
+        let _ = sender.send(Answer { read_id, answer, took: cpu_time() });
         waker.wake();
     };
     thread.spawn(run).map(drop)
 }
 
-impl<Q, T> fmt::Debug for Looks<Q, T> {
+impl<Q, T> fmt::Debug for BackgroundReads<Q, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Looks").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("BackgroundReads").field("open", &self.open).finish_non_exhaustive()
     }
 }
 
@@ -319,8 +320,8 @@ mod tests {
         }
     }
 
-    fn looks() -> Looks<u32, u32> {
-        Looks::new(Waker::new().unwrap(), DAEMON)
+    fn reads() -> BackgroundReads<u32, u32> {
+        BackgroundReads::new(Waker::new().unwrap(), DAEMON)
     }
 
     fn at_ms(ms: u64) -> Instant {
@@ -328,11 +329,15 @@ mod tests {
     }
 
     /// The next answer of a read that ends.
-    fn answer(looks: &mut Looks<u32, u32>, gate: &Gate, now: Instant) -> (u64, Option<u32>) {
+    fn answer(
+        reads: &mut BackgroundReads<u32, u32>,
+        gate: &Gate,
+        now: Instant,
+    ) -> (u64, Option<u32>) {
         let mut found = None;
         gpreempt_stage::until("a read is answered", || {
-            looks.begin(now, |question| gate.read(question));
-            found = looks.poll(now);
+            reads.begin(now, |question| gate.read(question));
+            found = reads.poll(now);
             found.is_some()
         });
         found.unwrap()
@@ -340,62 +345,62 @@ mod tests {
 
     #[test]
     fn a_blocked_read_is_late_and_delays_no_other_user() {
-        let (mut looks, shut, open) = (looks(), Gate::default(), Gate::default());
+        let (mut reads, shut, open) = (reads(), Gate::default(), Gate::default());
         open.open();
-        let blocked = looks.ask(10, 1, at_ms(0));
-        looks.begin(at_ms(0), |question| shut.read(question));
-        let behind = looks.ask(10, 2, at_ms(0));
-        let other = looks.ask(11, 3, at_ms(1));
-        assert_eq!(answer(&mut looks, &open, at_ms(1)), (other, Some(3)));
-        assert_eq!(looks.next(at_ms(1)), Some(at_ms(2_000)));
-        assert_eq!(looks.poll(at_ms(2_000)), Some((blocked, None)));
-        assert_eq!(looks.poll(at_ms(2_000)), Some((behind, None)), "it waited as long");
-        assert!(looks.is_settled());
+        let blocked = reads.ask(10, 1, at_ms(0));
+        reads.begin(at_ms(0), |question| shut.read(question));
+        let behind = reads.ask(10, 2, at_ms(0));
+        let other = reads.ask(11, 3, at_ms(1));
+        assert_eq!(answer(&mut reads, &open, at_ms(1)), (other, Some(3)));
+        assert_eq!(reads.next(at_ms(1)), Some(at_ms(2_000)));
+        assert_eq!(reads.poll(at_ms(2_000)), Some((blocked, None)));
+        assert_eq!(reads.poll(at_ms(2_000)), Some((behind, None)), "it waited as long");
+        assert!(reads.is_settled());
         // The thread of the late read does not occupy the lane.
-        assert_eq!(answer(&mut looks, &open, at_ms(2_001)), (behind, Some(2)));
+        assert_eq!(answer(&mut reads, &open, at_ms(2_001)), (behind, Some(2)));
         shut.open();
-        assert_eq!(answer(&mut looks, &open, at_ms(2_002)), (blocked, Some(1)));
-        assert!(looks.running.is_empty());
+        assert_eq!(answer(&mut reads, &open, at_ms(2_002)), (blocked, Some(1)));
+        assert!(reads.running.is_empty());
     }
 
     #[test]
     fn a_user_has_few_threads_that_do_not_end() {
-        let (mut looks, shut) = (looks(), Gate::default());
+        let (mut reads, shut) = (reads(), Gate::default());
         for second in 0..20 {
-            looks.ask(10, 1, at_ms(second * 3_000));
-            looks.begin(at_ms(second * 3_000), |question| shut.read(question));
-            while looks.poll(at_ms(second * 3_000 + 2_500)).is_some() {}
+            reads.ask(10, 1, at_ms(second * 3_000));
+            reads.begin(at_ms(second * 3_000), |question| shut.read(question));
+            while reads.poll(at_ms(second * 3_000 + 2_500)).is_some() {}
         }
-        assert_eq!(looks.running.len(), LATE_MAX);
-        let root = looks.ask(0, 2, at_ms(60_000));
+        assert_eq!(reads.running.len(), LATE_MAX);
+        let root = reads.ask(0, 2, at_ms(60_000));
         let open = Gate::default();
         open.open();
-        assert_eq!(answer(&mut looks, &open, at_ms(60_000)), (root, Some(2)));
+        assert_eq!(answer(&mut reads, &open, at_ms(60_000)), (root, Some(2)));
         shut.open();
     }
 
     #[test]
     fn the_reads_of_a_user_have_a_share_and_those_of_root_have_none() {
-        let (mut looks, open) = (looks(), Gate::default());
+        let (mut reads, open) = (reads(), Gate::default());
         open.open();
         for uid in [0, 10] {
-            let look = looks.ask(uid, 7, at_ms(0));
-            assert_eq!(answer(&mut looks, &open, at_ms(0)), (look, Some(7)));
+            let read_id = reads.ask(uid, 7, at_ms(0));
+            assert_eq!(answer(&mut reads, &open, at_ms(0)), (read_id, Some(7)));
         }
-        looks.lane(10, at_ms(0)).share.charge(BURST + BURST, at_ms(0));
-        let paused = looks.ask(10, 8, at_ms(1));
-        looks.begin(at_ms(1), |_| panic!("it begins in a pause"));
-        assert!(looks.next(at_ms(1)).unwrap() > at_ms(1_000), "after the pause");
-        looks.hurry(paused, 0, at_ms(1));
-        assert_eq!(answer(&mut looks, &open, at_ms(2)), (paused, Some(8)), "root waits for it");
+        reads.lane(10, at_ms(0)).share.charge(BURST + BURST, at_ms(0));
+        let paused = reads.ask(10, 8, at_ms(1));
+        reads.begin(at_ms(1), |_| panic!("it begins in a pause"));
+        assert!(reads.next(at_ms(1)).unwrap() > at_ms(1_000), "after the pause");
+        reads.hurry(paused, 0, at_ms(1));
+        assert_eq!(answer(&mut reads, &open, at_ms(2)), (paused, Some(8)), "root waits for it");
     }
 
     #[test]
     fn a_read_that_was_given_up_is_not_made() {
-        let mut looks = looks();
-        let look = looks.ask(10, 1, at_ms(0));
-        looks.forget(look);
-        looks.begin(at_ms(0), |_| panic!("it is made"));
-        assert!(looks.is_settled() && looks.next(at_ms(0)).is_none());
+        let mut reads = reads();
+        let read_id = reads.ask(10, 1, at_ms(0));
+        reads.forget(read_id);
+        reads.begin(at_ms(0), |_| panic!("it is made"));
+        assert!(reads.is_settled() && reads.next(at_ms(0)).is_none());
     }
 }
