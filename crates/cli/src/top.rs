@@ -24,6 +24,8 @@ use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::layout::Rect;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use crate::args::TopArgs;
 use crate::failure::Failure;
@@ -138,8 +140,10 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
             if left.is_zero() {
                 break;
             }
-            if !event::poll(left.min(SLEEP_MAX))? {
-                continue;
+            match wait_for_input(left.min(SLEEP_MAX))? {
+                Input::None => continue,
+                Input::Ended => return Ok(()),
+                Input::Event => {}
             }
             if let Event::Key(key) = event::read()? {
                 match panel.press(key, history.latest()) {
@@ -152,6 +156,29 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
         }
         history.push(names.snapshot(&mut client)?);
     }
+}
+
+enum Input {
+    None,
+    Event,
+    /// The terminal was closed.
+    Ended,
+}
+
+/// Waits for a key or a change of the terminal's size. crossterm reads a closed terminal again and
+/// again without an end, so that is found out first.
+fn wait_for_input(wait: Duration) -> Result<Input, Failure> {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec::try_from(wait).ok();
+    match rustix::event::poll(&mut terminal, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    if terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return Ok(Input::Ended);
+    }
+    Ok(if event::poll(Duration::ZERO)? { Input::Event } else { Input::None })
 }
 
 /// Programs and scripts of processes, read once for each name that the service tells.

@@ -142,6 +142,24 @@ fn top_restores_the_terminal_after_ctrl_c_after_a_signal_and_when_the_daemon_die
 }
 
 #[test]
+fn top_ends_when_its_terminal_is_closed() {
+    let folder = Stage::new("top-closed").unwrap();
+    let _daemon = FakeDaemon::start(folder.root(), answer);
+    let mut screen = Screen::open(&folder, 40, 10);
+    screen.wait_for("priority");
+    let Screen { ours, theirs, mut program, .. } = screen;
+    drop((ours, theirs));
+    let begin = Instant::now();
+    while program.try_wait().unwrap().is_none() {
+        if begin.elapsed() > WAIT_MAX {
+            program.kill().unwrap();
+            panic!("top runs on without a terminal");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_terminal_may_have_one_cell() {
     let folder = Stage::new("top-tiny").unwrap();
     let _daemon = FakeDaemon::start(folder.root(), answer);
