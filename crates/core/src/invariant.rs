@@ -33,7 +33,7 @@ impl Scheduler {
             let expected = match (queue.active && !queue.backing_off, queue.run_state) {
                 _ if preempt_unknown => true,
                 (_, RunState::On) if queue.suspended && !queue.backing_off => {
-                    queue.run_set == RunSet::Suspended
+                    queue.run_set == RunSet::Suspended(queue.task)
                 }
                 _ if queue.suspended => queue.run_set == RunSet::Out,
                 (true, RunState::On) => {
@@ -49,7 +49,9 @@ impl Scheduler {
                         RunSet::Out | RunSet::UnprovenIdle | RunSet::PossiblyRunning(_)
                     )
                 }
-                (false, RunState::Off) if !queue.backing_off => queue.run_set == RunSet::OffIdle,
+                (false, RunState::Off) if !queue.backing_off => {
+                    queue.run_set == RunSet::OffIdle(queue.task)
+                }
                 (true, RunState::Preempting) | (false, _) => queue.run_set == RunSet::Out,
             };
             if !expected {
@@ -101,7 +103,8 @@ impl Scheduler {
                     ));
                 }
             }
-            let in_background = here().filter(|(_, queue)| queue.in_background).count();
+            let in_background = here().filter(|(_, queue)| queue.in_background).count()
+                + device.background.vanished.len();
             if u32::try_from(in_background) != Ok(device.background.in_flight) {
                 let count = device.background.in_flight;
                 return Err(format!(

@@ -117,6 +117,13 @@ impl Scheduler {
     /// If it contradicts the state; then nothing changes.
     pub fn handle_event(&mut self, now: Instant, event: Event) -> Result<(), EventError> {
         self.advance(now);
+        let is_completion = matches!(
+            event,
+            Event::Preempted { .. }
+                | Event::PreemptFailed { .. }
+                | Event::Resumed { .. }
+                | Event::ResumeFailed { .. }
+        );
         let result = match event {
             Event::DeviceAppeared { device, capabilities } => self.add_device(device, capabilities),
             Event::DeviceCost { device, preempt_cost, resume_cost } => {
@@ -144,6 +151,11 @@ impl Scheduler {
             Event::Resumed { queue } => self.finish_resume(queue),
             Event::ResumeFailed { queue, fault } => self.fail(queue, fault, false),
         };
+        if let Err(EventError::UnknownQueue(queue)) = result
+            && is_completion
+        {
+            self.end_vanished(queue);
+        }
         self.gangs_updated &= result.is_err();
         result
     }
@@ -161,6 +173,7 @@ impl Scheduler {
                 Timer::SliceOver(device, class) => self.end_turn(device, class),
                 Timer::Starving(device) => self.boost_starving(device),
                 Timer::BoostOver(device) => self.end_boost(device),
+                Timer::Vanished(_, queue) => self.end_vanished(queue),
                 Timer::Background(device) => drop(self.changed_devices.insert(device)),
             }
         }

@@ -25,6 +25,8 @@ pub(crate) enum Timer {
     BoostOver(DeviceId),
     /// The device may have another command in the background.
     Background(DeviceId),
+    /// The command for a queue that has vanished should have finished by now.
+    Vanished(DeviceId, QueueId),
 }
 
 /// The running timers, in order of their ends.

@@ -7,11 +7,13 @@
 //! the background is given only when there is no other one, few are in flight at once, and while
 //! high-priority queues have work there is a pause after each on a device with slices.
 
+use alloc::collections::BTreeMap;
+
 use super::Scheduler;
 use super::state::Device;
 use crate::backend::{Command, Mechanism};
 use crate::decision::Reason;
-use crate::id::{DeviceId, QueueId};
+use crate::id::{DeviceId, QueueId, TaskId};
 use crate::priority::Class;
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;
@@ -30,7 +32,12 @@ pub(crate) struct Background {
     pub(crate) in_flight: u32,
     /// There is a pause until then.
     next_at: Instant,
-    last_resumed: Option<QueueId>,
+    /// The tasks whose queues were suspended and resumed last.
+    last_suspended: Option<TaskId>,
+    last_resumed: Option<TaskId>,
+    /// Queues that vanished while their command was in flight, and when it was given. The device
+    /// is still busy with it.
+    pub(crate) vanished: BTreeMap<QueueId, Instant>,
 }
 
 impl Device {
@@ -51,14 +58,15 @@ impl Scheduler {
     /// The next command in the background for the queues of a run order.
     pub(super) fn next_in_background(&mut self, id: DeviceId, class: Class) -> Option<Command> {
         let device = self.devices.get(&id)?;
-        let (order, last_resumed) = (device.run_order(class), device.background.last_resumed);
+        let (order, background) = (device.run_order(class), &device.background);
         let (queue, command) = if let Some(queue) = order.unproven_idle_blocker() {
             (queue, self.preempt(queue, Reason::PossiblyRunning))
-        } else if let Some(queue) = order.suspended() {
+        } else if let Some((task, queue)) = order.suspended(background.last_suspended) {
+            self.devices.get_mut(&id)?.background.last_suspended = Some(task);
             (queue, self.preempt(queue, Reason::Suspended))
         } else {
-            let queue = order.off_idle(last_resumed)?;
-            self.devices.get_mut(&id)?.background.last_resumed = Some(queue);
+            let (task, queue) = order.off_idle(background.last_resumed)?;
+            self.devices.get_mut(&id)?.background.last_resumed = Some(task);
             (queue, self.resume(queue))
         };
         self.queues.get_mut(&queue)?.in_background = true;
@@ -68,20 +76,53 @@ impl Scheduler {
 
     /// The command in flight for a queue has ended, or no other command waits for it any more.
     pub(super) fn end_in_background(&mut self, id: QueueId) {
-        let now = self.now;
         let Some(queue) = self.queues.get_mut(&id) else { return };
-        if !core::mem::take(&mut queue.in_background) {
-            return;
+        if core::mem::take(&mut queue.in_background) {
+            let (device, commanded_at) = (queue.device, queue.commanded_at);
+            self.make_room_in_background(device, commanded_at);
         }
-        let (device_id, took) = (queue.device, now.since(queue.commanded_at));
-        let Some(device) = self.devices.get_mut(&device_id) else { return };
+    }
+
+    /// A queue vanishes. A command for it that is in flight keeps the device busy until its end, so
+    /// that a process cannot have any number of them by opening and closing queues.
+    pub(super) fn vanish_in_background(&mut self, id: QueueId) {
+        // A backend does not use a number twice; if it did, the first command would be over.
+        self.end_vanished(id);
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if core::mem::take(&mut queue.in_background)
+            && let Some(device) = self.devices.get_mut(&queue.device)
+        {
+            device.background.vanished.insert(id, queue.commanded_at);
+            let over = self.now + self.config.preempt_timeout;
+            self.timers.set(Timer::Vanished(queue.device, id), over);
+        }
+    }
+
+    /// The command for a queue that has vanished has ended, or takes too long.
+    pub(super) fn end_vanished(&mut self, id: QueueId) {
+        let known = self
+            .devices
+            .iter()
+            .find_map(|(&device, state)| Some((device, *state.background.vanished.get(&id)?)));
+        let Some((device, commanded_at)) = known else { return };
+        if let Some(state) = self.devices.get_mut(&device) {
+            state.background.vanished.remove(&id);
+        }
+        self.timers.stop(Timer::Vanished(device, id));
+        self.make_room_in_background(device, commanded_at);
+    }
+
+    fn make_room_in_background(&mut self, id: DeviceId, commanded_at: Instant) {
+        let now = self.now;
+        let Some(device) = self.devices.get_mut(&id) else { return };
         device.background.in_flight -= 1;
         if device.capabilities.mechanism == Mechanism::Slice
             && device.run_order(Class::High).is_busy()
         {
+            let took = now.since(commanded_at);
             device.background.next_at = now + took.times(PAUSE).min(PAUSE_MAX);
-            self.timers.set(Timer::Background(device_id), device.background.next_at);
+            self.timers.set(Timer::Background(id), device.background.next_at);
         }
-        self.changed_devices.insert(device_id);
+        self.changed_devices.insert(id);
     }
 }

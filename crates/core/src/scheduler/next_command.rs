@@ -31,7 +31,11 @@ impl Scheduler {
             return RunSet::Out;
         }
         if queue.suspended {
-            return if queue.run_state == RunState::On { RunSet::Suspended } else { RunSet::Out };
+            return if queue.run_state == RunState::On {
+                RunSet::Suspended(queue.task)
+            } else {
+                RunSet::Out
+            };
         }
         if !queue.active {
             // Two runnable low queues would starve each other, so an empty ring is not enough.
@@ -43,7 +47,7 @@ impl Scheduler {
                 RunState::On if queue.is_possibly_running() => {
                     RunSet::PossiblyRunning(self.run_key_of(id, queue, device, order))
                 }
-                RunState::Off => RunSet::OffIdle,
+                RunState::Off => RunSet::OffIdle(queue.task),
                 RunState::On | RunState::Preempting | RunState::Resuming => RunSet::Out,
             };
         }
@@ -232,10 +236,11 @@ impl Scheduler {
         if let Some(queue) = order.gang_blocked() {
             return self.preempt_with_gang(queue);
         }
-        if let Some(queue) = order.suspended() {
+        if let Some((_, queue)) = order.suspended(None) {
             return self.preempt(queue, Reason::Suspended);
         }
-        let back = order.off_idle(None).or_else(|| Some(order.highest_off()?.queue.0))?;
+        let idle = order.off_idle(None).map(|(_, queue)| queue);
+        let back = idle.or_else(|| Some(order.highest_off()?.queue.0))?;
         self.resume(back)
     }
 

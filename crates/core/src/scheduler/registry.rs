@@ -79,7 +79,10 @@ impl Scheduler {
         ] {
             self.timers.stop(timer);
         }
-        self.devices.remove(&id);
+        let device = self.devices.remove(&id);
+        for queue in device.into_iter().flat_map(|device| device.background.vanished.into_keys()) {
+            self.timers.stop(Timer::Vanished(id, queue));
+        }
         self.changed_devices.remove(&id);
         // A gang that could not run because of this device may be able to now.
         self.changed_devices.extend(self.devices.keys());
@@ -227,6 +230,7 @@ impl Scheduler {
         let (device_id, task_id, priority) = (queue.device, queue.task, queue.priority);
         queue.backing_off = false;
         queue.preempt_unknown = false;
+        self.vanish_in_background(id);
         self.finish_awaiting(id);
         self.set_active(id, false);
         self.remove_from_mix(id, priority);

@@ -53,8 +53,8 @@ pub(crate) enum RunSet {
     Resuming(RunKey),
     /// On, and to be preempted at any rank, because its gang cannot run.
     GangBlocked,
-    /// On, and to be preempted at any rank, because it is suspended.
-    Suspended,
+    /// On, and to be preempted at any rank, because it is suspended. It belongs to that task.
+    Suspended(TaskId),
     /// The result of its preempt is unknown, so it is resumed first, at any rank.
     MustResume,
     /// On with an empty ring, which does not prove that it is idle, where only one may run.
@@ -62,8 +62,8 @@ pub(crate) enum RunSet {
     /// On with an empty ring, but a fetched kernel may still run: preempted like queues with work,
     /// but no other queue is off because of it.
     PossiblyRunning(RunKey),
-    /// Off, without work: to be resumed.
-    OffIdle,
+    /// Off, without work: to be resumed. It belongs to that task.
+    OffIdle(TaskId),
 }
 
 /// The queues of one class on one device, and whose turn it is.
@@ -73,11 +73,11 @@ pub(crate) struct RunOrder {
     off: BTreeSet<RunKey>,
     resuming: BTreeSet<RunKey>,
     gang_blocked: BTreeSet<QueueId>,
-    suspended: BTreeSet<QueueId>,
+    suspended: BTreeSet<(TaskId, QueueId)>,
     must_resume: BTreeSet<QueueId>,
     unproven_idle: BTreeSet<QueueId>,
     possibly_running: BTreeSet<RunKey>,
-    off_idle: BTreeSet<QueueId>,
+    off_idle: BTreeSet<(TaskId, QueueId)>,
     /// Preempts in flight whose end is awaited.
     pub(crate) preempting: u32,
     /// The queue that is on and waits for these preempts, and since when.
@@ -112,11 +112,11 @@ impl RunOrder {
             RunSet::Off(key) => apply(&mut self.off, key, add),
             RunSet::Resuming(key) => apply(&mut self.resuming, key, add),
             RunSet::GangBlocked => apply(&mut self.gang_blocked, queue, add),
-            RunSet::Suspended => apply(&mut self.suspended, queue, add),
+            RunSet::Suspended(task) => apply(&mut self.suspended, (task, queue), add),
             RunSet::MustResume => apply(&mut self.must_resume, queue, add),
             RunSet::UnprovenIdle => apply(&mut self.unproven_idle, queue, add),
             RunSet::PossiblyRunning(key) => apply(&mut self.possibly_running, key, add),
-            RunSet::OffIdle => apply(&mut self.off_idle, queue, add),
+            RunSet::OffIdle(task) => apply(&mut self.off_idle, (task, queue), add),
         }
     }
 
@@ -137,20 +137,18 @@ impl RunOrder {
         self.gang_blocked.first().copied()
     }
 
-    /// A suspended queue that is on.
-    pub(crate) fn suspended(&self) -> Option<QueueId> {
-        self.suspended.first().copied()
+    /// A suspended queue that is on, of the next task after `last`, so that each has its turn.
+    pub(crate) fn suspended(&self, last: Option<TaskId>) -> Option<(TaskId, QueueId)> {
+        first_after(&self.suspended, last)
     }
 
     pub(crate) fn must_resume(&self) -> Option<QueueId> {
         self.must_resume.first().copied()
     }
 
-    /// A queue that is off without work: the next one after `last`, so that each has its turn.
-    pub(crate) fn off_idle(&self, last: Option<QueueId>) -> Option<QueueId> {
-        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.off_idle.range((after, Bound::Unbounded)).next();
-        next.or_else(|| self.off_idle.first()).copied()
+    /// The same for a queue that is off without work.
+    pub(crate) fn off_idle(&self, last: Option<TaskId>) -> Option<(TaskId, QueueId)> {
+        first_after(&self.off_idle, last)
     }
 
     /// A queue that is not proven idle while another one has work and only one may run.
@@ -202,6 +200,16 @@ impl RunOrder {
         let unranked = must_preempt + self.must_resume.len() + self.off_idle.len();
         ranked + unranked + self.unproven_idle.len() + self.possibly_running.len()
     }
+}
+
+/// The first queue of the next task after `last`; after the last task comes the first one.
+fn first_after(
+    set: &BTreeSet<(TaskId, QueueId)>,
+    last: Option<TaskId>,
+) -> Option<(TaskId, QueueId)> {
+    let after = last.map_or(Bound::Unbounded, |last| Bound::Excluded((last, QueueId(u64::MAX))));
+    let next = set.range((after, Bound::Unbounded)).next();
+    next.or_else(|| set.first()).copied()
 }
 
 #[cfg(test)]
@@ -274,12 +282,18 @@ mod tests {
     }
 
     #[test]
-    fn idle_queues_are_resumed_one_after_the_other_whatever_their_numbers() {
+    fn tasks_have_their_queues_suspended_and_resumed_in_turn() {
         let mut order = RunOrder::default();
-        (1..=3).for_each(|number| order.insert(QueueId(number), RunSet::OffIdle));
-        let next = [None, Some(1), Some(2), Some(3), Some(7)]
-            .map(|last| order.off_idle(last.map(QueueId)));
-        assert_eq!(next, [1, 2, 3, 1, 1].map(|number| Some(QueueId(number))));
+        let owned = |queue: u64| TaskId(queue / 10);
+        for queue in [11, 12, 13, 21, 31] {
+            order.insert(QueueId(queue), RunSet::OffIdle(owned(queue)));
+            order.insert(QueueId(queue), RunSet::Suspended(owned(queue)));
+        }
+        for (last, next) in [(None, 11), (Some(1), 21), (Some(2), 31), (Some(3), 11)] {
+            let next = Some((owned(next), QueueId(next)));
+            assert_eq!(order.off_idle(last.map(TaskId)), next);
+            assert_eq!(order.suspended(last.map(TaskId)), next);
+        }
     }
 
     #[test]

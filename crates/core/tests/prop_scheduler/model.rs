@@ -79,7 +79,15 @@ impl Model {
         assert_eq!(result, expected, "{event:?}");
         if let Some(before) = before {
             let after = format!("{:?}", self.scheduler);
-            assert_eq!(before, after, "{event:?} was refused and changed something");
+            // The end of a command whose queue has vanished may make room for another one.
+            let is_late = matches!(
+                event,
+                Event::Preempted { .. }
+                    | Event::PreemptFailed { .. }
+                    | Event::Resumed { .. }
+                    | Event::ResumeFailed { .. }
+            ) && matches!(result, Err(EventError::UnknownQueue(_)));
+            assert!(is_late || before == after, "{event:?} was refused and changed something");
         } else {
             self.apply(event);
         }

@@ -109,3 +109,45 @@ fn a_queue_is_resumed_although_another_is_suspended_again_and_again() {
     }
     assert!(!bed.stopped().contains(&200), "{:?}", bed.commands);
 }
+
+#[test]
+fn queues_that_are_opened_and_closed_again_and_again_have_one_command_in_flight() {
+    let mut bed = suspended(SLICE, &[(1, 2)]);
+    bed.run(ms(20));
+    bed.slow.extend((200..300).map(|queue| (QueueId(queue), ms(5))));
+    for queue in 200..300 {
+        // Of the suspended task: it is preempted at once, if the device has time.
+        bed.queue(queue, 100, 0);
+        bed.run(us(100));
+        bed.vanish_queue(queue);
+        assert!(bed.in_flight.len() <= 1, "{:?}", bed.in_flight);
+    }
+    bed.run(ms(20));
+    bed.queue(300, 100, 0);
+    bed.run(ms(1));
+    assert_eq!(bed.stopped(), (100..END).chain([300]).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_command_for_a_queue_that_vanished_may_never_end() {
+    let mut bed = suspended(SLICE, &[(1, 2)]);
+    bed.run(ms(20));
+    bed.slow.insert(QueueId(200), ms(100_000));
+    bed.queue(200, 100, 0);
+    bed.vanish_queue(200);
+    bed.queue(201, 100, 0);
+    bed.run(ms(50));
+    assert!(!bed.stopped().contains(&201), "the device is busy");
+    bed.run(ms(100));
+    assert!(bed.stopped().contains(&201));
+}
+
+#[test]
+fn each_task_has_its_turn_to_be_suspended() {
+    let mut bed = suspended(SLICE, &[(1, 2), (2, 12)]);
+    bed.task(200, with(1));
+    bed.done(200);
+    bed.suspend(200, true);
+    bed.run(SLICE.preempt_cost.times(4 * 4));
+    assert!(bed.stopped().contains(&200), "{:?}", bed.stopped());
+}
