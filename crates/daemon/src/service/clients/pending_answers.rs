@@ -4,8 +4,10 @@
 //! suspensions: a client is answered when all queues of the process are off, or when it is known
 //! that they will not be; in the second case the suspension ends. Nothing here blocks the loop.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use gpreempt_core::id::QueueId;
 use gpreempt_core::queue::RunState;
 use gpreempt_core::scheduler::QueueView;
 use gpreempt_device::keeper::monotonic_ns;
@@ -18,6 +20,7 @@ use gpreempt_wire::reply::Reply;
 use super::request_error::RequestError;
 use crate::service::Service;
 use crate::service::devices::Devices;
+use crate::service::processes::client_settings::Suspension;
 use crate::service::processes::{Context, Named, Processes};
 use crate::service::telemetry::Telemetry;
 
@@ -52,6 +55,11 @@ pub(crate) struct PendingSuspension {
     pub(crate) until_ns: u64,
     pub(crate) lease_ns: u64,
     pub(crate) by_admin: bool,
+    /// The suspension that this one renews. It stays in force if the renewal fails.
+    pub(crate) before: Option<Suspension>,
+    /// The queues that the process had when it was asked for. Later ones are stopped too, but a
+    /// process that opens queues all the time cannot make the suspension fail.
+    pub(crate) queues: BTreeSet<QueueId>,
 }
 
 /// Why a process was not suspended.
@@ -110,7 +118,7 @@ impl Processes {
         !queues.is_empty() && queues.iter().all(is_off)
     }
 
-    fn queues_of(&self, key: ProcessKey, devices: &Devices) -> Vec<QueueView> {
+    pub(crate) fn queues_of(&self, key: ProcessKey, devices: &Devices) -> Vec<QueueView> {
         let task = self.table.get(key).and_then(|process| Some(process.applied?.task));
         let views = devices.scheduler().queues();
         task.map(|task| views.filter(|view| view.task == task).collect()).unwrap_or_default()
@@ -126,11 +134,12 @@ impl Processes {
         }
     }
 
-    /// Ends a suspension that was not carried out, and none of the other layer.
+    /// Ends a suspension that was not carried out, and none that was in force before.
     fn fail_suspension(&mut self, pending: &PendingSuspension, context: &mut Context<'_>) {
         let Some(process) = self.table.get(pending.key) else { return };
         let mut left = process.suspensions;
-        *left.layer(pending.by_admin) = None;
+        let is_in_force = |before: &Suspension| before.until_ns > monotonic_ns();
+        *left.layer(pending.by_admin) = pending.before.filter(is_in_force);
         self.replace_suspensions(pending.key, left, context);
     }
 
@@ -180,7 +189,10 @@ impl Service {
         }
         let refusal = self.recovery.undo_log().refusal_of(key);
         let refusal = refusal.filter(|refusal| refusal.at >= pending.since);
-        let queues = self.processes.queues_of(key, &self.devices);
+        let mut queues = self.processes.queues_of(key, &self.devices);
+        if !pending.queues.is_empty() {
+            queues.retain(|view| pending.queues.contains(&view.queue));
+        }
         result_of(key, &queues, pending.since.elapsed(), refusal)
     }
 
@@ -194,7 +206,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+    use gpreempt_core::id::{DeviceId, TaskId};
     use gpreempt_core::priority::Priority;
     use gpreempt_core::ring::RingView;
     use gpreempt_core::statistics::QueueTotals;

@@ -230,7 +230,18 @@ impl Processes {
         });
         let line = format!("{} is suspended for {lease_ms} ms{shortened}", Named(key));
         let since = std::time::Instant::now();
-        let pending = PendingSuspension { asked, key, since, line, until_ns, lease_ns, by_admin };
+        let queues = self.queues_of(key, context.devices).iter().map(|view| view.queue).collect();
+        let pending = PendingSuspension {
+            asked,
+            key,
+            since,
+            line,
+            until_ns,
+            lease_ns,
+            by_admin,
+            before,
+            queues,
+        };
         // The renewal of a lease is not reported.
         match (is_off, is_renewal) {
             (true, true) => context.telemetry.log.debug(&pending.line),
