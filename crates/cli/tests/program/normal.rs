@@ -1,8 +1,11 @@
 //! Processes that nothing names, beside a high-priority one: real processes on emulated GPUs,
 //! without a configuration.
 
+use std::process::Command;
+
 use gpreempt_core::time::Duration;
 use gpreempt_stage::{Daemon, Emulator, LIMIT, Load, Process, Stage, until};
+use gpreempt_wire::emulator::client::Client;
 use gpreempt_wire::statistics::TaskSnapshot;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -39,7 +42,11 @@ impl Setup {
     }
 
     fn task(&self, load: &Load) -> TaskSnapshot {
-        self.daemon.task(load.pid()).unwrap_or_default()
+        self.task_of(load.pid())
+    }
+
+    fn task_of(&self, pid: u32) -> TaskSnapshot {
+        self.daemon.task(pid).unwrap_or_default()
     }
 
     fn is_normal(&self, load: &Load, state: &str) -> bool {
@@ -104,6 +111,23 @@ fn last_line(mut load: Process) -> (Value, String) {
 
 fn p99(line: &Value) -> f64 {
     line["device_us"]["p99"].as_f64().unwrap()
+}
+
+/// A process that traces another one, as a debugger does.
+fn tracer(stage: &Stage, pid: u32) -> Process {
+    const TRACE: &str = "import ctypes, sys, time\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        SEIZE = 0x4206\n\
+        if libc.ptrace(SEIZE, int(sys.argv[1]), 0, 0): sys.exit(ctypes.get_errno())\n\
+        print('traces', flush=True)\n\
+        time.sleep(3600)";
+    let mut command = Command::new("python3");
+    command.args(["-c", TRACE, &pid.to_string()]);
+    let mut tracer = stage.start("the tracer", command).unwrap();
+    tracer
+        .wait_for_output("that it traces", LIMIT, |out| out.contains("traces").then_some(()))
+        .unwrap();
+    tracer
 }
 
 /// The p99 of the online load alone, on such a machine without a daemon.
@@ -241,4 +265,77 @@ fn a_private_session_of_run_protects_against_normal_processes_while_it_runs() {
     assert!(said.contains("protects") && said.contains("(private session)"), "{said}");
     until("it runs again", || !emulator.is_stopped(training.pid()));
     training.finish_exact().unwrap();
+}
+
+#[test]
+fn normal_processes_run_again_while_the_high_one_is_idle() {
+    let setup = Setup::new("cwsr", 2);
+    let online = setup.protect(ENDLESS);
+    let all_are = |state| setup.training.iter().all(|load| setup.is_normal(load, state));
+    let is_stopped = |load: &Load| setup.emulator.is_stopped(load.pid());
+    until("they are stopped", || setup.training.iter().all(is_stopped));
+    // A program that does not run submits no work: after 10 s it is idle, although it lives.
+    online.signal(Signal::STOP);
+    until("they run", || all_are("untouched") && !setup.training.iter().any(is_stopped));
+    assert_eq!(setup.task_of(online.pid()).priority, Some(12));
+    online.signal(Signal::CONT);
+    until("they yield again", || all_are("yields"));
+    online.signal(Signal::TERM);
+    last_line(online);
+    setup.finish();
+}
+
+#[test]
+fn a_reload_to_ignore_leaves_processes_alone_that_yielded() {
+    let setup = Setup::new("cwsr", 2);
+    let online = setup.protect(ENDLESS);
+    until("they are stopped", || {
+        setup.training.iter().all(|load| setup.emulator.is_stopped(load.pid()))
+    });
+    setup.stage.write("config.toml", "[scheduler]\nunmanaged = \"ignore\"\n").unwrap();
+    setup.daemon.signal(Signal::HUP);
+    until("they run and are not normal", || {
+        setup
+            .training
+            .iter()
+            .all(|load| !setup.emulator.is_stopped(load.pid()) && setup.task(load).normal.is_none())
+    });
+    assert!(setup.task(&setup.training[0]).why.contains("not scheduled"));
+    setup.stage.write("config.toml", "").unwrap();
+    setup.daemon.signal(Signal::HUP);
+    until("they yield again", || setup.training.iter().all(|load| setup.is_normal(load, "yields")));
+    online.signal(Signal::TERM);
+    last_line(online);
+    setup.finish();
+}
+
+#[test]
+fn traced_processes_and_those_on_several_gpus_are_never_preempted() {
+    let setup = Setup::new("cwsr", 2);
+    let traced = &setup.training[0];
+    let mut tracer = tracer(&setup.stage, traced.pid());
+    // This process uses both GPUs.
+    let mut client = Client::connect(&setup.emulator.socket(), 0).unwrap();
+    let devices = client.devices().unwrap();
+    let _queues: Vec<_> =
+        devices.iter().map(|device| client.open_queue(device.device, 16).unwrap()).collect();
+    let online = setup.protect(ENDLESS);
+    until("one is stopped", || setup.emulator.is_stopped(setup.training[1].pid()));
+    until("the traced one is exempt", || setup.is_normal(traced, "exempt"));
+    let why = setup.task(traced).why;
+    let expected = format!("normal: never preempted (python3 ({}) traces it)", tracer.pid());
+    assert_eq!(why, expected);
+    until("the one on two GPUs is exempt", || {
+        let task = setup.task_of(std::process::id());
+        task.why == "normal: never preempted (it uses 2 GPUs)"
+    });
+    let text = setup.stage.stdout(&["ps"]);
+    assert!(text.contains("traces it") && text.contains("it uses 2 GPUs"), "{text}");
+    let before = setup.usage(traced).1;
+    until("the traced one runs", || setup.usage(traced).1 > before);
+    tracer.kill_and_wait().unwrap();
+    until("it yields when it is not traced any more", || setup.is_normal(traced, "yields"));
+    online.signal(Signal::TERM);
+    last_line(online);
+    setup.finish();
 }
