@@ -130,6 +130,45 @@ grep -q "Nothing was resumed" "$out/root"
 test -z "$(ls -A /run/user/4243)"
 "#;
 
+/// A load of a user that nothing names is preempted for root's service, and its owner cannot
+/// leave that.
+const ROOT_PROTECTS: &str = r#"
+"$bin/gpreemptd" --no-nvidia --no-amd --emulated $emulator >/dev/null 2>"$out/daemon" &
+daemon=$!
+started="$started $daemon"
+wait_for grep -q "ready at" "$out/daemon"
+"$bin/gpreempt" run -p 12 "$bin/gpreempt-load" be --socket $emulator --kernel-us 4000 \
+    --seconds 3600 >"$out/root" 2>"$out/root.err" &
+online=$!
+started="$started $online"
+state() { "$bin/gpreempt" ps --json | tr -d ' \n' | grep -q "\"normal\":\"$1\""; }
+wait_for state yields
+grep -q "will be preempted for it, now 1 other process on GPU 0" "$out/root.err"
+code=0
+(as_user "$bin/gpreempt" detach $load) >"$out/suspend" 2>&1 || code=$?
+test $code -eq 2
+grep -q "is normal" "$out/suspend"
+# The user may name the process, but not at a priority that keeps root's service off the GPU.
+code=0
+(as_user "$bin/gpreempt" set $load -p 12) >"$out/suspend" 2>&1 || code=$?
+test $code -eq 2
+state yields
+kill $online
+wait $online || true
+wait_for state untouched
+kill $daemon
+wait $daemon
+"#;
+
+#[test]
+fn a_load_of_a_user_that_nothing_names_is_preempted_for_roots_service() {
+    if !is_possible() {
+        println!("SKIPPED: {NEEDED}");
+        return;
+    }
+    run(ROOT_PROTECTS);
+}
+
 #[test]
 fn a_users_session_ends_when_roots_daemon_starts() {
     if !is_possible() {
