@@ -208,6 +208,8 @@ fn a_hint_preempts_others_before_there_is_work() {
     let emulator = start_gpu(&stage, "cwsr");
     let daemon = start_daemon(&stage, &emulator);
     let low = emulator.load_at(2, ENDLESS).unwrap();
+    // This process is its parent, so a later registration would be its own too.
+    until("the load is tracked", || task(&daemon, &low).is_some_and(|it| it.priority == Some(2)));
     let mut messages = daemon.connect();
     let register = Request::Register { process: Process::SENDER, change: priority(12) };
     messages.expect_ok(&register).unwrap();
