@@ -67,12 +67,12 @@ class Bench:
         return [rate(load, begin, end) for load in loads]
 
     def latency(self, seconds, every_us, kernels, kernel_us, gap_us, beside=(), more=(), then=None,
-                environment=None):
+                before=(), environment=None):
         """One latency-critical load; the rates of others while it was in steady state."""
         load = self.start(
             "lc", "--seconds", str(int(seconds)), "--every-us", str(every_us), "--kernels",
             str(kernels), "--kernel-us", str(kernel_us), "--gap-us", str(gap_us),
-            "--warmup-ms", "1000", *more,
+            "--warmup-ms", "1000", *more, before=before,
             environment=environment)
         if then:
             then(load)

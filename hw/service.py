@@ -18,14 +18,14 @@ default_priority = 2
 class Service:
     """A daemon with its own folder."""
 
-    def __init__(self, bench, name):
+    def __init__(self, bench, name, configuration=CONFIG):
         self.bench = bench
         self.folder = os.path.join(bench.scratch, name)
         os.mkdir(self.folder)
         self.socket = os.path.join(self.folder, "gpreemptd.sock")
         config = os.path.join(self.folder, "config.toml")
         with open(config, "w") as out:
-            out.write(CONFIG)
+            out.write(configuration)
         self.environment = {**os.environ, "GPREEMPT_STATE": os.path.join(self.folder, "state"),
                             "GPREEMPT_SOCKET": self.socket}
         self.log = os.path.join(self.folder, "log")
