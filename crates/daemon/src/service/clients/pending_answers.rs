@@ -187,6 +187,10 @@ impl Service {
         if !process.is_suspended() {
             return Some(Err(SuspendError::Resumed(key)));
         }
+        let quota = &self.devices.backends.quota;
+        if pending.queues.iter().any(|queue| quota.is_admitting(*queue)) {
+            return None;
+        }
         let refusal = self.recovery.undo_log().refusal_of(key);
         let refusal = refusal.filter(|refusal| refusal.at >= pending.since);
         let mut queues = self.processes.queues_of(key, &self.devices);

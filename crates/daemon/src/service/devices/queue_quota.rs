@@ -71,11 +71,22 @@ impl QueueQuota {
         self.end_count(task);
     }
 
-    /// Schedules all queues of a task, whatever the limit.
-    pub(crate) fn exempt(&mut self, task: TaskId) {
+    /// Schedules all queues of a task, whatever the limit. Returns those that were left alone.
+    pub(crate) fn exempt(&mut self, task: TaskId) -> Vec<QueueId> {
         let is_own = |_: &QueueId, (_, event): &mut (usize, Event)| task_of(event) == Some(task);
-        self.admitted.extend(self.left.extract_if(.., is_own).map(|(_, announced)| announced));
+        let mut queues = Vec::new();
+        for (queue, announced) in self.left.extract_if(.., is_own) {
+            queues.push(queue);
+            self.admitted.push_back(announced);
+        }
         self.end_count(task);
+        queues
+    }
+
+    /// Whether a queue is scheduled from now on, but the scheduler does not know it yet.
+    pub(crate) fn is_admitting(&self, queue: QueueId) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::QueueAppeared { queue: admitted, .. } if *admitted == queue);
+        self.admitted.iter().any(|(_, event)| is_it(event))
     }
 
     /// The queues of a task count no longer.
@@ -265,7 +276,8 @@ mod tests {
     fn an_administrator_suspends_all_queues_of_a_process() {
         let mut quota = quota();
         scheduled(&mut quota, GREEDY, 1..5);
-        quota.exempt(GREEDY);
+        assert_eq!(quota.exempt(GREEDY), [QueueId(3), QueueId(4)]);
+        assert!(quota.is_admitting(QueueId(4)) && !quota.is_admitting(QueueId(1)));
         let admitted: Vec<_> = std::iter::from_fn(|| quota.next_admitted()).collect();
         assert_eq!(admitted, [(0, appeared(3, GREEDY)), (0, appeared(4, GREEDY))]);
         assert_eq!(scheduled(&mut quota, GREEDY, 5..8), [5, 6, 7]);

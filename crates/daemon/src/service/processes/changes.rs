@@ -4,6 +4,7 @@
 //! caller may change it. A request that needs to know what the process controls, such as its open
 //! files, fails with [`RequestError::NotRead`] and is served again when a thread has read that.
 
+use gpreempt_core::id::QueueId;
 use gpreempt_device::process::{ProcessInfo, ProcessKey, lineage};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
@@ -202,8 +203,8 @@ impl Processes {
         if context.facts.of(key)?.drives_display {
             return Err(RequestError::DrivesDisplay(key));
         }
-        let all_known = self.schedule_all_queues(key, caller, context)?;
-        let is_off = all_known && self.is_off_its_devices(key, context.devices);
+        let admitted = self.schedule_all_queues(key, caller, context)?;
+        let is_off = admitted.is_empty() && self.is_off_its_devices(key, context.devices);
         if !is_off {
             context.recovery.check_journal(|| Named(key).to_string())?;
         }
@@ -230,7 +231,8 @@ impl Processes {
         });
         let line = format!("{} is suspended for {lease_ms} ms{shortened}", Named(key));
         let since = std::time::Instant::now();
-        let queues = self.queues_of(key, context.devices).iter().map(|view| view.queue).collect();
+        let known = self.queues_of(key, context.devices);
+        let queues = known.iter().map(|view| view.queue).chain(admitted).collect();
         let pending = PendingSuspension {
             asked,
             key,
@@ -252,22 +254,21 @@ impl Processes {
     }
 
     /// Has all queues of a process scheduled, so that a suspension concerns all of them. Returns
-    /// whether that is so already.
+    /// those that were not.
     fn schedule_all_queues(
         &self,
         key: ProcessKey,
         caller: Caller,
         context: &mut Context<'_>,
-    ) -> Result<bool, RequestError> {
+    ) -> Result<Vec<QueueId>, RequestError> {
         let quota = &mut context.devices.backends.quota;
         let task = self.table.get(key).and_then(|process| Some(process.applied?.task));
         let left = task.and_then(|task| Some((task, quota.left_by_task().remove(&task)?)));
         match left {
-            None => Ok(true),
+            None => Ok(Vec::new()),
             Some((task, _)) if caller.is_admin() => {
-                quota.exempt(task);
                 context.devices.is_changed = true;
-                Ok(false)
+                Ok(quota.exempt(task))
             }
             Some((_, count)) => Err(RequestError::QueuesLeftAlone { key, count, max: quota.max() }),
         }
