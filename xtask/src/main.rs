@@ -10,6 +10,7 @@ mod ci;
 mod cost;
 mod deployment;
 mod dist;
+mod documents;
 mod fuzz;
 mod headers;
 mod kernel;
@@ -51,6 +52,8 @@ enum Command {
     Hw,
     /// The rules of CONTRIBUTING.md that a program can check.
     Tidy,
+    /// What the documents say: shell blocks are run, names and spelling checked.
+    Documents,
     /// Which crate links which, against the rules (part of ci).
     Walls,
     /// COUNT random simulations, each checked for broken rules.
@@ -142,6 +145,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Ci => ci::main(),
         Command::Hw => test::hardware(),
         Command::Tidy => tidy::main(),
+        Command::Documents => documents::main(),
         Command::Walls => walls::main(),
         Command::Seeds { count, start } => test::simulate(count, start).map(|()| true),
         Command::Cost(args) => cost::main(args),

@@ -24,8 +24,18 @@ pub(crate) const SHELLCHECK: Package =
 pub(crate) const CHROMIUM: Package =
     Package { name: "chromium", program: "chromium", needed_by: "the test of pages in a browser" };
 
+/// Checks spelling. Its dictionary is a package of its own, [`HUNSPELL_BRITISH`].
+pub(crate) const HUNSPELL: Package =
+    Package { name: "hunspell", program: "hunspell", needed_by: "the spelling of documents" };
+
+pub(crate) const HUNSPELL_BRITISH: Package = Package {
+    name: "hunspell-en-gb",
+    program: "/usr/share/hunspell/en_GB.dic",
+    needed_by: "the spelling of documents",
+};
+
 /// Everything the tests need beyond cargo, except for Slurm, which its test installs itself.
-pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK, CHROMIUM];
+pub(crate) const ALL: &[Package] = &[VALGRIND, SHELLCHECK, CHROMIUM, HUNSPELL, HUNSPELL_BRITISH];
 
 impl Package {
     pub(crate) fn is_installed(&self) -> bool {
