@@ -85,8 +85,11 @@ impl QueueQuota {
 
     /// Whether a queue is scheduled from now on, but the scheduler does not know it yet.
     pub(crate) fn is_admitting(&self, queue: QueueId) -> bool {
-        let announced = |event: &Event| matches!(event, Event::QueueAppeared { queue: admitted, .. } if *admitted == queue);
-        self.admitted.iter().any(|(_, event)| announced(event))
+        let is_it = |event: &Event| {
+            let Event::QueueAppeared { queue: admitted, .. } = event else { return false };
+            *admitted == queue
+        };
+        self.admitted.iter().any(|(_, event)| is_it(event))
     }
 
     /// The queues of a task count no longer.
