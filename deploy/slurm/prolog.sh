@@ -13,7 +13,7 @@
 # As Prolog (root, before the job) it finds out 2 and 3, which only the controller knows, and notes
 # the answer. As TaskProlog (the user, in each task before the program) it gives the task the
 # variable that gpreemptd reads. A priority above 7 counts for root and members of the group
-# gpreempt only, wherever it came from; see docs/configuration.md.
+# gpreempt only, wherever it came from; see docs/reference/configuration.md.
 #
 # Nothing here can make a job fail: without gpreemptd it just has one more variable.
 #

@@ -8,7 +8,7 @@ const FILES: [&str; 4] = ["c_api/types", "c_api", "c_api/queues", "c_api/submit"
 const FIRST_LINES: &str = "\
 /* gpreempt: priorities for processes that share a GPU.
  *
- * Generated from the source by `cargo xtask header`: do not edit. See docs/c-api.md.
+ * Generated from the source by `cargo xtask header`: do not edit. See docs/reference/c-api.md.
  *
  * Functions that return int return GPREEMPT_OK or an error below zero; after an error nothing has
  * changed. gpreempt_strerror() and gpreempt_last_message() explain it. Every function is

@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn policies_are_found_by_name_and_documented() {
-        let documentation = include_str!("../../../docs/configuration.md");
+        let documentation = include_str!("../../../docs/reference/configuration.md");
         for kind in PolicyKind::ALL {
             assert_eq!(PolicyKind::from_name(kind.name()), Some(kind));
             let row = alloc::format!("\n| `{kind}` | ");
-            assert!(documentation.contains(&row), "docs/configuration.md lacks {kind}");
+            assert!(documentation.contains(&row), "docs/reference/configuration.md lacks {kind}");
         }
         assert_eq!(PolicyKind::from_name("best"), None);
     }

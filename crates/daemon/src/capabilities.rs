@@ -2,7 +2,7 @@
 //!
 //! A service manager may have done so already; a privileged container has not. The keeper inherits
 //! the same set, because it undoes what the daemon did. `NEEDED` is the table of
-//! docs/privileges.md, and a test compares both.
+//! docs/internals/privileges.md, and a test compares both.
 
 use std::io;
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_document_lists_every_capability() {
-        let page = include_str!("../../../docs/privileges.md");
+        let page = include_str!("../../../docs/internals/privileges.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `CAP_"));
         let listed: Vec<String> =
             rows.map(|row| format!("CAP_{}", row.split('`').next().unwrap())).collect();

@@ -1,6 +1,6 @@
 //! The daemon's configuration, `/etc/gpreempt/config.toml`: what it may contain, and its defaults.
 //!
-//! An empty file is the default configuration. `docs/configuration.md` is the manual and
+//! An empty file is the default configuration. `docs/reference/configuration.md` is the manual and
 //! `deploy/config.toml` the default written out; tests compare both with this module. The module
 //! reads a file once and as a whole; [`crate::service`] decides when to read it again.
 

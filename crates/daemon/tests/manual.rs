@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gpreempt_daemon::config::{Config, keys};
 
-const MANUAL: &str = include_str!("../../../docs/configuration.md");
+const MANUAL: &str = include_str!("../../../docs/reference/configuration.md");
 
 /// The part of the manual below a heading.
 fn section(heading: &str) -> &str {

@@ -173,7 +173,7 @@ fn every_example_is_read() {
 
 #[test]
 fn the_examples_of_the_reference_are_read() {
-    let reference = include_str!("../../../docs/scenarios.md");
+    let reference = include_str!("../../../docs/reference/scenarios.md");
     let blocks = reference.split("```toml\n").skip(1);
     let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
     let [scenario, device] = blocks[..] else { panic!("{} examples", blocks.len()) };

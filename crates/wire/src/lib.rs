@@ -2,7 +2,7 @@
 //!
 //! Programs talk to `gpreemptd` over a Unix socket of type `SOCK_SEQPACKET`: one
 //! [`message::Message`] is one packet of at most 4 KiB, a header and a body of fixed layout, little
-//! endian. `docs/protocol.md` describes it byte by byte.
+//! endian. `docs/reference/protocol.md` describes it byte by byte.
 //!
 //! ```text
 //!   client::Client  -- request::Request -->  server::Connection

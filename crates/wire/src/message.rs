@@ -23,7 +23,7 @@ pub struct Protocol {
     pub packet_bytes_max: usize,
 }
 
-/// The protocol of `gpreemptd`: docs/protocol.md.
+/// The protocol of `gpreemptd`: docs/reference/protocol.md.
 pub const DAEMON: Protocol =
     Protocol { magic: MAGIC, version: VERSION, packet_bytes_max: PACKET_BYTES_MAX };
 

@@ -12,7 +12,7 @@
 //!   highest ranks first.
 //!
 //! The daemon fills the structures in `service/telemetry/snapshot.rs`. The JSON of a snapshot,
-//! `/metrics`, the columns of `ps` and `top`, and docs/metrics.md follow from this file, which
+//! `/metrics`, the columns of `ps` and `top`, and docs/reference/metrics.md follow from this file, which
 //! measures nothing itself. A new statistic needs its field here, its value there, and a test.
 //!
 //! Fields may be added; a reader ignores those it does not know. A field keeps its name, its unit
@@ -574,6 +574,6 @@ mod tests {
         table(&mut page, "Holds", "`hold` of a queue.", HoldSnapshot::STATISTICS);
         let labels = "Only at `/metrics`, with the label `device` beside those of the process.";
         table(&mut page, "Processes on devices", labels, DeviceUse::STATISTICS);
-        expect_test::expect_file!["../../../docs/metrics.md"].assert_eq(&page);
+        expect_test::expect_file!["../../../docs/reference/metrics.md"].assert_eq(&page);
     }
 }

@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn folders_exist_through_their_files() {
-        let tree = Tree::of(&[("docs/amd.md", "")]);
-        assert!(tree.has("docs") && tree.has("docs/amd.md") && tree.has(""));
+        let tree = Tree::of(&[("docs/guides/amd.md", "")]);
+        assert!(tree.has("docs") && tree.has("docs/guides/amd.md") && tree.has(""));
         assert!(!tree.has("doc") && !tree.has("docs/amd"));
     }
 

@@ -382,7 +382,7 @@ fn the_dashboard_and_the_alerts_use_metrics_that_exist() {
     let mut queries = Vec::new();
     texts(&dashboard, "expr", &mut queries);
     texts(&dashboard["templating"], "query", &mut queries);
-    let alerts = include_str!("../../../../docs/metrics.md").lines();
+    let alerts = include_str!("../../../../docs/reference/metrics.md").lines();
     queries.extend(alerts.filter_map(|line| line.trim_start().strip_prefix("expr: ")));
     let text = text(&snapshot());
     let known: BTreeSet<&str> =

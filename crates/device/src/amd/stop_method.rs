@@ -84,7 +84,9 @@ impl KfdInstance {
                 "this KFD is patched for gpreempt, but its calls need CAP_SYS_ADMIN; run this as \
                  root"
             }
-            PatchedCalls::Absent => "this KFD is not patched for gpreempt (docs/kernel.md)",
+            PatchedCalls::Absent => {
+                "this KFD is not patched for gpreempt (docs/internals/kernel.md)"
+            }
         };
         let abilities = self.kfd.version().map(Version::abilities).ok();
         let can_suspend = abilities.is_some_and(|can| can.suspend);

@@ -1,4 +1,4 @@
-//! docs/protocol.md describes what the code does.
+//! docs/reference/protocol.md describes what the code does.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ use gpreempt_wire::request::Role;
 use gpreempt_wire::text::Text;
 
 fn document() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/protocol.md");
     fs::read_to_string(path).unwrap()
 }
 

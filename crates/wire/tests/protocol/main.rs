@@ -1,4 +1,4 @@
-//! The protocols: every message round trip, and docs/protocol.md. The bytes of every message of the
+//! The protocols: every message round trip, and docs/reference/protocol.md. The bytes of every message of the
 //! daemon's protocol are pinned in `bytes.txt`.
 //!
 //! Programs that were built against an older release send these bytes, so a difference here is a

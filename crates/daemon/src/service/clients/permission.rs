@@ -1,7 +1,7 @@
 //! Permissions of clients: who may do what to whom.
 //!
 //! [`right`] is the table; [`Caller::check`] is the only place that evaluates it. The table in
-//! docs/permissions.md is generated from it, and the tests try every cell.
+//! docs/reference/permissions.md is generated from it, and the tests try every cell.
 
 use std::fmt;
 
@@ -402,7 +402,7 @@ mod tests {
             }
             table.push('\n');
         }
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/permissions.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/permissions.md");
         let page = std::fs::read_to_string(path).unwrap();
         let written: String = page
             .lines()
@@ -410,6 +410,6 @@ mod tests {
             .take_while(|line| line.starts_with('|'))
             .flat_map(|line| [line, "\n"])
             .collect();
-        assert_eq!(written, table, "copy the table into docs/permissions.md");
+        assert_eq!(written, table, "copy the table into docs/reference/permissions.md");
     }
 }

@@ -31,7 +31,7 @@ const PARAMETERS: [(&str, Unit, RangeInclusive<u64>); 7] = [
 pub(crate) enum PolicyError {
     #[error("there is no policy {0}; the policies are {names}", names = names())]
     UnknownPolicy(String),
-    #[error("there is no parameter {0}; see docs/configuration.md")]
+    #[error("there is no parameter {0}; see docs/reference/configuration.md")]
     UnknownParameter(String),
     #[error("{name} is {value}; {in_file} must be from {least} to {most}")]
     OutOfRange {
