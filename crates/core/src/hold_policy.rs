@@ -2,32 +2,27 @@
 //! hints.
 //!
 //! New work: place the hold, so that it bridges the first gap; the device has to switch to the
-//! context anyway, and that takes longer than a sample. No work for longer than this program's own
-//! gaps (the quiet time): release it. The quiet time begins when the work has finished, where the
-//! watcher can tell; else with the last movement of a ring, but not before the context is on the
+//! context anyway, and that takes longer than a sample. Idle for longer than the release threshold:
+//! release it ([`ReleaseThreshold`]). The context is idle when its work has finished, where the
+//! watcher can tell; else from the last movement of a ring, but not before the context is on the
 //! engine, because what was fetched before has not run. No hold lasts longer than a maximum
 //! without new work, so a program that hangs or is stopped cannot keep the device. A program whose
 //! requests have no gaps gains nothing from a hold, so after a while it gets none. Two of its
 //! requests may follow each other closely by chance, so the policy counts how many holds bridged a
-//! gap.
-
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+//! gap. Idle time that bridged nothing is charged to the device's [`IdleAllowance`], and there is
+//! no hold while that is used up.
 
 use crate::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
+use crate::idle_allowance::IdleAllowance;
+use crate::release_threshold::ReleaseThreshold;
 use crate::time::{Duration, Instant};
 
-/// The shortest quiet time: samples are 100 us apart.
-const QUIET_MIN: Duration = Duration::from_micros(150);
-/// The longest quiet time: work that comes later is another request.
-const QUIET_MAX: Duration = Duration::from_micros(1_000);
-/// How much longer than a gap the quiet time is, at least: samples may be late.
-const MARGIN: Duration = Duration::from_micros(75);
-/// How many gaps are kept, and how many are needed to derive a quiet time.
-const GAPS_MAX: usize = 64;
-const GAPS_ENOUGH: usize = 16;
+/// The shortest and the longest time that a switch is taken to last, whatever was measured.
+const SWITCH_MIN: Duration = Duration::from_micros(100);
+const SWITCH_MAX: Duration = Duration::from_micros(1_000);
 /// If fewer than half of the last 16 holds (at least 8) bridged a gap, only every 16th request is
-/// held, to detect a change, and any submission within [`QUIET_MAX`] of the last.
+/// held, to detect a change, and any submission that follows the last one this closely.
+const CLOSELY: Duration = Duration::from_micros(1_000);
 const OUTCOMES_MAX: u32 = u16::BITS;
 const OUTCOMES_ENOUGH: u32 = 8;
 const TRY_EVERY: u32 = 16;
@@ -41,12 +36,16 @@ pub struct HoldPolicy {
     /// The last hold was for hints alone and reached its maximum: hints place no hold until the
     /// program submits work.
     hint_hold_expired: bool,
+    /// A hint ended after the last sample: what the next one finds submitted belongs to the request
+    /// that is over.
+    hint_has_ended: bool,
     held: Option<PlacedHold>,
     submitted_at: Option<Instant>,
-    /// When the last work had finished, where the watcher can tell.
-    finished_at: Option<Instant>,
-    gaps: VecDeque<Duration>,
-    quiet: Duration,
+    /// Since when a context that is, or was last, held and on the engine has been idle.
+    idle_since: Option<Instant>,
+    threshold: ReleaseThreshold,
+    /// From placing a hold until the context is on the engine, averaged.
+    switch: Duration,
     outcomes: HoldOutcomes,
     /// Requests since the last hold.
     skipped: u32,
@@ -73,6 +72,7 @@ impl HoldOutcomes {
 
 #[derive(Clone, Copy, Debug)]
 struct PlacedHold {
+    placed_at: Instant,
     moved_at: Instant,
     on_engine_at: Option<Instant>,
     bridged: bool,
@@ -88,11 +88,12 @@ impl HoldPolicy {
             permitted: false,
             hinted: false,
             hint_hold_expired: false,
+            hint_has_ended: false,
             held: None,
             submitted_at: None,
-            finished_at: None,
-            gaps: VecDeque::with_capacity(GAPS_MAX),
-            quiet: limits.quiet_at_first,
+            idle_since: None,
+            threshold: ReleaseThreshold::new(limits.release_cost(limits.switch), limits.hold_max),
+            switch: limits.switch,
             outcomes: HoldOutcomes::default(),
             skipped: 0,
         }
@@ -108,31 +109,33 @@ impl HoldPolicy {
         self.held.is_some()
     }
 
-    /// The current quiet time.
-    pub const fn quiet(&self) -> Duration {
-        self.quiet
+    /// How long the context may be idle now before its hold is released.
+    pub fn release_threshold(&self) -> Duration {
+        self.threshold.current()
     }
 
     /// The scheduler permits a hold. A hint that is active places it at once.
-    pub fn permit(&mut self, now: Instant) -> Option<HoldAction> {
+    pub fn permit(&mut self, now: Instant, allowance: &IdleAllowance) -> Option<HoldAction> {
         self.permitted = true;
         // In the middle of a request, other contexts must not run in its gaps.
-        let is_in_request = self.submitted_at.is_some_and(|at| now.since(at) < self.quiet);
+        let threshold = self.threshold.current();
+        let is_in_request = self.submitted_at.is_some_and(|at| now.since(at) < threshold);
         let is_hinted = self.hinted && !self.hint_hold_expired;
         if self.held.is_none() && (is_hinted || is_in_request && !self.outcomes.are_futile()) {
-            return Some(self.place(now));
+            return self.place(now, allowance);
         }
         None
     }
 
     /// The scheduler permits no hold any more.
-    pub fn forbid(&mut self) -> Option<HoldAction> {
+    pub fn forbid(&mut self, now: Instant, allowance: &mut IdleAllowance) -> Option<HoldAction> {
         self.permitted = false;
+        self.charge(now, allowance);
         self.held.take().map(|_| HoldAction::Release(ReleaseReason::Forbidden))
     }
 
     /// A hint begins. Hints alone hold for no longer than the maximum, however many there are.
-    pub fn hint_begin(&mut self, now: Instant) -> Option<HoldAction> {
+    pub fn hint_begin(&mut self, now: Instant, allowance: &IdleAllowance) -> Option<HoldAction> {
         self.hinted = true;
         if let Some(held) = &mut self.held {
             if core::mem::take(&mut held.has_worked) {
@@ -140,16 +143,25 @@ impl HoldPolicy {
             }
             return None;
         }
-        (self.permitted && !self.hint_hold_expired).then(|| self.place(now))
+        if !self.permitted || self.hint_hold_expired {
+            return None;
+        }
+        self.place(now, allowance)
     }
 
     /// A hint ends.
-    pub fn hint_end(&mut self, pending: bool) -> Option<HoldAction> {
-        self.hinted = false;
+    pub fn hint_end(
+        &mut self,
+        now: Instant,
+        pending: bool,
+        allowance: &mut IdleAllowance,
+    ) -> Option<HoldAction> {
+        self.hint_has_ended = core::mem::take(&mut self.hinted);
         if pending {
             return None;
         }
-        // The program says that the request is over, so the quiet time is not waited for.
+        // The program says that the request is over, so the threshold is not waited for.
+        self.charge(now, allowance);
         self.held.take().map(|_| HoldAction::Release(ReleaseReason::Quiet))
     }
 
@@ -159,107 +171,144 @@ impl HoldPolicy {
     }
 
     /// Takes in a sample.
-    pub fn take_sample(&mut self, now: Instant, sample: ContextSample) -> Option<HoldAction> {
-        let gap = self.finished_at.or(self.submitted_at).map(|at| now.since(at));
-        self.finished_at = match sample.execution {
-            Execution::FinishedAt(at) if !sample.submitted => Some(at),
-            Execution::Unknown | Execution::Running | Execution::FinishedAt(_) => None,
-        };
+    pub fn take_sample(
+        &mut self,
+        now: Instant,
+        sample: ContextSample,
+        allowance: &mut IdleAllowance,
+    ) -> Option<HoldAction> {
+        let belongs_to_ended_hint = core::mem::take(&mut self.hint_has_ended) && !sample.pending;
+        let idle_since = self.idle_since;
+        let since_last = idle_since.or(self.submitted_at).map(|at| now.since(at));
         if sample.submitted {
             self.submitted_at = Some(now);
+            self.idle_since = None;
             self.hint_hold_expired = false;
+            let is_on_engine = self.held.is_some_and(|held| held.on_engine_at.is_some());
+            if idle_since.is_some() || is_on_engine {
+                // Without an idle sample the gap was shorter than the time between two samples.
+                self.threshold.learn(idle_since.map_or(Duration::ZERO, |since| now.since(since)));
+            }
         }
-        let Some(held) = &mut self.held else {
-            return (sample.submitted && self.permitted && self.is_worthwhile(gap))
-                .then(|| self.place(now));
-        };
+        if self.held.is_none() {
+            let is_new = sample.submitted && !belongs_to_ended_hint;
+            if is_new && self.permitted && self.is_worthwhile(since_last) {
+                return self.place(now, allowance);
+            }
+            return None;
+        }
+        self.sample_held(now, sample);
+        let held = self.held?;
+        let left = allowance.left(now);
+        if now.since(held.moved_at) >= self.limits.hold_max {
+            if sample.execution != Execution::Running {
+                // A program that hangs with work that was not fetched is idle too.
+                self.idle_since.get_or_insert(held.moved_at);
+            }
+            self.hint_hold_expired = !held.has_worked;
+            return Some(self.release(now, ReleaseReason::Expired, allowance));
+        }
+        let idle = now.since(self.idle_since?);
+        if self.hinted {
+            let is_used_up = idle >= left;
+            self.hint_hold_expired |= is_used_up && !held.has_worked;
+            return is_used_up.then(|| self.release(now, ReleaseReason::Expired, allowance));
+        }
+        let is_over = idle >= self.threshold.current().min(left);
+        is_over.then(|| self.release(now, ReleaseReason::Quiet, allowance))
+    }
+
+    /// Takes in a sample of a context that is held, or about to be.
+    fn sample_held(&mut self, now: Instant, sample: ContextSample) {
+        let Some(held) = &mut self.held else { return };
         if sample.submitted || sample.fetched {
             held.moved_at = now;
             held.has_worked = true;
         }
         if sample.loaded && held.on_engine_at.is_none() {
             held.on_engine_at = Some(now);
+            let measured = now.since(held.placed_at).max(SWITCH_MIN).min(SWITCH_MAX);
+            let average = (self.switch.times(7) + measured).as_nanos() / 8;
+            self.switch = Duration::from_nanos(average);
+            self.threshold.set_release_cost(self.limits.release_cost(self.switch));
         } else if sample.submitted && held.on_engine_at.is_some() {
             held.bridged = true;
-            if let Some(gap) = gap.filter(|gap| *gap <= QUIET_MAX) {
-                self.learn(gap);
-            }
-        }
-        let held = self.held?;
-        if now.since(held.moved_at) >= self.limits.hold_max {
-            self.hint_hold_expired = !held.has_worked;
-            return Some(self.release(ReleaseReason::Expired));
         }
         let finished_at = match sample.execution {
             Execution::Unknown => Some(held.moved_at),
             Execution::Running => None,
             Execution::FinishedAt(at) => Some(at),
         };
-        let quiet_since = held.on_engine_at.zip(finished_at).map(|(on, at)| on.max(at));
-        let is_quiet = !sample.pending && !sample.submitted && !self.hinted;
-        let is_over = quiet_since.is_some_and(|since| now.since(since) >= self.quiet);
-        (is_quiet && is_over).then(|| self.release(ReleaseReason::Quiet))
+        let is_idle = !sample.pending && !sample.submitted;
+        let idle_since = held.on_engine_at.zip(finished_at).map(|(on, at)| on.max(at));
+        self.idle_since = idle_since.filter(|_| is_idle);
     }
 
-    fn place(&mut self, now: Instant) -> HoldAction {
+    /// Places a hold, unless holds have kept the device idle in vain for too long.
+    fn place(&mut self, now: Instant, allowance: &IdleAllowance) -> Option<HoldAction> {
+        if allowance.left(now) < ReleaseThreshold::MIN {
+            return None;
+        }
         self.skipped = 0;
         self.held = Some(PlacedHold {
+            placed_at: now,
             moved_at: now,
             on_engine_at: None,
             bridged: false,
             has_worked: false,
         });
-        HoldAction::Place
+        Some(HoldAction::Place)
     }
 
-    fn release(&mut self, reason: ReleaseReason) -> HoldAction {
+    fn release(
+        &mut self,
+        now: Instant,
+        reason: ReleaseReason,
+        allowance: &mut IdleAllowance,
+    ) -> HoldAction {
+        self.charge(now, allowance);
         if let Some(held) = self.held.take() {
             self.outcomes.add(held.bridged);
         }
         HoldAction::Release(reason)
     }
 
+    /// Charges the idle time at the end of a hold, which bridges nothing.
+    fn charge(&self, now: Instant, allowance: &mut IdleAllowance) {
+        if let (Some(_), Some(since)) = (self.held, self.idle_since) {
+            allowance.charge(now, now.since(since));
+        }
+    }
+
     /// Whether a hold for the work that was just submitted may bridge a gap.
-    fn is_worthwhile(&mut self, gap: Option<Duration>) -> bool {
+    fn is_worthwhile(&mut self, since_last: Option<Duration>) -> bool {
         if !self.outcomes.are_futile() {
             return true;
         }
         // A second submission so soon may follow a gap within a request.
-        if gap.is_some_and(|gap| gap <= QUIET_MAX) {
+        if since_last.is_some_and(|since| since <= CLOSELY) {
             return true;
         }
         self.skipped += 1;
         self.skipped >= TRY_EVERY
-    }
-
-    /// Takes in a gap of the program: the quiet time is longer than nine of ten of them.
-    fn learn(&mut self, gap: Duration) {
-        if self.gaps.len() == GAPS_MAX {
-            self.gaps.pop_front();
-        }
-        self.gaps.push_back(gap);
-        if self.gaps.len() < GAPS_ENOUGH || !self.gaps.len().is_multiple_of(GAPS_ENOUGH / 4) {
-            return;
-        }
-        let mut sorted: Vec<Duration> = self.gaps.iter().copied().collect();
-        sorted.sort_unstable();
-        let high = sorted[sorted.len() * 9 / 10];
-        let wanted = (high + MARGIN).max(Duration::from_nanos(high.as_nanos() / 10 * 11));
-        self.quiet = wanted.clamp(QUIET_MIN, QUIET_MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use alloc::vec;
+    use alloc::vec::Vec;
 
     use super::*;
 
     const TICK: u64 = 100;
+    /// The release threshold of a program that was not held yet, in samples: break-even.
+    const THRESHOLD_AT_FIRST: u64 = 1_500;
 
     /// A program and a device, in steps of a sample.
     struct SimulatedContext {
         policy: HoldPolicy,
+        allowance: IdleAllowance,
         now_us: u64,
         execution: Execution,
         placed_at: Option<u64>,
@@ -269,9 +318,11 @@ mod tests {
     impl SimulatedContext {
         fn new() -> Self {
             let mut policy = HoldPolicy::new(HoldLimits::default());
-            assert_eq!(policy.permit(Instant::from_nanos(0)), None);
+            let allowance = IdleAllowance::default();
+            assert_eq!(policy.permit(Instant::from_nanos(0), &allowance), None);
             Self {
                 policy,
+                allowance,
                 now_us: 1_000_000,
                 execution: Execution::Unknown,
                 placed_at: None,
@@ -300,7 +351,7 @@ mod tests {
                 loaded,
                 execution: self.execution,
             };
-            let action = self.policy.take_sample(self.now(), sample);
+            let action = self.policy.take_sample(self.now(), sample, &mut self.allowance);
             self.take(action);
             self.now_us += TICK;
         }
@@ -347,7 +398,7 @@ mod tests {
         let mut context = SimulatedContext::new();
         context.request(1, 1);
         let (placed, released) = (context.moves[0].0, context.moves[1].0);
-        assert_eq!(released - placed, 200 + 300);
+        assert_eq!(released - placed, 200 + THRESHOLD_AT_FIRST);
     }
 
     #[test]
@@ -361,24 +412,33 @@ mod tests {
         context.execution = Execution::FinishedAt(context.now());
         context.idle(20);
         assert_eq!(context.releases(), [ReleaseReason::Quiet]);
-        assert_eq!(context.moves[1].0 - finished, 300);
+        assert_eq!(context.moves[1].0 - finished, THRESHOLD_AT_FIRST);
     }
 
     #[test]
-    fn the_quiet_time_follows_the_programs_own_gaps() {
-        let mut context = SimulatedContext::new();
-        for _ in 0..5 {
-            context.request(20, 1);
+    fn the_threshold_follows_the_programs_own_gaps() {
+        for (apart, threshold_us) in [(1, 150..=200), (3, 300..=475)] {
+            let mut context = SimulatedContext::new();
+            for _ in 0..20 {
+                context.request(20, apart);
+            }
+            let learnt = context.policy.release_threshold().as_micros();
+            assert!(threshold_us.contains(&learnt), "{apart}: {learnt} us");
+            let before = context.places();
+            context.request(20, apart);
+            assert_eq!(context.places(), before + 1, "no gap was longer than the threshold");
         }
-        assert_eq!(context.policy.quiet(), Duration::from_micros(175));
+    }
+
+    #[test]
+    fn a_gap_is_bridged_if_that_costs_less_than_two_switches() {
         let mut context = SimulatedContext::new();
-        for _ in 0..20 {
-            context.request(20, 3);
+        // Two kernels every 5 ms. The first is on the engine after 200 us, the second 400 us later.
+        for _ in 0..200 {
+            context.request(2, 6);
         }
-        assert_eq!(context.policy.quiet(), Duration::from_micros(375));
-        let before = context.places();
-        context.request(20, 3);
-        assert_eq!(context.places(), before + 1, "no gap was longer than the quiet time");
+        let learnt = context.policy.release_threshold().as_micros();
+        assert!((400..=600).contains(&learnt), "{learnt} us");
     }
 
     #[test]
@@ -449,18 +509,19 @@ mod tests {
     fn a_hint_places_the_hold_and_its_end_releases_it_at_once() {
         let mut context = SimulatedContext::new();
         let now = context.now();
-        let action = context.policy.hint_begin(now);
+        let action = context.policy.hint_begin(now, &context.allowance);
         context.take(action);
         assert_eq!(context.places(), 1);
         context.idle(20);
         assert_eq!(context.releases(), [], "the hint is active");
         context.sample(true, false);
         context.idle(5);
-        let action = context.policy.hint_end(false);
+        let now = context.now();
+        let action = context.policy.hint_end(now, false, &mut context.allowance);
         context.take(action);
         assert_eq!(context.releases(), [ReleaseReason::Quiet]);
         let now = context.now();
-        assert_eq!(context.policy.hint_begin(now), Some(HoldAction::Place));
+        assert_eq!(context.policy.hint_begin(now, &context.allowance), Some(HoldAction::Place));
         context.placed_at = Some(context.now_us);
         context.idle(600);
         assert_eq!(
@@ -471,10 +532,27 @@ mod tests {
     }
 
     #[test]
+    fn the_last_submission_of_a_hinted_request_places_no_hold_after_it() {
+        let mut context = SimulatedContext::new();
+        let now = context.now();
+        let action = context.policy.hint_begin(now, &context.allowance);
+        context.take(action);
+        context.idle(5);
+        let now = context.now();
+        let action = context.policy.hint_end(now, false, &mut context.allowance);
+        context.take(action);
+        context.sample(true, false);
+        assert_eq!((context.places(), context.releases().len()), (1, 1), "it was noticed late");
+        context.sample(true, false);
+        assert_eq!(context.places(), 2, "another request, without a hint");
+    }
+
+    #[test]
     fn without_permission_there_is_no_hold() {
         let mut context = SimulatedContext::new();
         context.sample(true, false);
-        let action = context.policy.forbid();
+        let now = context.now();
+        let action = context.policy.forbid(now, &mut context.allowance);
         assert_eq!(action, Some(HoldAction::Release(ReleaseReason::Forbidden)));
         context.take(action);
         context.request(20, 2);
@@ -482,35 +560,87 @@ mod tests {
         context.sample(true, false);
         let now = context.now();
         assert_eq!(
-            context.policy.permit(now),
+            context.policy.permit(now, &context.allowance),
             Some(HoldAction::Place),
             "it is in the middle of a request"
         );
-        assert_eq!(context.policy.forbid(), Some(HoldAction::Release(ReleaseReason::Forbidden)));
+        let action = context.policy.forbid(now, &mut context.allowance);
+        assert_eq!(action, Some(HoldAction::Release(ReleaseReason::Forbidden)));
         context.idle(100);
         let now = context.now();
-        assert_eq!(context.policy.permit(now), None);
+        assert_eq!(context.policy.permit(now, &context.allowance), None);
     }
 
     #[test]
     fn hints_alone_hold_no_longer_than_the_maximum() {
-        let mut policy = HoldPolicy::new(HoldLimits::default());
-        policy.permit(Instant::from_nanos(0));
-        let at = |tick: u64| Instant::from_nanos(tick * 100_000);
-        let quiet = ContextSample { loaded: true, ..ContextSample::default() };
-        let (mut held, mut holds) = (0, 0);
-        for tick in 0..10_000 {
+        let mut context = SimulatedContext::new();
+        let mut held = 0;
+        for _ in 0..10_000 {
             // A new hint in every sample.
-            holds += u32::from(policy.hint_begin(at(tick)) == Some(HoldAction::Place));
-            held += u32::from(policy.is_held());
-            policy.take_sample(at(tick), quiet);
+            let now = context.now();
+            let action = context.policy.hint_begin(now, &context.allowance);
+            context.take(action);
+            held += u32::from(context.policy.is_held());
+            context.sample(false, false);
         }
-        assert_eq!(holds, 1);
+        assert_eq!(context.places(), 1);
         assert!(held <= 501, "{held} samples of 100 us");
         // Work gets a hold again, and so do hints after it.
-        let work = ContextSample { submitted: true, ..quiet };
-        assert_eq!(policy.take_sample(at(10_000), work), Some(HoldAction::Place));
-        assert_eq!(policy.hint_end(false), Some(HoldAction::Release(ReleaseReason::Quiet)));
-        assert_eq!(policy.hint_begin(at(10_001)), Some(HoldAction::Place));
+        context.now_us += 1_000_000;
+        context.sample(true, false);
+        assert_eq!(context.places(), 2);
+        let now = context.now();
+        let action = context.policy.hint_end(now, false, &mut context.allowance);
+        assert_eq!(action, Some(HoldAction::Release(ReleaseReason::Quiet)));
+        assert_eq!(context.policy.hint_begin(now, &context.allowance), Some(HoldAction::Place));
+    }
+
+    /// How long the device was held and idle in vain, at most, in any second.
+    fn idle_in_vain(context: &SimulatedContext, idle: impl Fn(u64, u64) -> u64) -> u64 {
+        let pairs = context.moves.chunks_exact(2);
+        let spent: Vec<(u64, u64)> =
+            pairs.map(|pair| (pair[1].0, idle(pair[0].0, pair[1].0))).collect();
+        let in_second_before = |end: u64| {
+            let charged = spent.iter().filter(|(at, _)| (end - 1_000_000..=end).contains(at));
+            charged.map(|(_, us)| us).sum()
+        };
+        spent.iter().map(|(at, _)| in_second_before(*at)).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn hints_for_work_that_never_comes_cost_at_most_5_percent() {
+        let mut context = SimulatedContext::new();
+        for _ in 0..2_000 {
+            // A hint of 2 ms every 2.5 ms.
+            let now = context.now();
+            let action = context.policy.hint_begin(now, &context.allowance);
+            context.take(action);
+            context.idle(20);
+            let now = context.now();
+            let action = context.policy.hint_end(now, false, &mut context.allowance);
+            context.take(action);
+            context.idle(5);
+        }
+        let idle = idle_in_vain(&context, |placed, released| released - placed - 200);
+        assert!((40_000..=52_000).contains(&idle), "{idle} us in a second");
+    }
+
+    #[test]
+    fn random_submissions_cost_at_most_5_percent() {
+        let mut context = SimulatedContext::new();
+        let (mut state, mut last) = (11_u64, Vec::new());
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let is_kernel = (state >> 33).is_multiple_of(13);
+            if is_kernel {
+                last.push(context.now_us);
+            }
+            context.sample(is_kernel, false);
+        }
+        let idle = idle_in_vain(&context, |placed, released| {
+            let before = last.partition_point(|at| *at <= released);
+            released - last[before - 1].max(placed + 200).min(released)
+        });
+        assert!(idle <= 52_000, "{idle} us in a second");
     }
 }

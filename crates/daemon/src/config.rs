@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use gpreempt_core::config::Config as CoreConfig;
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -61,8 +62,7 @@ pub struct SchedulerConfig {
     pub allow_untested_driver: bool,
     /// Whether the GPU is kept reserved for high-priority processes between their kernels.
     pub hold: bool,
-    /// The longest hold without new work.
-    pub hold_max: Duration,
+    pub hold_limits: HoldLimits,
 }
 
 impl Default for SchedulerConfig {
@@ -73,7 +73,7 @@ impl Default for SchedulerConfig {
             unmanaged: Unmanaged::default(),
             allow_untested_driver: false,
             hold: true,
-            hold_max: Duration::from_millis(50),
+            hold_limits: HoldLimits::default(),
         }
     }
 }

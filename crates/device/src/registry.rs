@@ -8,7 +8,6 @@ use std::io;
 use std::path::PathBuf;
 
 use gpreempt_core::hold::HoldLimits;
-use gpreempt_core::time::Duration;
 
 use crate::amd::probe::explain_location;
 use crate::amd::{AmdBackend, KfdLocation};
@@ -33,8 +32,8 @@ pub struct Selection {
 pub struct Settings {
     /// Whether to use a driver that gpreempt was never run with.
     pub allow_untested_driver: bool,
-    /// The longest hold without new work; none disables holds.
-    pub hold_max: Option<Duration>,
+    /// None disables holds.
+    pub holds: Option<HoldLimits>,
     /// Whether this is a private session, which a user starts by hand: it does not use NVIDIA GPUs
     /// with MIG or in a sandbox.
     pub is_private: bool,
@@ -116,8 +115,7 @@ fn nvidia(
     report(DeviceFinding::Info(format!("NVIDIA driver {version}")));
     notes.into_iter().for_each(|note| report(DeviceFinding::Warning(note)));
     backend.set_context_options(settings.context_options);
-    if let Some(hold_max) = settings.hold_max {
-        let limits = HoldLimits { hold_max, ..HoldLimits::default() };
+    if let Some(limits) = settings.holds {
         if let Some(problem) = backend.enable_holds(limits)? {
             report(DeviceFinding::Warning(problem));
         }

@@ -1,11 +1,15 @@
 //! The hold watcher: keeps a high group on the engine between its kernels.
 //!
-//! It polls the ring of the permitted queue, far more often than the scheduler's loop. New work
-//! places the hold; a quiet time releases it. The quiet time begins when the group is on the
-//! engine, because before that an empty ring does not mean that the work is done. A hint places the
-//! hold before the work arrives.
+//! It samples the ring of the permitted queue, far more often than the scheduler's loop, and acts
+//! as the [`HoldPolicy`] of that queue says, which is the policy of the NVIDIA backend. While a
+//! hold is in force an idle fence tells whether the group's kernels have finished.
 
+use std::collections::BTreeMap;
+
+use gpreempt_core::hold::{ContextSample, Execution, HoldAction, HoldLimits};
+use gpreempt_core::hold_policy::HoldPolicy;
 use gpreempt_core::id::QueueId;
+use gpreempt_core::idle_allowance::IdleAllowance;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::Instant;
 
@@ -13,19 +17,27 @@ use crate::event_queue::SimEvent;
 use crate::gpu::Gpu;
 use crate::sim_backend::SimBackend;
 
+/// The watcher of one device.
 #[derive(Debug, Default)]
 pub(crate) struct HoldWatcher {
     permitted: Option<QueueId>,
-    /// Distinguishes polls and holds of the current permission from older ones.
+    /// Distinguishes polls of the current permission from older ones.
     epoch: u64,
-    last: RingView,
-    moved_at: Instant,
-    placed: bool,
-    hinted: bool,
+    contexts: BTreeMap<QueueId, ObservedContext>,
+    allowance: IdleAllowance,
     /// Whether it sleeps while its queue has no work, until the doorbell wakes it.
     sleeps: bool,
     /// Whether its next poll is scheduled.
     awake: bool,
+}
+
+/// A queue that is, or was, permitted or hinted.
+#[derive(Debug)]
+struct ObservedContext {
+    policy: HoldPolicy,
+    last: RingView,
+    /// Since when idle fences show that all of its kernels have finished.
+    finished_at: Option<Instant>,
 }
 
 impl HoldWatcher {
@@ -41,19 +53,32 @@ impl HoldWatcher {
 
     pub(crate) fn permit(&mut self, gpu: &mut Gpu, device: usize, queue: QueueId) {
         self.forbid(gpu);
+        let now = gpu.event_queue.now();
+        let has_work = gpu.queues.get(&queue).is_some_and(|queue| queue.can_run());
         self.permitted = Some(queue);
         self.epoch += 1;
-        let last = gpu.queues.get(&queue).map(|queue| queue.ring.view(None));
-        self.last = last.unwrap_or_default();
-        self.moved_at = gpu.event_queue.now();
+        self.contexts.retain(|id, _| gpu.queues.contains_key(id));
+        self.decide(gpu, queue, |policy, allowance| {
+            // The request for which the scheduler permits the hold has just been submitted.
+            let sample = ContextSample { submitted: true, pending: true, ..Default::default() };
+            let submitted = || policy.take_sample(now, sample, allowance);
+            let place = has_work.then(submitted).flatten();
+            policy.permit(now, allowance).or(place)
+        });
+        if let (Some(context), Some(queue)) =
+            (self.contexts.get_mut(&queue), gpu.queues.get(&queue))
+        {
+            context.last = queue.ring.view(None);
+        }
         self.await_poll(gpu, device);
     }
 
     pub(crate) fn forbid(&mut self, gpu: &mut Gpu) {
-        self.set(gpu, false);
-        self.permitted = None;
-        self.hinted = false;
         self.epoch += 1;
+        let now = gpu.event_queue.now();
+        if let Some(queue) = self.permitted.take() {
+            self.decide(gpu, queue, |policy, allowance| policy.forbid(now, allowance));
+        }
     }
 
     /// The doorbell of the permitted queue was rung.
@@ -74,51 +99,63 @@ impl HoldWatcher {
             return;
         }
         self.awake = false;
-        let (quiet, max) = (gpu.model.tsg.hold_quiet, gpu.model.tsg.hold_max);
         let now = gpu.event_queue.now();
-        let loaded = gpu.loaded(device);
+        let resident = gpu.loaded(device).map(|(current, _)| current);
         let Some(id) = self.permitted else { return };
         let Some(queue) = gpu.queues.get_mut(&id) else { return };
         queue.ring.look();
-        let (view, has_work) = (queue.ring.view(None), queue.can_run());
-        if view != self.last {
-            let submitted = view.put != self.last.put;
-            self.last = view;
-            self.moved_at = now;
-            if submitted {
-                self.set(gpu, true);
-            }
-        }
-        let on_since = loaded.filter(|(current, _)| *current == id).map(|(_, since)| since);
-        let quiet_since = on_since.map(|since| since.max(self.moved_at));
-        let quiet =
-            view.pending() == 0 && quiet_since.is_some_and(|since| now.since(since) >= quiet);
-        let expired = now.since(self.moved_at) >= max;
-        if self.placed && (expired || (quiet && !self.hinted)) {
-            self.set(gpu, false);
-        }
-        if !self.sleeps || self.placed || has_work {
+        let (view, has_work, loaded) =
+            (queue.ring.view(None), queue.can_run(), resident == Some(id) && queue.held);
+        let Some(context) = self.contexts.get_mut(&id) else { return };
+        let last = std::mem::replace(&mut context.last, view);
+        let submitted = view.put != last.put;
+        context.finished_at =
+            (loaded && !has_work && !submitted).then(|| context.finished_at.unwrap_or(now));
+        let execution = match context.finished_at {
+            Some(at) => Execution::FinishedAt(at),
+            None if loaded => Execution::Running,
+            None => Execution::Unknown,
+        };
+        let (fetched, pending) = (view.get != last.get, view.pending() > 0);
+        let sample = ContextSample { submitted, fetched, pending, loaded, execution };
+        self.decide(gpu, id, |policy, allowance| policy.take_sample(now, sample, allowance));
+        let is_held = self.contexts.get(&id).is_some_and(|context| context.policy.is_held());
+        if !self.sleeps || is_held || has_work {
             self.await_poll(gpu, device);
         }
     }
 
-    /// A task announces a request, or its end.
-    pub(crate) fn hint(&mut self, gpu: &mut Gpu, begins: bool) {
-        self.hinted = begins;
-        self.moved_at = gpu.event_queue.now();
-        if begins {
-            self.set(gpu, true);
-        }
+    /// A task announces a request on this queue, or its end.
+    fn hint(&mut self, gpu: &mut Gpu, queue: QueueId, begins: bool) {
+        let now = gpu.event_queue.now();
+        let is_pending = gpu.queues.get(&queue).is_some_and(|queue| queue.ring.pending() > 0);
+        self.decide(gpu, queue, |policy, allowance| {
+            if begins {
+                policy.hint_begin(now, allowance)
+            } else {
+                policy.hint_end(now, is_pending, allowance)
+            }
+        });
     }
 
-    fn set(&mut self, gpu: &mut Gpu, placed: bool) {
-        if self.placed == placed {
-            return;
-        }
-        self.placed = placed;
-        if let Some(queue) = self.permitted {
-            gpu.event_queue.after(gpu.model.tsg.hold_latency, SimEvent::HoldSeen { queue, placed });
-        }
+    /// Asks the policy of a queue, and acts as it says.
+    fn decide(
+        &mut self,
+        gpu: &mut Gpu,
+        queue: QueueId,
+        ask: impl FnOnce(&mut HoldPolicy, &mut IdleAllowance) -> Option<HoldAction>,
+    ) {
+        let context = self.contexts.entry(queue).or_insert_with(|| ObservedContext {
+            policy: HoldPolicy::new(HoldLimits {
+                hold_max: gpu.model.tsg.hold_max,
+                ..HoldLimits::default()
+            }),
+            last: gpu.queues.get(&queue).map(|queue| queue.ring.view(None)).unwrap_or_default(),
+            finished_at: None,
+        });
+        let Some(action) = ask(&mut context.policy, &mut self.allowance) else { return };
+        let placed = action == HoldAction::Place;
+        gpu.event_queue.after(gpu.model.tsg.hold_latency, SimEvent::HoldSeen { queue, placed });
     }
 }
 
@@ -147,11 +184,13 @@ impl SimBackend {
 
     /// A task announces a request, or its end.
     pub(crate) fn hint_hold(&mut self, task: usize, begins: bool) {
-        for watcher in &mut self.holds {
-            let Some(id) = watcher.permitted else { continue };
-            if self.gpu.queues.get(&id).is_some_and(|queue| queue.task == task) {
-                watcher.hint(&mut self.gpu, begins);
-            }
+        if !self.may_hold {
+            return;
+        }
+        let queues = self.gpu.queues.iter().filter(|(_, queue)| queue.task == task);
+        let queues: Vec<(QueueId, usize)> = queues.map(|(&id, queue)| (id, queue.device)).collect();
+        for (id, device) in queues {
+            self.holds[device].hint(&mut self.gpu, id, begins);
         }
     }
 }

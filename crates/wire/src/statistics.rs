@@ -347,7 +347,7 @@ statistics! {
         pub expired: u64,
         /// The longest hold.
         pub longest_us: u64,
-        /// How long the queue has to be idle until its hold is released, learnt from its gaps.
+        /// How long the queue has to be idle until its hold is released, chosen by expected cost.
         pub quiet_us: u64,
         /// Readings of the rings that came late while the queue had work.
         pub late_looks: u64,

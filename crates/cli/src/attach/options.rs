@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use gpreempt_core::config::{Aging, Config};
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_daemon::config::SchedulerConfig;
@@ -23,10 +24,14 @@ const SHARE_PERIOD_MS: u64 = 2_000;
 /// The private session that the arguments ask for.
 pub(super) fn session(args: &AttachArgs) -> SessionOptions<'_> {
     let usual = SchedulerConfig::default();
+    let limits = usual.hold_limits;
     let scheduler = SchedulerConfig {
         core: config(args),
         hold: !args.no_hold,
-        hold_max: args.hold_max_ms.map_or(usual.hold_max, Time::from_millis),
+        hold_limits: HoldLimits {
+            hold_max: args.hold_max_ms.map_or(limits.hold_max, Time::from_millis),
+            ..limits
+        },
         ..usual
     };
     let options = SessionOptions::new("gpreempt attach", &args.driver);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use gpreempt_core::config::{Aging, PolicyKind};
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::priority::Class;
 
 use crate::accounts::{Accounts, RAISING_GROUP};
@@ -38,7 +39,7 @@ pub(super) fn settings(config: &Config, socket: &Path) -> Vec<String> {
         false => "Driver versions that were not tested on hardware are only read, not changed.",
     };
     let hold = match config.scheduler {
-        SchedulerConfig { hold: true, hold_max, .. } => format!(
+        SchedulerConfig { hold: true, hold_limits: HoldLimits { hold_max, .. }, .. } => format!(
             "A GPU stays reserved for a high-priority process between its kernels, for at most \
              {hold_max}."
         ),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use gpreempt_core::config::{Aging, Config as CoreConfig};
+use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::time::Duration;
 use serde::Deserialize;
 
@@ -85,12 +86,13 @@ struct RawScheduler {
     allow_untested_driver: Option<bool>,
     hold: Option<bool>,
     hold_max_ms: Option<Int<1, 1_000>>,
+    hold_latency_weight: Option<Int<1, 100>>,
 }
 
 impl RawScheduler {
     fn convert(self) -> Result<SchedulerConfig, FieldError> {
         let default = SchedulerConfig::default();
-        let usual = default.core;
+        let (usual, holds) = (default.core, default.hold_limits);
         let aging = self.aging.map(|table| table.0.convert().within("aging"));
         let core = CoreConfig {
             policy: self.policy.map_or(usual.policy, |policy| policy.0),
@@ -113,7 +115,11 @@ impl RawScheduler {
             unmanaged: self.unmanaged.unwrap_or_default(),
             allow_untested_driver: self.allow_untested_driver.unwrap_or(false),
             hold: self.hold.unwrap_or(default.hold),
-            hold_max: self.hold_max_ms.map_or(default.hold_max, Int::ms),
+            hold_limits: HoldLimits {
+                hold_max: self.hold_max_ms.map_or(holds.hold_max, Int::ms),
+                latency_weight: self.hold_latency_weight.map_or(holds.latency_weight, Int::u32),
+                ..holds
+            },
         })
     }
 }

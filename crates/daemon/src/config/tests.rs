@@ -3,6 +3,7 @@
 use std::fs;
 
 use gpreempt_core::config::{Aging, PolicyKind};
+use gpreempt_core::hold::HoldLimits;
 
 use super::*;
 use crate::glob::Glob;
@@ -73,6 +74,7 @@ fn everything_can_be_set() {
         allow_untested_driver = true
         hold = false
         hold_max_ms = 20
+        hold_latency_weight = 9
         [metrics]
         listen = "[::1]:9000"
         [daemon]
@@ -103,7 +105,11 @@ fn everything_can_be_set() {
         unmanaged: Unmanaged::Ignore,
         allow_untested_driver: true,
         hold: false,
-        hold_max: Duration::from_millis(20),
+        hold_limits: HoldLimits {
+            hold_max: Duration::from_millis(20),
+            latency_weight: 9,
+            ..HoldLimits::default()
+        },
     };
     assert_eq!(config.scheduler, scheduler);
     assert_eq!(config.metrics.listen, Some("[::1]:9000".parse().unwrap()));

@@ -210,11 +210,11 @@ pub(crate) fn controllers(
     log: &mut Log,
 ) -> Result<Backends, RegistryError> {
     let mut backends = Backends::default();
-    let SchedulerConfig { allow_untested_driver, hold, hold_max, .. } = config.scheduler;
+    let SchedulerConfig { allow_untested_driver, hold, hold_limits, .. } = config.scheduler;
     let private = options.private.as_ref();
     let settings = Settings {
         allow_untested_driver,
-        hold_max: hold.then_some(hold_max),
+        holds: hold.then_some(hold_limits),
         is_private: private.is_some(),
         context_options: private.map(|private| private.context_options).unwrap_or_default(),
     };

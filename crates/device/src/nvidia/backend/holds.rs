@@ -141,7 +141,7 @@ impl NvidiaBackend {
                     )));
                 }
                 let counters = Arc::new(HoldCounters::new(has_fence));
-                holds.watcher.add(queue, channel, rings, Arc::clone(&counters));
+                holds.watcher.add(queue, device, channel, rings, Arc::clone(&counters));
                 holds.states.insert(queue, HoldState::Ready(site, counters));
                 let task = self.queues.get(&queue).map(QueueState::task);
                 if let Some(source) = task.and_then(|task| holds.hint_sources.get(&task)) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use gpreempt_core::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
 use gpreempt_core::hold_policy::HoldPolicy;
 use gpreempt_core::id::QueueId;
+use gpreempt_core::idle_allowance::IdleAllowance;
 use gpreempt_core::time::{Duration, Instant};
 
 use super::HoldCounters;
@@ -31,6 +32,8 @@ const QUIET_AFTER: Duration = Duration::from_millis(1);
 const LATE_AFTER: Duration = Duration::from_micros(300);
 
 pub(super) struct ObservedContext {
+    /// The GPU that it is on, by its index in the backend.
+    pub(super) device: usize,
     hold: HoldChannel,
     rings: Rings,
     fence: IdleFence,
@@ -52,6 +55,7 @@ pub(super) struct ObservedContext {
 
 impl ObservedContext {
     pub(super) fn new(
+        device: usize,
         hold: HoldChannel,
         rings: Rings,
         limits: HoldLimits,
@@ -59,6 +63,7 @@ impl ObservedContext {
         now: Instant,
     ) -> Self {
         Self {
+            device,
             hold,
             rings,
             // No hold lasts longer without new work.
@@ -76,18 +81,18 @@ impl ObservedContext {
         }
     }
 
-    pub(super) fn permit(&mut self, now: Instant) {
-        let action = self.policy.permit(now);
+    pub(super) fn permit(&mut self, now: Instant, allowance: &mut IdleAllowance) {
+        let action = self.policy.permit(now, allowance);
         self.act(now, action);
     }
 
-    pub(super) fn forbid(&mut self, now: Instant) {
-        let action = self.policy.forbid();
+    pub(super) fn forbid(&mut self, now: Instant, allowance: &mut IdleAllowance) {
+        let action = self.policy.forbid(now, allowance);
         self.act(now, action);
     }
 
-    fn hint_end(&mut self, now: Instant) {
-        let action = self.policy.hint_end(self.pending);
+    fn hint_end(&mut self, now: Instant, allowance: &mut IdleAllowance) {
+        let action = self.policy.hint_end(now, self.pending, allowance);
         self.act(now, action);
     }
 
@@ -110,6 +115,7 @@ impl ObservedContext {
         &mut self,
         now: Instant,
         queue: QueueId,
+        allowance: &mut IdleAllowance,
         report: &mut dyn FnMut(QueueId, WatcherReport),
     ) -> bool {
         self.note_lateness(now);
@@ -126,7 +132,7 @@ impl ObservedContext {
             }
         }
         self.pending = reading.ring.pending() > 0;
-        self.read_hints(now);
+        self.read_hints(now, allowance);
         let loaded = self.policy.is_held() && self.hold.is_loaded();
         if loaded && std::mem::take(&mut self.is_loading) {
             self.counters.record_latency(now.since(self.placed_at));
@@ -153,7 +159,7 @@ impl ObservedContext {
             loaded,
             execution,
         };
-        let action = self.policy.take_sample(now, sample);
+        let action = self.policy.take_sample(now, sample, allowance);
         self.act(now, action);
         moved
     }
@@ -199,19 +205,19 @@ impl ObservedContext {
     }
 
     /// Reads the program's hints: the only route from a hint to a hold.
-    fn read_hints(&mut self, now: Instant) {
+    fn read_hints(&mut self, now: Instant, allowance: &mut IdleAllowance) {
         let Some(source) = &self.source else { return };
         let Some(page) = source.upgrade() else {
             // The client's session, which owned the page, has ended.
             self.source = None;
             self.hints = HintState::default();
-            return self.hint_end(now);
+            return self.hint_end(now, allowance);
         };
         let before = std::mem::replace(&mut self.hints, page.look());
         let action = if self.hints.is_active && self.hints.begun != before.begun {
-            self.policy.hint_begin(now)
+            self.policy.hint_begin(now, allowance)
         } else if before.is_active && !self.hints.is_active {
-            self.policy.hint_end(self.pending)
+            self.policy.hint_end(now, self.pending, allowance)
         } else {
             None
         };
@@ -256,6 +262,7 @@ impl ObservedContext {
             }
         }
         self.counters.is_held.store(self.policy.is_held(), Ordering::Relaxed);
-        self.counters.quiet_us.store(self.policy.quiet().as_micros(), Ordering::Relaxed);
+        let threshold_us = self.policy.release_threshold().as_micros();
+        self.counters.quiet_us.store(threshold_us, Ordering::Relaxed);
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration as Wait;
 
 use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::QueueId;
+use gpreempt_core::idle_allowance::IdleAllowance;
 use gpreempt_core::time::Instant;
 
 use super::HoldCounters;
@@ -45,7 +46,7 @@ pub enum WatcherReport {
 }
 
 enum HoldCommand {
-    Add(QueueId, Box<(HoldChannel, Rings)>, Arc<HoldCounters>),
+    Add(QueueId, usize, Box<(HoldChannel, Rings)>, Arc<HoldCounters>),
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
@@ -53,7 +54,7 @@ enum HoldCommand {
     Sample,
 }
 
-type Action = fn(&mut ObservedContext, Instant);
+type Action = fn(&mut ObservedContext, Instant, &mut IdleAllowance);
 
 #[derive(Debug)]
 pub struct HoldWatcher {
@@ -69,7 +70,14 @@ impl HoldWatcher {
     ) -> io::Result<Self> {
         let (orders, incoming) = channel();
         let (report, contexts) = (Box::new(report), BTreeMap::new());
-        let observer = RingObserver { limits, contexts, report, moved_at: now(), is_over: false };
+        let observer = RingObserver {
+            limits,
+            contexts,
+            allowances: BTreeMap::new(),
+            report,
+            moved_at: now(),
+            is_over: false,
+        };
         let shared =
             Arc::new(WatcherShared { observer: Mutex::new(observer), changed: Condvar::new() });
         // If the second one cannot be started, dropping the channel ends the first.
@@ -80,15 +88,16 @@ impl HoldWatcher {
         Ok(watcher)
     }
 
-    /// Observes a context from now on.
+    /// Observes a context on a device from now on.
     pub fn add(
         &self,
         queue: QueueId,
+        device: usize,
         hold: HoldChannel,
         rings: Rings,
         counters: Arc<HoldCounters>,
     ) {
-        self.order(HoldCommand::Add(queue, Box::new((hold, rings)), counters));
+        self.order(HoldCommand::Add(queue, device, Box::new((hold, rings)), counters));
     }
 
     /// Releases a context and returns its channel, which the caller removes, and its rings: closing
@@ -218,6 +227,8 @@ impl WatcherShared {
 struct RingObserver {
     limits: HoldLimits,
     contexts: BTreeMap<QueueId, ObservedContext>,
+    /// How long each device may be idle in vain, whichever context is held.
+    allowances: BTreeMap<usize, IdleAllowance>,
     report: Box<dyn FnMut(QueueId, WatcherReport) + Send>,
     moved_at: Instant,
     is_over: bool,
@@ -238,7 +249,8 @@ impl RingObserver {
         // Read while the lock is held: time must not go backwards from one sample to the next.
         let now = now();
         for (queue, context) in &mut self.contexts {
-            if context.sample(now, *queue, &mut self.report) {
+            let allowance = self.allowances.entry(context.device).or_default();
+            if context.sample(now, *queue, allowance, &mut self.report) {
                 self.moved_at = now;
             }
         }
@@ -257,9 +269,9 @@ impl RingObserver {
     fn take(&mut self, order: HoldCommand) {
         let now = now();
         let (queue, action): (QueueId, Action) = match order {
-            HoldCommand::Add(queue, parts, counters) => {
+            HoldCommand::Add(queue, device, parts, counters) => {
                 let (hold, rings) = *parts;
-                let context = ObservedContext::new(hold, rings, self.limits, counters, now);
+                let context = ObservedContext::new(device, hold, rings, self.limits, counters, now);
                 self.contexts.insert(queue, context);
                 return;
             }
@@ -279,7 +291,7 @@ impl RingObserver {
             HoldCommand::Forbid(queue) => (queue, ObservedContext::forbid),
         };
         if let Some(context) = self.contexts.get_mut(&queue) {
-            action(context, now);
+            action(context, now, self.allowances.entry(context.device).or_default());
         }
     }
 }
@@ -354,7 +366,7 @@ mod tests {
         let limits = HoldLimits { hold_max, ..HoldLimits::default() };
         let watcher = HoldWatcher::start(limits, |_, _| {}).unwrap();
         let counters = Arc::new(HoldCounters::default());
-        watcher.add(queue, channel, rings, Arc::clone(&counters));
+        watcher.add(queue, 0, channel, rings, Arc::clone(&counters));
         let page = Arc::new(FakePage::default());
         let source: Arc<dyn HintSource> = Arc::<FakePage>::clone(&page);
         watcher.watch_hints(queue, Arc::downgrade(&source));
