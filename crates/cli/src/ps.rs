@@ -10,7 +10,9 @@ use gpreempt_core::config::PolicyKind;
 use gpreempt_core::time::Duration;
 use gpreempt_daemon::accounts::Accounts;
 use gpreempt_wire::client::Client;
-use gpreempt_wire::statistics::{Column, Snapshot, Statistic, TaskSnapshot, TaskState, Value};
+use gpreempt_wire::statistics::{
+    Column, QueueSnapshot, Snapshot, Statistic, TaskSnapshot, TaskState, Value,
+};
 
 use crate::args::PsArgs;
 use crate::failure::Failure;
@@ -109,6 +111,7 @@ fn text(snapshot: &Snapshot, names: &Names) -> String {
     } else {
         text.push_str(&output::table(&table(&snapshot.tasks, &snapshot.policy, names)));
         text.push_str(&method_reasons(&snapshot.tasks));
+        text.push_str(&predictions(&snapshot.tasks));
     }
     for problem in &snapshot.problems {
         text.push_str(&format!("{}\n", shown(problem)));
@@ -145,11 +148,22 @@ fn method_reasons(tasks: &[TaskSnapshot]) -> String {
     reasons.into_iter().collect()
 }
 
+/// Processes for which the GPU is held before their next request.
+fn predictions(tasks: &[TaskSnapshot]) -> String {
+    let line = |task: &TaskSnapshot| {
+        let of_queue = |queue: &QueueSnapshot| queue.hold.as_ref()?.predicted_percent;
+        let percent = task.queues.iter().filter_map(of_queue).max()?;
+        let (name, pid) = (shown(&task.name), task.pid);
+        Some(format!("{name} (pid {pid}): periodic requests are predicted, {percent} % hit\n"))
+    };
+    tasks.iter().filter_map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::expect;
-    use gpreempt_wire::statistics::QueueSnapshot;
+    use gpreempt_wire::statistics::HoldSnapshot;
 
     fn names() -> Names {
         Names { accounts: Accounts::parse(b"alice:x:1000:1000:::\n", b""), program: |_| None }
@@ -173,6 +187,18 @@ mod tests {
         assert_eq!(column("strict")[0], "state");
         let script = Names { program: |_| Some("python3 serve.py".into()), ..names() };
         assert_eq!(table(&[task], "strict", &script)[1][0], "python3 serve.py");
+    }
+
+    #[test]
+    fn predicted_requests_are_a_line() {
+        let hold = HoldSnapshot { predicted_percent: Some(97), ..HoldSnapshot::default() };
+        let queues = vec![
+            QueueSnapshot::default(),
+            QueueSnapshot { hold: Some(hold), ..QueueSnapshot::default() },
+        ];
+        let task = TaskSnapshot { pid: 41, name: "video".into(), queues, ..Default::default() };
+        let lines = predictions(&[task, TaskSnapshot::default()]);
+        assert_eq!(lines, "video (pid 41): periodic requests are predicted, 97 % hit\n");
     }
 
     #[test]

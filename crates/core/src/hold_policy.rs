@@ -9,9 +9,11 @@
 //! without new work, so a program that hangs or is stopped cannot keep the device. A program whose
 //! requests have no gaps gains nothing from a hold, so after a while it gets none. Two of its
 //! requests may follow each other closely by chance, so the policy counts how many holds bridged a
-//! gap. Idle time that bridged nothing is charged to the device's [`IdleAllowance`], and there is
+//! gap. If such requests come periodically, the hold is placed just before the next
+//! one ([`ArrivalPredictor`]): their switch would take longer than they do. Idle time that bridged nothing is charged to the device's [`IdleAllowance`], and there is
 //! no hold while that is used up.
 
+use crate::arrival_predictor::ArrivalPredictor;
 use crate::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
 use crate::idle_allowance::IdleAllowance;
 use crate::release_threshold::ReleaseThreshold;
@@ -47,6 +49,7 @@ pub struct HoldPolicy {
     /// From placing a hold until the context is on the engine, averaged.
     switch: Duration,
     outcomes: HoldOutcomes,
+    arrivals: ArrivalPredictor,
     /// Requests since the last hold.
     skipped: u32,
 }
@@ -78,6 +81,26 @@ struct PlacedHold {
     bridged: bool,
     /// Whether the program worked since the maximum began to count.
     has_worked: bool,
+    placed_for: PlacedFor,
+}
+
+/// Why a hold was placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlacedFor {
+    /// The program submitted work.
+    Work,
+    /// It gave a hint, and has submitted nothing since.
+    Hint,
+    /// A request is expected until then.
+    Arrival { until: Instant },
+    /// The request that was expected has come.
+    ExpectedWork,
+}
+
+impl PlacedFor {
+    const fn awaits_work(self) -> bool {
+        matches!(self, Self::Hint | Self::Arrival { .. })
+    }
 }
 
 impl HoldPolicy {
@@ -95,6 +118,7 @@ impl HoldPolicy {
             threshold: ReleaseThreshold::new(limits.release_cost(limits.switch), limits.hold_max),
             switch: limits.switch,
             outcomes: HoldOutcomes::default(),
+            arrivals: ArrivalPredictor::default(),
             skipped: 0,
         }
     }
@@ -114,6 +138,17 @@ impl HoldPolicy {
         self.threshold.current()
     }
 
+    /// When to take the next sample of a context that is idle, so that a request that is expected
+    /// finds the device held.
+    pub fn next_arrival_at(&self) -> Option<Instant> {
+        self.arrivals.next_at().filter(|_| self.outcomes.are_futile())
+    }
+
+    /// The part of the expected requests that came, in per cent, while requests are predicted.
+    pub fn predicted_percent(&self) -> Option<u32> {
+        self.arrivals.hit_percent().filter(|_| self.outcomes.are_futile())
+    }
+
     /// The scheduler permits a hold. A hint that is active places it at once.
     pub fn permit(&mut self, now: Instant, allowance: &IdleAllowance) -> Option<HoldAction> {
         self.permitted = true;
@@ -122,7 +157,8 @@ impl HoldPolicy {
         let is_in_request = self.submitted_at.is_some_and(|at| now.since(at) < threshold);
         let is_hinted = self.hinted && !self.hint_hold_expired;
         if self.held.is_none() && (is_hinted || is_in_request && !self.outcomes.are_futile()) {
-            return self.place(now, allowance);
+            let placed_for = if is_hinted { PlacedFor::Hint } else { PlacedFor::Work };
+            return self.place(now, placed_for, allowance);
         }
         None
     }
@@ -146,7 +182,7 @@ impl HoldPolicy {
         if !self.permitted || self.hint_hold_expired {
             return None;
         }
-        self.place(now, allowance)
+        self.place(now, PlacedFor::Hint, allowance)
     }
 
     /// A hint ends.
@@ -178,35 +214,67 @@ impl HoldPolicy {
         allowance: &mut IdleAllowance,
     ) -> Option<HoldAction> {
         let belongs_to_ended_hint = core::mem::take(&mut self.hint_has_ended) && !sample.pending;
-        let idle_since = self.idle_since;
+        let is_awaited = self.held.is_some_and(|held| held.placed_for.awaits_work());
+        // While the device is kept for a request, the context is idle for longer than that.
+        let idle_since = self.idle_since.filter(|_| !is_awaited);
         let since_last = idle_since.or(self.submitted_at).map(|at| now.since(at));
         if sample.submitted {
-            self.submitted_at = Some(now);
-            self.idle_since = None;
-            self.hint_hold_expired = false;
-            let is_on_engine = self.held.is_some_and(|held| held.on_engine_at.is_some());
-            if idle_since.is_some() || is_on_engine {
-                // Without an idle sample the gap was shorter than the time between two samples.
-                self.threshold.learn(idle_since.map_or(Duration::ZERO, |since| now.since(since)));
-            }
+            self.take_submission(now, since_last, is_awaited);
         }
         if self.held.is_none() {
             let is_new = sample.submitted && !belongs_to_ended_hint;
             if is_new && self.permitted && self.is_worthwhile(since_last) {
-                return self.place(now, allowance);
+                return self.place(now, PlacedFor::Work, allowance);
+            }
+            let until = self.arrivals.expects_until(now)?;
+            let is_idle = !sample.submitted && !sample.pending && !self.hinted;
+            if self.permitted && is_idle && self.outcomes.are_futile() {
+                return self.place(now, PlacedFor::Arrival { until }, allowance);
             }
             return None;
         }
         self.sample_held(now, sample);
+        self.release_if_over(now, sample.execution, allowance)
+    }
+
+    /// Work was submitted, that long after the context was last active.
+    fn take_submission(&mut self, now: Instant, since_last: Option<Duration>, is_awaited: bool) {
+        self.submitted_at = Some(now);
+        self.hint_hold_expired = false;
+        if since_last.is_none_or(|since| since > CLOSELY) {
+            self.arrivals.request_began(now, &self.limits, self.switch);
+        }
+        let idle_since = self.idle_since.take();
+        if is_awaited {
+            // The device was kept for this request: its idle time is no gap of the program.
+            return;
+        }
+        let is_on_engine = self.held.is_some_and(|held| held.on_engine_at.is_some());
+        if idle_since.is_some() || is_on_engine {
+            // Without an idle sample the gap was shorter than the time between two samples.
+            self.threshold.learn(idle_since.map_or(Duration::ZERO, |since| now.since(since)));
+        }
+    }
+
+    /// Releases the hold if it has lasted, or the context has been idle, for too long.
+    fn release_if_over(
+        &mut self,
+        now: Instant,
+        execution: Execution,
+        allowance: &mut IdleAllowance,
+    ) -> Option<HoldAction> {
         let held = self.held?;
         let left = allowance.left(now);
         if now.since(held.moved_at) >= self.limits.hold_max {
-            if sample.execution != Execution::Running {
+            if execution != Execution::Running {
                 // A program that hangs with work that was not fetched is idle too.
                 self.idle_since.get_or_insert(held.moved_at);
             }
             self.hint_hold_expired = !held.has_worked;
             return Some(self.release(now, ReleaseReason::Expired, allowance));
+        }
+        if let PlacedFor::Arrival { until } = held.placed_for {
+            return (now >= until).then(|| self.release(now, ReleaseReason::Quiet, allowance));
         }
         let idle = now.since(self.idle_since?);
         if self.hinted {
@@ -214,13 +282,27 @@ impl HoldPolicy {
             self.hint_hold_expired |= is_used_up && !held.has_worked;
             return is_used_up.then(|| self.release(now, ReleaseReason::Expired, allowance));
         }
-        let is_over = idle >= self.threshold.current().min(left);
+        // A request without gaps is over when its work has finished.
+        let is_single = held.placed_for == PlacedFor::ExpectedWork && self.outcomes.are_futile();
+        let threshold = match (is_single, matches!(execution, Execution::FinishedAt(_))) {
+            (true, true) => Duration::ZERO,
+            (true, false) => ReleaseThreshold::MIN,
+            (false, _) => self.threshold.current(),
+        };
+        let is_over = idle >= threshold.min(left);
         is_over.then(|| self.release(now, ReleaseReason::Quiet, allowance))
     }
 
     /// Takes in a sample of a context that is held, or about to be.
     fn sample_held(&mut self, now: Instant, sample: ContextSample) {
         let Some(held) = &mut self.held else { return };
+        let is_first = held.placed_for.awaits_work();
+        if sample.submitted {
+            held.placed_for = match held.placed_for {
+                PlacedFor::Work | PlacedFor::Hint => PlacedFor::Work,
+                PlacedFor::Arrival { .. } | PlacedFor::ExpectedWork => PlacedFor::ExpectedWork,
+            };
+        }
         if sample.submitted || sample.fetched {
             held.moved_at = now;
             held.has_worked = true;
@@ -231,7 +313,7 @@ impl HoldPolicy {
             let average = (self.switch.times(7) + measured).as_nanos() / 8;
             self.switch = Duration::from_nanos(average);
             self.threshold.set_release_cost(self.limits.release_cost(self.switch));
-        } else if sample.submitted && held.on_engine_at.is_some() {
+        } else if sample.submitted && !is_first && held.on_engine_at.is_some() {
             held.bridged = true;
         }
         let finished_at = match sample.execution {
@@ -245,7 +327,12 @@ impl HoldPolicy {
     }
 
     /// Places a hold, unless holds have kept the device idle in vain for too long.
-    fn place(&mut self, now: Instant, allowance: &IdleAllowance) -> Option<HoldAction> {
+    fn place(
+        &mut self,
+        now: Instant,
+        placed_for: PlacedFor,
+        allowance: &IdleAllowance,
+    ) -> Option<HoldAction> {
         if allowance.left(now) < ReleaseThreshold::MIN {
             return None;
         }
@@ -256,6 +343,7 @@ impl HoldPolicy {
             on_engine_at: None,
             bridged: false,
             has_worked: false,
+            placed_for,
         });
         Some(HoldAction::Place)
     }
@@ -268,7 +356,10 @@ impl HoldPolicy {
     ) -> HoldAction {
         self.charge(now, allowance);
         if let Some(held) = self.held.take() {
-            self.outcomes.add(held.bridged);
+            // A prediction says nothing about the gaps of a program, unless it bridged one.
+            if held.bridged || matches!(held.placed_for, PlacedFor::Work | PlacedFor::Hint) {
+                self.outcomes.add(held.bridged);
+            }
         }
         HoldAction::Release(reason)
     }
@@ -310,6 +401,9 @@ mod tests {
         policy: HoldPolicy,
         allowance: IdleAllowance,
         now_us: u64,
+        begun_us: u64,
+        /// The state of the pauses between requests.
+        pauses: u64,
         execution: Execution,
         placed_at: Option<u64>,
         moves: Vec<(u64, HoldAction)>,
@@ -324,6 +418,8 @@ mod tests {
                 policy,
                 allowance,
                 now_us: 1_000_000,
+                begun_us: 0,
+                pauses: 5,
                 execution: Execution::Unknown,
                 placed_at: None,
                 moves: Vec::new(),
@@ -362,13 +458,16 @@ mod tests {
             }
         }
 
-        /// A request of kernels that many samples apart, and then an idle time.
+        /// A request of kernels that many samples apart, and then an idle time of 4 to 8 ms, so
+        /// that requests are not periodic.
         fn request(&mut self, kernels: u32, apart: u32) {
+            self.begun_us = self.now_us;
             for _ in 0..kernels {
                 self.sample(true, false);
                 self.idle(apart - 1);
             }
-            self.idle(50);
+            self.pauses = self.pauses.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.idle(40 + (self.pauses >> 33) as u32 % 40);
         }
 
         fn places(&self) -> usize {
@@ -481,8 +580,7 @@ mod tests {
         assert_eq!(context.places(), before + 20);
         let last =
             context.moves.iter().rev().find(|(_, action)| *action == HoldAction::Place).unwrap().0;
-        let begun = context.now_us - (20 * 2 + 50) * TICK;
-        assert_eq!(last, begun, "from the first kernel on");
+        assert_eq!(last, context.begun_us, "from the first kernel on");
     }
 
     #[test]
@@ -545,6 +643,36 @@ mod tests {
         assert_eq!((context.places(), context.releases().len()), (1, 1), "it was noticed late");
         context.sample(true, false);
         assert_eq!(context.places(), 2, "another request, without a hint");
+    }
+
+    /// One kernel every 5 ms; how many of them found the device held.
+    fn single_kernels(context: &mut SimulatedContext, count: u32) -> u32 {
+        let mut expected = 0;
+        for _ in 0..count {
+            expected += u32::from(context.policy.is_held());
+            context.sample(true, false);
+            context.execution = Execution::FinishedAt(context.now());
+            context.idle(49);
+            context.execution = Execution::Unknown;
+        }
+        expected
+    }
+
+    #[test]
+    fn periodic_single_kernels_find_the_device_held() {
+        let mut context = SimulatedContext::new();
+        single_kernels(&mut context, 40);
+        assert!(single_kernels(&mut context, 100) >= 98);
+        assert!(context.policy.predicted_percent() >= Some(95));
+        // The device is held for one tenth of the period before the kernel, and not after it.
+        let pairs = context.moves.windows(2).filter(|pair| pair[0].1 == HoldAction::Place);
+        let longest = pairs.skip(20).map(|pair| pair[1].0 - pair[0].0).max().unwrap();
+        assert!(longest <= 600, "{longest} us");
+        // They stop: three predictions fail, and no hold is placed after that.
+        let before = context.places();
+        context.idle(10_000);
+        assert_eq!(context.places() - before, 3 - 1, "one window was in the last 5 ms");
+        assert_eq!(context.policy.predicted_percent(), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl IdleAllowance {
         let outdated = usize::try_from(newest - self.newest).unwrap_or(SLOTS).min(SLOTS);
         self.charged.rotate_right(outdated);
         self.charged[..outdated].fill(Duration::ZERO);
-        self.charged[0] = self.charged[0] + idle;
+        self.charged[0] += idle;
         self.newest = newest;
     }
 }

@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+pub mod arrival_predictor;
 pub mod backend;
 pub mod config;
 pub mod decision;

@@ -172,7 +172,7 @@ impl GapHistogram {
         bucket.weight += NEW;
         // The sum of the last bucket is not used; its gaps have no upper limit.
         bucket.sum += NEW * gap.min(edge(BUCKETS)).as_nanos();
-        self.cost = self.cost + gap.min(release_cost);
+        self.cost += gap.min(release_cost);
         if self.cost >= release_cost.times(HALVE_AFTER) {
             self.cost = Duration::ZERO;
             for bucket in &mut self.buckets {

@@ -230,6 +230,8 @@ pub struct HoldFigures {
     pub blind_us: u64,
     /// Whether idle fences show when its work has finished.
     pub is_fenced: bool,
+    /// The part of the expected requests that came, while requests are predicted.
+    pub predicted_percent: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -115,10 +115,10 @@ fn nvidia(
     report(DeviceFinding::Info(format!("NVIDIA driver {version}")));
     notes.into_iter().for_each(|note| report(DeviceFinding::Warning(note)));
     backend.set_context_options(settings.context_options);
-    if let Some(limits) = settings.holds {
-        if let Some(problem) = backend.enable_holds(limits)? {
-            report(DeviceFinding::Warning(problem));
-        }
+    if let Some(limits) = settings.holds
+        && let Some(problem) = backend.enable_holds(limits)?
+    {
+        report(DeviceFinding::Warning(problem));
     }
     Ok(Some(backend))
 }

@@ -27,8 +27,8 @@ pub(crate) struct HoldWatcher {
     allowance: IdleAllowance,
     /// Whether it sleeps while its queue has no work, until the doorbell wakes it.
     sleeps: bool,
-    /// Whether its next poll is scheduled.
-    awake: bool,
+    /// When its next poll is, if one is scheduled.
+    poll_at: Option<Instant>,
 }
 
 /// A queue that is, or was, permitted or hinted.
@@ -70,7 +70,7 @@ impl HoldWatcher {
         {
             context.last = queue.ring.view(None);
         }
-        self.await_poll(gpu, device);
+        self.await_poll(gpu, device, now + gpu.model.tsg.hold_poll);
     }
 
     pub(crate) fn forbid(&mut self, gpu: &mut Gpu) {
@@ -83,23 +83,26 @@ impl HoldWatcher {
 
     /// The doorbell of the permitted queue was rung.
     pub(crate) fn wake(&mut self, gpu: &mut Gpu, device: usize) {
-        if !self.awake {
-            self.await_poll(gpu, device);
+        let soon = gpu.event_queue.now() + gpu.model.tsg.hold_poll;
+        if self.poll_at.is_none_or(|at| at > soon) {
+            self.await_poll(gpu, device, soon);
         }
     }
 
-    fn await_poll(&mut self, gpu: &mut Gpu, device: usize) {
-        self.awake = true;
+    /// Polls then, and not when it was scheduled before.
+    fn await_poll(&mut self, gpu: &mut Gpu, device: usize, at: Instant) {
+        self.poll_at = Some(at);
         let epoch = self.epoch;
-        gpu.event_queue.after(gpu.model.tsg.hold_poll, SimEvent::HoldPoll { device, epoch });
+        let wait = at.since(gpu.event_queue.now());
+        gpu.event_queue.after(wait, SimEvent::HoldPoll { device, epoch });
     }
 
     pub(crate) fn poll(&mut self, gpu: &mut Gpu, device: usize, epoch: u64) {
-        if self.epoch != epoch {
+        let now = gpu.event_queue.now();
+        if self.epoch != epoch || self.poll_at != Some(now) {
             return;
         }
-        self.awake = false;
-        let now = gpu.event_queue.now();
+        self.poll_at = None;
         let resident = gpu.loaded(device).map(|(current, _)| current);
         let Some(id) = self.permitted else { return };
         let Some(queue) = gpu.queues.get_mut(&id) else { return };
@@ -119,9 +122,12 @@ impl HoldWatcher {
         let (fetched, pending) = (view.get != last.get, view.pending() > 0);
         let sample = ContextSample { submitted, fetched, pending, loaded, execution };
         self.decide(gpu, id, |policy, allowance| policy.take_sample(now, sample, allowance));
-        let is_held = self.contexts.get(&id).is_some_and(|context| context.policy.is_held());
-        if !self.sleeps || is_held || has_work {
-            self.await_poll(gpu, device);
+        let Some(context) = self.contexts.get(&id) else { return };
+        let soon = now + gpu.model.tsg.hold_poll;
+        if !self.sleeps || context.policy.is_held() || has_work {
+            self.await_poll(gpu, device, soon);
+        } else if let Some(at) = context.policy.next_arrival_at() {
+            self.await_poll(gpu, device, at.max(soon));
         }
     }
 

@@ -356,6 +356,9 @@ statistics! {
         /// Whether idle fences show when the work of the queue has finished. Otherwise its holds
         /// are released when its rings have not moved for `quiet_us`.
         pub fenced: bool,
+        /// Part of the requests expected lately that came, in per cent; null while requests are
+        /// not predicted.
+        pub predicted_percent: Option<u32>,
         /// Why the queue cannot be held.
         pub problem: Option<String>,
     }

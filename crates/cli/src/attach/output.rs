@@ -115,10 +115,11 @@ impl AttachOutput {
     /// How often the GPU was held for a process.
     pub(super) fn held(&self, pid: u32, hold: &HoldSnapshot) -> Result<(), Failure> {
         let HoldSnapshot { placed, expired, longest_us, quiet_us, .. } = hold;
-        let HoldSnapshot { late_looks, blind_us, fenced, .. } = hold;
+        let HoldSnapshot { late_looks, blind_us, fenced, predicted_percent, .. } = hold;
         let line = json!({ "line": "holds", "pid": pid, "placed": placed, "expired": expired,
                            "longest_us": longest_us, "quiet_us": quiet_us,
-                           "late_looks": late_looks, "blind_us": blind_us, "fenced": fenced });
+                           "late_looks": late_looks, "blind_us": blind_us, "fenced": fenced,
+                           "predicted_percent": predicted_percent });
         self.print(line, || {
             format!("the GPU was held for {pid} {placed} times, the longest time {longest_us} us")
         })

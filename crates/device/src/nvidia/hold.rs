@@ -21,7 +21,7 @@ mod idle_fence;
 mod observed_context;
 pub mod watcher;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gpreempt_core::time::Duration;
@@ -180,6 +180,8 @@ pub struct HoldCounters {
     late_looks: AtomicU64,
     blind_us: AtomicU64,
     is_fenced: AtomicBool,
+    /// One more than the per cent of expected requests that came; 0 while none is predicted.
+    predicted: AtomicU32,
     is_running: AtomicBool,
     /// How long holds took to be in force, until [`Self::take_latencies`].
     latencies: Mutex<Vec<Duration>>,
@@ -200,6 +202,7 @@ impl HoldCounters {
             late_looks: self.late_looks.load(Ordering::Relaxed),
             blind_us: self.blind_us.load(Ordering::Relaxed),
             is_fenced: self.is_fenced.load(Ordering::Relaxed),
+            predicted_percent: self.predicted.load(Ordering::Relaxed).checked_sub(1),
         }
     }
 

@@ -127,6 +127,34 @@ fn every_measured_row_is_reproduced() {
     assert!(off.is_empty(), "{off:?}");
 }
 
+/// Not measured on a GPU.
+#[test]
+fn periodic_single_kernels_wait_for_no_switch() {
+    let p50_and_rate = |mode, every_ms: Option<u64>| {
+        let mut scenario = scenario(Load::Single, mode);
+        scenario.duration = Duration::from_millis(3_000);
+        if let Some(ms) = every_ms {
+            let every = Duration::from_millis(ms);
+            scenario.tasks[0].arrivals = Arrivals::Poisson { mean: every };
+        }
+        let outcome = run(&scenario, Options::default()).unwrap();
+        let rate = outcome.tasks.get(1).map_or(0, |task| task.launches_in_time);
+        (p50_us(&outcome), rate)
+    };
+    let (alone, _) = p50_and_rate(Mode::Alone, None);
+    let (slices, rate_beside_slices) = p50_and_rate(Mode::Slice, None);
+    let (held, rate) = p50_and_rate(Mode::Hold, None);
+    println!("alone {alone} us, slices {slices} us, held {held} us; {rate_beside_slices}, {rate}");
+    assert!(slices > alone * 3 && held * 10 <= alone * 14, "{alone}, {slices}, {held} us");
+    assert!(rate * 100 >= rate_beside_slices * 90, "{rate_beside_slices}, {rate} kernels");
+    // At random times nothing is predicted, and holds cost the others little.
+    let (slices, rate_beside_slices) = p50_and_rate(Mode::Slice, Some(5));
+    let (held, rate) = p50_and_rate(Mode::Hold, Some(5));
+    println!("random: slices {slices} us, held {held} us; {rate_beside_slices}, {rate}");
+    assert!(held * 100 <= slices * 110, "{slices}, {held} us");
+    assert!(rate * 100 >= rate_beside_slices * 95, "{rate_beside_slices}, {rate} kernels");
+}
+
 #[test]
 fn two_tiny_slices_starve_each_other_unless_the_scheduler_rotates_them() {
     // Both at 1 us without a scheduler: measured 0.0 kernels/s each.

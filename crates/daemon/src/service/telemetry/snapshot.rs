@@ -277,6 +277,7 @@ fn hold_snapshot(status: HoldStatus) -> HoldSnapshot {
             late_looks: figures.late_looks,
             blind_us: figures.blind_us,
             fenced: figures.is_fenced,
+            predicted_percent: figures.predicted_percent,
             problem: None,
         },
         HoldStatus::Impossible(reason) => {
@@ -470,6 +471,7 @@ mod tests {
             (figures.is_held, figures.placed, figures.expired) = (true, 9, 2);
             (figures.longest_us, figures.quiet_us) = (800, 60);
             (figures.late_looks, figures.blind_us, figures.is_fenced) = (3, 70, true);
+            figures.predicted_percent = Some(97);
         }
         let expected = HoldSnapshot {
             held: true,
@@ -480,6 +482,7 @@ mod tests {
             late_looks: 3,
             blind_us: 70,
             fenced: true,
+            predicted_percent: Some(97),
             problem: None,
         };
         assert_eq!(hold_snapshot(status), expected);

@@ -161,6 +161,8 @@ impl ObservedContext {
         };
         let action = self.policy.take_sample(now, sample, allowance);
         self.act(now, action);
+        let predicted = self.policy.predicted_percent().map_or(0, |percent| percent + 1);
+        self.counters.predicted.store(predicted, Ordering::Relaxed);
         moved
     }
 
