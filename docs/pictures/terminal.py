@@ -1,0 +1,2 @@
+def draw_top(a): pass
+def draw_live(a): pass
