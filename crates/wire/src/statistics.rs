@@ -12,8 +12,9 @@
 //!   highest ranks first.
 //!
 //! The daemon fills the structures in `service/telemetry/snapshot.rs`. The JSON of a snapshot,
-//! `/metrics`, the columns of `ps` and `top`, and docs/reference/metrics.md follow from this file, which
-//! measures nothing itself. A new statistic needs its field here, its value there, and a test.
+//! `/metrics`, the columns of `ps` and `top`, and docs/reference/metrics.md follow from this file,
+//! which measures nothing itself. A new statistic needs its field here, its value there, and a
+//! test.
 //!
 //! Fields may be added; a reader ignores those it does not know. A field keeps its name, its unit
 //! and its meaning.
@@ -79,7 +80,7 @@ statistics! {
         /// Open client sessions.
         pub sessions: u32 [.metric("gpreempt_sessions")],
         /// The command in whose process the service runs, such as `gpreempt attach`; null for
-        /// gpreemptd. The service ends with that command.
+        /// gpreemptd.
         pub private: Option<String>,
     }
 }
@@ -95,11 +96,9 @@ statistics! {
         pub kind: String,
         /// Name of the product, as far as the device tells it.
         pub name: Option<String>,
-        /// Part of the last second in which the device executed kernels of any process, 0 to 1, by
-        /// the device's own count; null if unknown.
+        /// Part of the last second in which the device executed kernels; null if unknown.
         pub busy_share: Option<f64> [.metric("gpreempt_device_busy_ratio")],
-        /// Whether the device does not tell `busy_share`, so that it is the sum of the shares of
-        /// the processes.
+        /// Whether `busy_share` is an estimate: the sum of the shares of the processes.
         pub busy_estimated: bool,
         /// Memory of the device in use.
         pub memory_used_kib: Option<u64> [.metric("gpreempt_device_memory_used_bytes")],
@@ -148,18 +147,17 @@ statistics! {
 statistics! {
     /// The processes of one class and one rule, since the daemon started.
     pub struct GroupSnapshot {
-        /// Class of the processes: high (priority 8 to 15), low (0 to 7) or normal (named by
-        /// nothing).
+        /// Class of the processes: high (priority 8 to 15), low (0 to 7) or normal.
         pub class: String,
-        /// Rule that has the processes scheduled: its name, or its position where it has none.
-        /// Empty without a rule; other for those of all rules after the 64th.
+        /// Rule of the processes: its name, or its position; empty without a rule, other after 64
+        /// rules.
         pub rule: String,
-        /// Time that a queue with work waited for its device, each wait by itself. Work that could
-        /// run at once is not counted.
+        /// Time that a queue with work waited for its device; work that could run at once is not
+        /// counted.
         pub wait_us: Distribution [.histogram("gpreempt_wait_seconds")],
         /// Time from the command to preempt a queue of the processes to its completion.
         pub preempt_us: Distribution [.histogram("gpreempt_preempt_seconds")],
-        /// Time from placing a hold to the first reading that shows it in force on the device.
+        /// Time from placing a hold until it is in force on the device.
         pub hold_us: Distribution [.histogram("gpreempt_hold_seconds")],
     }
 }
@@ -225,8 +223,8 @@ statistics! {
         pub pod: Option<String>,
         /// Slurm job of the process.
         pub slurm_job: Option<String>,
-        /// Priority from 0 (lowest) to 15 (highest); absent if the process is not scheduled, and if
-        /// it is normal.
+        /// Priority from 0 (lowest) to 15 (highest); absent for normal processes and those not
+        /// scheduled.
         pub priority: Option<u8>
             [.metric("gpreempt_process_priority").single()],
         /// Weight under the fair policy.
@@ -239,28 +237,25 @@ statistics! {
         pub why: String [.ps(19, "why")],
         /// UUIDs of the devices that the process uses, as far as is known.
         pub gpus: Vec<String>,
-        /// What happens to a normal process, one that nothing names: untouched (no high-priority
-        /// process is active on its GPU), yields (it is preempted for one) or exempt (it is never
-        /// preempted). Absent for other processes.
+        /// For a normal process: untouched (no high-priority process is active on its GPU), yields
+        /// (it is preempted for one) or exempt (it is never preempted).
         pub normal: Option<String>,
         /// Scheduling state: untouched, idle, running, preempted, suspended or stopped.
         pub state: TaskState [.metric("gpreempt_process_state")],
-        /// Packets in the rings of the process that the device has not fetched; null if the
-        /// process is not scheduled, because then its rings are not read.
+        /// Packets in the rings of the process that the device has not fetched; null if the process
+        /// is not scheduled.
         pub pending: Option<u64>
             [.metric("gpreempt_process_pending").ps(7, "pending").top(6, "pending", 7, 6)],
-        /// Part of the last second in which the device that the process used most executed its
-        /// kernels, 0 to 1; null if unknown. Kernels of several processes may execute at the same
-        /// time and count for each of them.
+        /// Part of the last second in which a device executed kernels of the process, on the device
+        /// that it used most; null if unknown. Kernels of several processes may execute at once and
+        /// count for each.
         pub share: Option<f64> [.metric("gpreempt_process_share_ratio")],
         /// The same for the last minute.
         pub share_minute: Option<f64>,
         /// Time in which devices executed kernels of the process; null if unknown.
         pub device_ms: Option<u64> [.metric("gpreempt_process_gpu_seconds_total")],
         /// Whether `share`, `share_minute` and `device_ms` are estimates, which tables mark with
-        /// `~`: the device does not count them for each process, and for one of the queues it does
-        /// not report when work has finished. An estimate is the time in which the process had
-        /// work, scaled so that the shares add up to at most how busy the device was.
+        /// `~`.
         pub estimated: bool,
         /// Memory of the devices that the process uses; null if unknown.
         pub gpu_memory_kib: Option<u64> [.metric("gpreempt_process_gpu_memory_bytes")
@@ -269,14 +264,13 @@ statistics! {
         pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(11, "preempts")],
         /// Preempts of the process in the last second.
         pub preempts_per_s: f64 [.ps(12, "pre/s").top(9, "pre/s", 6, 5)],
-        /// How long the process has been off the GPU with work, because the service preempted it;
-        /// turns that the device's own time slices give to others do not count. Null if the
-        /// process is not scheduled.
+        /// How long the process has been preempted with work, without turns of the device's own
+        /// time slices; null if it is not scheduled.
         pub waiting_ms: Option<u64>
             [.metric("gpreempt_process_waiting_seconds").longest()
              .ps(14, "waiting").top(11, "waiting", 7, 7)],
-        /// Median of the times that queues of the process were off the GPU with work, because the
-        /// service preempted them; null if no such time has ended.
+        /// Median of the times that queues of the process were preempted with work; null before the
+        /// first.
         pub wait_us_p50: Option<u64> [.ps(15, "wait p50").if_known().top(12, "wait p50", 8, 10)],
         /// 99th percentile of these times.
         pub wait_us_p99: Option<u64> [.ps(16, "wait p99").if_known().top(13, "wait p99", 8, 9)],
@@ -347,17 +341,15 @@ statistics! {
         pub expired: u64,
         /// The longest hold.
         pub longest_us: u64,
-        /// How long the queue has to be idle until its hold is released, chosen by expected cost.
+        /// Release threshold: how long the queue has to be idle until its hold is released.
         pub quiet_us: u64,
         /// Readings of the rings that came late while the queue had work.
         pub late_looks: u64,
         /// The longest time between two readings while the queue had work.
         pub blind_us: u64,
-        /// Whether idle fences show when the work of the queue has finished. Otherwise its holds
-        /// are released when its rings have not moved for `quiet_us`.
+        /// Whether idle fences show when the work of the queue has finished.
         pub fenced: bool,
-        /// Part of the requests expected lately that came, in per cent; null while requests are
-        /// not predicted.
+        /// Per cent of the last 64 predicted requests that came; null while none are predicted.
         pub predicted_percent: Option<u32>,
         /// Why the queue cannot be held.
         pub problem: Option<String>,
@@ -542,7 +534,7 @@ mod tests {
 
     fn table<T>(page: &mut String, title: &str, path: &str, statistics: &[Statistic<T>]) {
         write!(page, "\n## {title}\n\n{path}\n\n").unwrap();
-        page.push_str("| JSON | unit | metric | columns | meaning |\n|---|---|---|---|---|\n");
+        page.push_str("| JSON | metric | columns | meaning |\n|---|---|---|---|\n");
         for known in statistics.iter().filter(|known| known.is_field()) {
             let name = known.name();
             let kind = |metric: &Metric| match metric.kind {
@@ -556,8 +548,8 @@ mod tests {
             };
             let columns = [column("ps", known.ps), column("top", known.top)];
             let columns: Vec<String> = columns.into_iter().flatten().collect();
-            let (unit, columns, help) = (known.unit().name(), columns.join(", "), known.help());
-            writeln!(page, "| `{name}` | {unit} | {metric} | {columns} | {help} |").unwrap();
+            let (columns, help) = (columns.join(", "), known.help().trim_end_matches('.'));
+            writeln!(page, "| `{name}` | {metric} | {columns} | {help} |").unwrap();
         }
     }
 

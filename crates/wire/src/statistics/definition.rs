@@ -94,21 +94,6 @@ pub enum Unit {
     PerSecond,
 }
 
-impl Unit {
-    /// The abbreviation; empty where a value has no unit.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Nanoseconds => "ns",
-            Self::Microseconds => "us",
-            Self::Milliseconds => "ms",
-            Self::Kibibytes => "KiB",
-            Self::Ratio => "0 to 1",
-            Self::PerSecond => "1/s",
-        }
-    }
-}
-
 /// The value of a statistic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {

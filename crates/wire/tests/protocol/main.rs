@@ -1,5 +1,5 @@
-//! The protocols: every message round trip, and docs/reference/protocol.md. The bytes of every message of the
-//! daemon's protocol are pinned in `bytes.txt`.
+//! The protocols: every message round trip, and docs/reference/protocol.md. The bytes of every
+//! message of the daemon's protocol are pinned in `bytes.txt`.
 //!
 //! Programs that were built against an older release send these bytes, so a difference here is a
 //! change of the protocol and needs a new version of it.
