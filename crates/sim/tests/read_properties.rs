@@ -173,8 +173,11 @@ fn every_example_is_read() {
 
 #[test]
 fn the_examples_of_the_reference_are_read() {
-    let reference = include_str!("../../../docs/reference/scenarios.md");
-    let blocks = reference.split("```toml\n").skip(1);
+    let pages = [
+        include_str!("../../../docs/reference/scenarios.md"),
+        include_str!("../../../docs/internals/simulator.md"),
+    ];
+    let blocks = pages.iter().flat_map(|page| page.split("```toml\n").skip(1));
     let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
     let [scenario, device] = blocks[..] else { panic!("{} examples", blocks.len()) };
     assert_eq!(read(scenario).unwrap_or_else(|error| panic!("{error}")).tasks.len(), 2);
