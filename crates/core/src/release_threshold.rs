@@ -12,7 +12,7 @@
 //! The threshold that equals the release cost is *break-even*: whatever the gaps are, it costs at
 //! most twice what knowing each of them in advance would. A threshold that is learnt from the gaps
 //! of the program costs less, as long as the program goes on as before. So the learnt threshold is
-//! used only after it has cost less than break-even over [`TRIAL`] gaps, and only until it has cost
+//! used only after it has cost less than break-even over `TRIAL` gaps, and only until it has cost
 //! more.
 
 use crate::time::Duration;
