@@ -271,6 +271,8 @@ enum RawWork {
     TorchResnetGraph,
     TorchDecode,
     TorchDecodeGraph,
+    TorchServeGraph,
+    TorchServeEager,
 }
 
 impl RawWork {
@@ -284,6 +286,8 @@ impl RawWork {
             Self::TorchResnetGraph => Work::Torch("resnet-graph".to_owned()),
             Self::TorchDecode => Work::Torch("decode".to_owned()),
             Self::TorchDecodeGraph => Work::Torch("decode-graph".to_owned()),
+            Self::TorchServeGraph => Work::Torch("serve-graph".to_owned()),
+            Self::TorchServeEager => Work::Torch("serve-eager".to_owned()),
         }
     }
 }
