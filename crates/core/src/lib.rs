@@ -32,6 +32,7 @@ pub mod hold_policy;
 pub mod id;
 pub mod idle_allowance;
 pub mod invariant;
+pub mod latency_budget;
 pub mod policy;
 pub mod priority;
 pub mod release_threshold;

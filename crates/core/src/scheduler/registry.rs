@@ -198,6 +198,7 @@ impl Scheduler {
             gap: None,
             slice: None,
             hardware_priority_set: None,
+            slowdown_percent: None,
             meter: TimeMeter::default(),
         };
         let (expected, suspended) = (stopped || task.hinted, task.suspended);

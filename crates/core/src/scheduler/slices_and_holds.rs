@@ -12,6 +12,7 @@ use core::cmp::Reverse;
 use super::Scheduler;
 use super::state::{ClassMix, Device};
 use crate::backend::{Command, Mechanism};
+use crate::event::EventError;
 use crate::id::{DeviceId, QueueId};
 use crate::priority::{Class, Priority};
 use crate::time::Duration;
@@ -65,6 +66,20 @@ impl Scheduler {
             self.update_device(id);
         }
         self.changed_devices.insert(id);
+    }
+
+    /// What was measured of a queue with a hold channel.
+    pub(super) fn note_slowdown(
+        &mut self,
+        id: QueueId,
+        busy: Duration,
+        off: Duration,
+    ) -> Result<(), EventError> {
+        let queue = self.queue_mut(id)?;
+        let on = busy.saturating_sub(off).as_nanos().max(1);
+        let percent = u32::try_from(off.as_nanos().saturating_mul(100) / on).unwrap_or(u32::MAX);
+        queue.slowdown_percent = Some(percent);
+        Ok(())
     }
 
     /// The next slice or hardware priority to set on a device.

@@ -195,6 +195,8 @@ pub(crate) struct Queue {
     /// The slice in force; the outer none: never set.
     pub(crate) slice: Option<Option<Duration>>,
     pub(crate) hardware_priority_set: Option<Priority>,
+    /// How much slower it was than without other work, in per cent, lately.
+    pub(crate) slowdown_percent: Option<u32>,
     pub(crate) meter: TimeMeter,
 }
 
@@ -228,6 +230,9 @@ pub struct QueueView {
     pub ring: RingView,
     /// How long it has been off with work.
     pub starving: Duration,
+    /// How much slower it was than without other work, in per cent, where that is measured: an
+    /// average of its last second with work.
+    pub slowdown_percent: Option<u32>,
     /// Time and commands so far.
     pub totals: QueueTotals,
 }
@@ -261,6 +266,7 @@ impl Scheduler {
             active: queue.active,
             ring: queue.ring,
             starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            slowdown_percent: queue.slowdown_percent,
             totals: queue.meter.read(self.now),
         }
     }
