@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::backend::Capabilities;
+use crate::busy_periods::BusyTime;
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::latency_budget::LatencyBudget;
 use crate::priority::Priority;
@@ -92,7 +93,7 @@ pub enum Event {
     RingObserved { queue: QueueId, ring: RingView },
     /// What was measured of a queue since the last such event: how long its busy periods were, and
     /// how long of that it had work but was off the engine.
-    SlowdownMeasured { queue: QueueId, busy: Duration, off: Duration },
+    SlowdownMeasured { queue: QueueId, time: BusyTime },
     /// A task announces a request, which should be done `deadline` from now. Takes effect before
     /// the next reading of the rings.
     HintBegin { task: TaskId, deadline: Option<Duration> },

@@ -244,6 +244,11 @@ impl Backend for SimBackend {
             Command::SetSlice { .. } => self.call(device, command),
             Command::PermitHold { queue } => self.permit_hold(device, queue),
             Command::ForbidHold { .. } => self.forbid_hold(device),
+            Command::MeasureSlowdown { always, .. } => {
+                if let Some(queue) = self.gpu.queues.get_mut(&queue) {
+                    queue.is_measured = always;
+                }
+            }
             // A hint to firmware that this device does not have.
             Command::SetHardwarePriority { .. } => {}
         }
@@ -266,6 +271,9 @@ impl Backend for SimBackend {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
+        let measured = self.gpu.measured.drain(..);
+        let measured = measured.map(|(queue, time)| Event::SlowdownMeasured { queue, time });
+        self.reports.extend(measured);
         self.reports.pop_front()
     }
 }

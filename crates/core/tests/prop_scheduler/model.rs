@@ -299,7 +299,7 @@ impl Model {
                 Command::ForbidHold { .. } => {
                     assert_eq!(self.held.remove(&truth.device), Some(id));
                 }
-                Command::SetHardwarePriority { .. } => {}
+                Command::MeasureSlowdown { .. } | Command::SetHardwarePriority { .. } => {}
             }
         }
         panic!("commands without end");
