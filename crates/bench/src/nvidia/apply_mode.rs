@@ -78,9 +78,9 @@ impl AppliedMode {
         folder: &Path,
     ) -> Result<Self, String> {
         let child = match mode {
-            Mode::Slices | Mode::Hold => Some(attach(nvidia, mode, policy, loads, folder)?),
+            _ if mode.attaches() => Some(attach(nvidia, mode, policy, loads, folder)?),
             Mode::PeerSlices => peer(nvidia, loads, folder)?,
-            Mode::Alone | Mode::Default | Mode::Mps | Mode::MpsPriority | Mode::Hints => None,
+            _ => None,
         };
         if child.is_some() {
             std::thread::sleep(SETTLE);
@@ -128,6 +128,9 @@ fn attach(
     command.args(["--for", LONGEST, "--policy", policy.name(), "--json"]);
     if mode == Mode::Slices {
         command.arg("--no-hold");
+    }
+    if let Some(percent) = mode.budget() {
+        command.arg(format!("--latency-budget={percent}%"));
     }
     let mut command = nvidia.programs.with_parent(ParentDeath::Ask, command);
     let mut child = Child::start("gpreempt attach", &mut command, folder.join("attach"))?;
