@@ -142,6 +142,12 @@ impl HoldPolicy {
         self.held.is_some()
     }
 
+    /// Whether the request that runs is complete with so many packets: no more work is expected when
+    /// these have finished.
+    pub fn is_complete_with(&self, packets: u64) -> bool {
+        self.is_held() && self.length.is_complete_with(packets)
+    }
+
     /// How long the context may be idle now before its hold is released.
     pub fn release_threshold(&self) -> Duration {
         self.threshold.current()

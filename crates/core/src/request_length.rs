@@ -35,7 +35,12 @@ impl RequestLength {
 
     /// Whether the request that runs has submitted as much as those before it.
     pub(crate) fn is_complete(&self) -> bool {
-        let length = self.begun_at.map(|begun_at| self.submitted.saturating_sub(begun_at));
+        self.is_complete_with(self.submitted)
+    }
+
+    /// The same if so many packets were submitted in all.
+    pub(crate) fn is_complete_with(&self, total: u64) -> bool {
+        let length = self.begun_at.map(|begun_at| total.saturating_sub(begun_at));
         length.is_some() && length == self.usual()
     }
 

@@ -50,9 +50,14 @@ pub(super) fn set_priorities(
     loads: &[LoadProcess],
 ) -> Result<(), String> {
     for LoadProcess { load, child, .. } in loads {
-        let (level, begin) = (load.priority.level().into(), Instant::now());
+        let begin = Instant::now();
         // The daemon may not have found the process yet.
-        while let Err(error) = daemon.set(&nvidia.programs, child.pid(), level, load.weight) {
+        let attributes = [
+            ("priority", load.priority.level().into()),
+            ("weight", load.weight.into()),
+            ("deadline", load.deadline.map_or(0, gpreempt_core::time::Duration::as_micros)),
+        ];
+        while let Err(error) = daemon.set(&nvidia.programs, child.pid(), &attributes) {
             if begin.elapsed() > LIMIT || nvidia.is_stopped() {
                 return Err(format!("cannot set the priority of {}: {error}", load.name));
             }

@@ -381,7 +381,7 @@ struct RawArrivals {
     phase_us: Option<Int<0, ARRIVALS_US_MAX>>,
     poisson_us: Option<Int<10, ARRIVALS_US_MAX>>,
     bursty_us: Option<Int<10, ARRIVALS_US_MAX>>,
-    back_to_back: Option<Int<1, 128>>,
+    back_to_back: Option<Int<1, 1024>>,
 }
 
 impl RawArrivals {

@@ -165,7 +165,8 @@ impl ObservedContext {
         if reading.submitted {
             self.fence.submitted();
         }
-        let execution = self.execution(now, loaded, moved);
+        let is_complete = self.policy.is_complete_with(reading.ring.put);
+        let execution = self.execution(now, loaded, (moved, is_complete));
         if let Some(fresh) = self.news(now, reading.submitted, execution) {
             self.reported = Some(fresh);
             report(queue, fresh);
@@ -186,13 +187,19 @@ impl ObservedContext {
         moved
     }
 
-    /// Whether fetched work still runs, as far as idle fences tell.
-    fn execution(&mut self, now: Instant, loaded: bool, moved: bool) -> Execution {
+    /// Whether fetched work still runs, as far as idle fences tell. They are placed while rings do
+    /// not move, or when no more work is expected.
+    fn execution(
+        &mut self,
+        now: Instant,
+        loaded: bool,
+        (moved, is_complete): (bool, bool),
+    ) -> Execution {
         if self.fence.is_in_flight() {
             self.fence.sampled(now, self.hold.has_fence_answered());
         }
         // Probes need the channel, and tell nothing while a fence waits in it.
-        let is_silent = !moved && !self.pending && !self.is_probed;
+        let is_silent = (!moved || is_complete) && !self.pending && !self.is_probed;
         if loaded && is_silent && !self.fence.is_in_flight() && self.hold.place_fence() {
             self.fence.placed(now);
             // A fence that only confirms an earlier answer can wait for the next sample.
