@@ -3,6 +3,8 @@
 mod bench;
 mod daemon;
 mod process;
+#[cfg(test)]
+mod reference;
 
 use std::fmt::Display;
 use std::path::PathBuf;
