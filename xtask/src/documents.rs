@@ -3,12 +3,16 @@
 //! - Every shell block of the pages that a user follows is run, in the order of the page, in a
 //!   shell with an emulated GPU and a running daemon ([`shell`]). A block that cannot run here says
 //!   why in a comment before it.
-//! - Every command, option, metric and configuration key that a document names exists ([`names`]).
+//! - Every command, option, metric and symbol that a document names exists ([`names`]), and every
+//!   configuration is read by the program that it is for ([`configuration`]).
+//! - Every link leads to an anchor that exists ([`links`]).
 //! - Spelling, by Hunspell with our list of words ([`spelling`]).
 //! - Lengths: the budgets of the README and of each group of documents.
 //!
-//! Titles, links and anchors are part of `cargo xtask tidy`.
+//! Titles and links to files are part of `cargo xtask tidy`.
 
+mod configuration;
+mod links;
 mod names;
 mod page;
 mod shell;
@@ -20,6 +24,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::process::{build_programs, capture, repository_root};
+use crate::step::Outcome;
 use page::Page;
 
 /// What is wrong, and where.
@@ -55,11 +60,13 @@ fn is_followed(path: &str) -> bool {
         || path.starts_with("docs/guides/")
 }
 
-pub(crate) fn main() -> anyhow::Result<bool> {
-    if let Some(skipped) = check_all()? {
-        println!("SKIPPED: {skipped}");
+/// The step of the tests. What could not be checked makes it a skipped one.
+pub(crate) fn check() -> Outcome {
+    match check_all() {
+        Ok(None) => Outcome::Passed,
+        Ok(Some(skipped)) => Outcome::Skipped(format!("only in part: {skipped}")),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
     }
-    Ok(true)
 }
 
 /// The reason if a part could not be checked here.
@@ -68,7 +75,9 @@ fn check_all() -> anyhow::Result<Option<String>> {
     let pages = read_pages(&root)?;
     let programs = build_programs()?;
     let mut problems = check_lengths(&pages);
+    problems.extend(links::check(&pages, &root));
     problems.extend(names::check(&pages, &programs)?);
+    problems.extend(configuration::check(&pages, &programs)?);
     let skipped = spelling::check(&pages, &root, &mut problems)?;
     problems.extend(shell::run_all(&pages, &programs)?);
     for problem in &problems {

@@ -145,7 +145,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Ci => ci::main(),
         Command::Hw => test::hardware(),
         Command::Tidy => tidy::main(),
-        Command::Documents => documents::main(),
+        Command::Documents => report(documents::check()),
         Command::Walls => walls::main(),
         Command::Seeds { count, start } => test::simulate(count, start).map(|()| true),
         Command::Cost(args) => cost::main(args),

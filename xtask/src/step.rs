@@ -113,10 +113,10 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<8} {:<8} {:>8}", "step", "result", "time")?;
+        writeln!(f, "{:<9} {:<8} {:>8}", "step", "result", "time")?;
         for Row { name, outcome, time } in &self.rows {
             let time = format!("{:.1} s", time.as_secs_f64());
-            let row = format!("{name:<8} {:<8} {time:>8}  {}", outcome.name(), outcome.reason());
+            let row = format!("{name:<9} {:<8} {time:>8}  {}", outcome.name(), outcome.reason());
             writeln!(f, "{}", row.trim_end())?;
         }
         let [passed, failed, skipped] = ["ok", "FAILED", "skipped"].map(|name| self.count(name));
@@ -269,10 +269,10 @@ mod tests {
             ],
         };
         let table = "\
-step     result       time
-tests    ok         12.3 s
-seeds    FAILED      0.4 s  seed 7 broke
-cost     skipped     0.0 s  no valgrind
+step      result       time
+tests     ok         12.3 s
+seeds     FAILED      0.4 s  seed 7 broke
+cost      skipped     0.0 s  no valgrind
 1 passed, 1 failed, 1 skipped";
         assert_eq!(summary.to_string(), table);
     }

@@ -10,8 +10,8 @@ use anyhow::Context;
 use crate::process::{build_release, cargo, repository_root, run_to_success};
 use crate::step::{Outcome, Step};
 use crate::{
-    attack, ci, cost, deployment, dist, headers, kernel, kfd_vm, kill_loop, packages, pages,
-    python, step, tidy,
+    attack, ci, cost, deployment, dist, documents, headers, kernel, kfd_vm, kill_loop, packages,
+    pages, python, step, tidy,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -61,6 +61,7 @@ const TESTS: &[Test] = &[
     slow("seeds", 15, || Outcome::of(simulate(SMOKE_SEEDS, None))),
     slow("cost", 10, cost::check),
     slow("dist", 15, || Outcome::of(dist::make(true).map(drop))),
+    slow("documents", 10, documents::check),
     slow("slurm", 12, deployment::check_slurm),
     slow("systemd", 20, deployment::check_systemd),
     slow("kfd-vm", 20, kfd_vm::check),
@@ -203,7 +204,7 @@ mod tests {
         let slow = TESTS.iter().filter(|test| test.is_slow);
         let summary = step::run(slow.map(|test| step_of(test, true, deadline)).collect());
         let summary = summary.to_string();
-        assert!(summary.ends_with("0 passed, 0 failed, 10 skipped"), "{summary}");
+        assert!(summary.ends_with("0 passed, 0 failed, 11 skipped"), "{summary}");
     }
 
     #[test]

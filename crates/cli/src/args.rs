@@ -3,6 +3,8 @@
 mod bench;
 mod daemon;
 mod process;
+#[cfg(test)]
+mod reference;
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -104,7 +106,7 @@ pub(crate) struct DemoArgs {
 /// violation and prints the command that replays it. With --seed alone: replays one of those.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct SimArgs {
-    /// The scenario (TOML; the format is described in docs/reference/scenarios.md)
+    /// The scenario (TOML; the format is described in docs/internals/scenarios.md)
     #[arg(value_name = "FILE", conflicts_with = "seeds")]
     pub(crate) file: Option<PathBuf>,
     /// The seed: of the file's scenario, or of a random one

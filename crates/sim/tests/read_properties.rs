@@ -174,7 +174,7 @@ fn every_example_is_read() {
 #[test]
 fn the_examples_of_the_reference_are_read() {
     let pages = [
-        include_str!("../../../docs/reference/scenarios.md"),
+        include_str!("../../../docs/internals/scenarios.md"),
         include_str!("../../../docs/internals/simulator.md"),
     ];
     let blocks = pages.iter().flat_map(|page| page.split("```toml\n").skip(1));

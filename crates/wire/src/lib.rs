@@ -56,3 +56,8 @@ pub fn monotonic() -> Instant {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Instant::from_nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
 }
+
+/// Compiles the example of the page about Rust.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/reference/rust.md")]
+struct RustPage;

@@ -130,10 +130,14 @@ impl Defined {
     }
 }
 
-/// The words of a text that begin with `gpreempt_`.
+/// The words of a text that begin with `gpreempt_`, but for file names with a version.
 fn symbols_in(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    text.split(move |letter| !is_part(letter)).filter(|word| word.starts_with("gpreempt_"))
+    let is_symbol = |word: &&str| {
+        let name = word.strip_prefix("gpreempt_");
+        name.is_some_and(|name| !name.starts_with(|letter: char| letter.is_ascii_digit()))
+    };
+    text.split(move |letter| !is_part(letter)).filter(is_symbol)
 }
 
 pub(super) fn check(pages: &[Page], programs: &Path) -> anyhow::Result<Problems> {
@@ -223,7 +227,7 @@ Options:
     #[test]
     fn symbols_are_whole_words() {
         let found: Vec<&str> =
-            symbols_in("gpreempt_connect(); x.gpreempt_y libgpreempt_z").collect();
+            symbols_in("gpreempt_connect(); x.gpreempt_y libgpreempt_z gpreempt_0.1.deb").collect();
         assert_eq!(found, ["gpreempt_connect", "gpreempt_y"]);
     }
 }

@@ -29,6 +29,7 @@ const REASONS: &[&str] = &[
     "needs a network",
     "needs a package",
     "runs every test",
+    "a step of the tests",
 ];
 
 const UNTIL_CTRL_C: &str = "until Ctrl-C";

@@ -250,7 +250,7 @@ fn a_device_may_be_a_file_beside_the_scenario() {
 #[test]
 fn every_key_is_in_the_reference() {
     use crate::fields::keys;
-    let reference = include_str!("../../../../docs/reference/scenarios.md");
+    let reference = include_str!("../../../../docs/internals/scenarios.md");
     let tables = [
         keys::<read::RawScenario>(),
         keys::<read::RawScheduler>(),
@@ -265,7 +265,7 @@ fn every_key_is_in_the_reference() {
     for key in tables.concat() {
         assert!(
             reference.contains(&format!("| `{key}` |")),
-            "docs/reference/scenarios.md lacks `{key}`"
+            "docs/internals/scenarios.md lacks `{key}`"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! docs/reference/protocol.md describes what the code does.
+//! docs/reference/protocol.md and examples.txt describe what the code does.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -24,11 +24,11 @@ fn document() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// The bytes of the example that follows a line `Example: NAME`. Everything after `;` explains, and
-/// `00*8` is eight zeros.
+/// The bytes of the example that follows a line `Example: NAME`. Everything after `;`
+/// explains, and `00*8` is eight zeros.
 fn example(name: &str) -> Vec<u8> {
-    let document = document();
-    let (_, rest) = document.split_once(&format!("Example: {name}\n")).expect(name);
+    let examples = include_str!("examples.txt");
+    let (_, rest) = examples.split_once(&format!("Example: {name}\n")).expect(name);
     let (_, rest) = rest.split_once("```text\n").expect(name);
     let (block, _) = rest.split_once("```").expect(name);
     let words = block.lines().flat_map(|line| {
