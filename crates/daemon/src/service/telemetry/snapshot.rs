@@ -324,6 +324,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
+    use gpreempt_core::busy_periods::BusyTime;
     use gpreempt_core::config::Config;
     use gpreempt_core::event::{Event, SchedAttr};
     use gpreempt_core::latency_budget::LatencyBudget;
@@ -446,8 +447,8 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
-        let (busy, off) = (Duration::from_millis(107), Duration::from_millis(7));
-        let measured = Event::SlowdownMeasured { queue: QueueId(11), busy, off };
+        let time = BusyTime { busy: Duration::from_millis(107), off: Duration::from_millis(7) };
+        let measured = Event::SlowdownMeasured { queue: QueueId(11), time };
         devices.driver.deliver(devices.driver.now(), measured).unwrap();
         telemetry.latencies.take_measurements(&mut devices, &table);
         let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, (&table, &BTreeSet::new()), 2);
