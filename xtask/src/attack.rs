@@ -14,6 +14,7 @@ mod checks;
 mod descriptors;
 mod folders;
 mod measure;
+mod memory_group;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -31,6 +32,7 @@ use crate::step::Outcome;
 
 pub(crate) use attackers::main as attacker_main;
 use measure::{Comparison, Readings, as_hardware};
+use memory_group::MemoryGroup;
 
 /// The user that attacks. No account needs to exist.
 const ATTACKER: u32 = 61_001;
@@ -61,6 +63,15 @@ const QUEUES_MAX: Duration = Duration::from_secs(30);
 /// How long the daemon may take to resume what it preempted, and the emulator to remove the queues
 /// of attackers that were killed.
 const RESUMED_MAX: Duration = Duration::from_secs(1);
+/// How long the daemon may take to close the sessions of attackers that were killed: it does not
+/// serve a user that is paused.
+const CLOSED_MAX: Duration = Duration::from_secs(4);
+/// Gives a program room for few files: with the limit of the daemon's unit, sockets that stay open
+/// would be noticed after minutes.
+const LITTLE_ROOM: &str = "ulimit -n 300; exec \"$0\" \"$@\"";
+/// Files that the daemon may have open afterwards beyond those of before: it closes those of killed
+/// processes when it has noticed their end.
+const FILES_KEPT_MAX: usize = 32;
 /// An attack works if it does so each time: a machine that stalls exceeds the limits now and then.
 const ATTEMPTS: usize = 3;
 
@@ -110,7 +121,12 @@ const ATTACKS: &[Attack] = &[
     Attack {
         name: "descriptors-older-kernel",
         about: "the same where the kernel cannot refuse them",
-        action: || measured(Target::start_on_older_kernel()?, "descriptors", ATTACKERS),
+        action: || measured(Target::start_in(Kernel::Older)?, "descriptors", ATTACKERS),
+    },
+    Attack {
+        name: "descriptors-container",
+        about: "the same where the container's filter forbids a thread its own files as well",
+        action: || measured(Target::start_in(Kernel::OlderWithFilter)?, "descriptors", ATTACKERS),
     },
     Attack {
         name: "requests",
@@ -151,6 +167,16 @@ const ATTACKS: &[Attack] = &[
         name: "connections",
         about: "connects as often as it can, and stays connected",
         action: || measured(Target::start("")?, "connections", ATTACKERS),
+    },
+    Attack {
+        name: "backlog",
+        about: "has 3,200 threads that connect, so that others wait to be accepted",
+        action: || measured(Target::start("")?, "backlog", ATTACKERS),
+    },
+    Attack {
+        name: "resumes",
+        about: "asks to resume processes that are not suspended, which threads look into",
+        action: checks::resumes,
     },
     Attack {
         name: "metrics",
@@ -345,31 +371,45 @@ fn measured_with(
         }
     }
     drop(attackers);
-    readings.memory_kib_after = target.memory_kib()?;
+    readings.memory_kib_after = target.memory_kib_after()?;
     let problems = [readings.problems(), target.aftermath()?].concat();
     Ok(Report { problems, readings: Some(readings) })
 }
 
-/// A daemon and the loads that it schedules.
+/// What the kernel permits the daemon.
+#[derive(Clone, Copy, Debug)]
+enum Kernel {
+    This,
+    /// It cannot refuse files (`SO_PASSRIGHTS`, Linux 6.16).
+    Older,
+    /// The same in a container whose filter forbids `unshare`.
+    OlderWithFilter,
+}
+
+/// A daemon and the loads that it schedules. What is first is dropped first.
 struct Target {
-    stage: Stage,
-    emulator: Emulator,
-    daemon: Daemon,
     best_effort: Load,
+    daemon: Daemon,
+    emulator: Emulator,
+    stage: Stage,
+    /// How many files the daemon had open before the attack.
+    files_before: usize,
+    /// The control group of the daemon, where there is one.
+    _group: Option<MemoryGroup>,
 }
 
 impl Target {
     /// Starts everything; `config` is added to the daemon's configuration.
     fn start(config: &str) -> anyhow::Result<Self> {
-        Self::start_with(config, false)
+        Self::start_with(config, Kernel::This)
     }
 
-    /// Starts everything, with a daemon that finds a kernel without `SO_PASSRIGHTS`.
-    fn start_on_older_kernel() -> anyhow::Result<Self> {
-        Self::start_with("", true)
+    /// Starts everything, with a daemon that finds that kernel.
+    fn start_in(kernel: Kernel) -> anyhow::Result<Self> {
+        Self::start_with("", kernel)
     }
 
-    fn start_with(config: &str, is_kernel_older: bool) -> anyhow::Result<Self> {
+    fn start_with(config: &str, kernel: Kernel) -> anyhow::Result<Self> {
         let stage = Stage::with_programs(WorkFolder::new("attack")?, programs()?);
         let open = |path: PathBuf, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
@@ -384,13 +424,24 @@ impl Target {
         std::fs::copy("/proc/self/exe", &attacker).context("cannot copy this program")?;
         open(attacker.clone(), 0o755)?;
         let attacker = attacker.to_str().context("the path of a temporary folder is not UTF-8")?;
-        let on_older_kernel = [attacker, "attacker", "older-kernel"];
-        let kernel: &[&str] = if is_kernel_older { &on_older_kernel } else { &[] };
-        let prefix = [DAEMON_NICE, kernel].concat();
+        let kernel: &[&str] = match kernel {
+            Kernel::This => &[],
+            Kernel::Older => &[attacker, "attacker", "older-kernel"],
+            Kernel::OlderWithFilter => {
+                &["sh", "-c", LITTLE_ROOM, attacker, "attacker", "older-kernel-with-filter"]
+            }
+        };
+        let group = MemoryGroup::new();
+        let join = group.as_ref().map(MemoryGroup::join_command).unwrap_or_default();
+        let join: Vec<&str> = join.iter().map(String::as_str).collect();
+        let prefix = [&join, DAEMON_NICE, kernel].concat();
         let daemon = stage.daemon().emulator(emulator.spec()).prefix(&prefix).start()?;
         let best_effort = emulator.load_at(2, "be --kernel-us 3000 --seconds 600")?;
         as_hardware(best_effort.pid())?;
-        Ok(Self { stage, emulator, daemon, best_effort })
+        let files_before = 0;
+        let mut target = Self { best_effort, daemon, emulator, stage, files_before, _group: group };
+        target.files_before = target.daemon_files()?;
+        Ok(target)
     }
 
     /// Starts a process of the attacking user.
@@ -416,8 +467,21 @@ impl Target {
         line["latency_us"]["p99"].as_f64().with_context(|| format!("no p99 in {line}"))
     }
 
-    fn memory_kib(&self) -> anyhow::Result<u64> {
+    /// The memory of the daemon once it has closed the sessions of attackers that were killed.
+    fn memory_kib_after(&self) -> anyhow::Result<u64> {
+        let begin = Instant::now();
+        while self.keeps_files()? && begin.elapsed() < CLOSED_MAX {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         measure::status_kib(self.daemon.pid(), "VmRSS")
+    }
+
+    fn keeps_files(&self) -> anyhow::Result<bool> {
+        Ok(self.daemon_files()? > self.files_before + FILES_KEPT_MAX)
+    }
+
+    fn daemon_files(&self) -> anyhow::Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.daemon.pid()))?.count())
     }
 
     /// Processes with a queue that is stopped although no latency-critical load runs any more.
@@ -451,6 +515,10 @@ impl Target {
                     .push(format!("one turn of the loop took {turn_us} us; limit {TURN_US_MAX}"));
             }
             Ok(_) => {}
+        }
+        if self.keeps_files()? {
+            let (files, before) = (self.daemon_files()?, self.files_before);
+            problems.push(format!("the daemon keeps {files} open files; it had {before} before"));
         }
         let stopped = self.processes_left_stopped()?;
         if !stopped.is_empty() {

@@ -21,8 +21,9 @@ use gpreempt_wire::request::Role;
 use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 use serde_json::{Value, json};
 
+use crate::attack::programs;
 use crate::packages::{self, Package};
-use crate::process::{build_programs, capture, repository_root};
+use crate::process::{capture, repository_root};
 use crate::step::Outcome;
 
 const RUNC: Package =
@@ -189,7 +190,7 @@ struct Node {
 impl Node {
     fn new() -> anyhow::Result<Self> {
         let rights = Rights::read(&fs::read_to_string(repository_root().join(MANIFEST))?)?;
-        let programs = build_programs()?;
+        let programs = programs()?.to_owned();
         let stage = Stage::with_programs(WorkFolder::new("container")?, &programs);
         let open = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).context("a mode")

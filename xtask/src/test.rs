@@ -64,7 +64,7 @@ const TESTS: &[Test] = &[
     slow("documents", 10, documents::check),
     slow("slurm", 12, deployment::check_slurm),
     slow("systemd", 20, deployment::check_systemd),
-    slow("container", 5, container::check),
+    slow("container", 15, container::check),
     slow("kfd-vm", 20, kfd_vm::check),
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),

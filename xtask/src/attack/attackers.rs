@@ -34,7 +34,8 @@ pub(crate) fn main(kind: &str, rest: &[String]) -> anyhow::Result<bool> {
     let end = Instant::now() + LIFE;
     match kind {
         "descriptors" => descriptors::attack(end),
-        "older-kernel" => descriptors::on_older_kernel(rest),
+        "older-kernel" => descriptors::on_older_kernel(rest, false),
+        "older-kernel-with-filter" => descriptors::on_older_kernel(rest, true),
         "sessions" => sessions(end),
         "events" => events(end),
         "queues" => queues(end),
@@ -42,6 +43,8 @@ pub(crate) fn main(kind: &str, rest: &[String]) -> anyhow::Result<bool> {
         "unread" => unread(end),
         "files" => files(end),
         "connections" => connections(end),
+        "backlog" => backlog(end),
+        "resumes" => resumes(end),
         "metrics" => metrics(rest, end),
         "viewers" => viewers(rest, end),
         "locks" => locks(rest, end),
@@ -208,6 +211,44 @@ fn connections(end: Instant) -> anyhow::Result<()> {
         if sessions.len() > 400 {
             sessions.drain(..200);
         }
+    }
+    Ok(())
+}
+
+/// Threads of a process that connect at the same time.
+const CONNECTING_THREADS: usize = 400;
+
+/// Has many threads that wait for their connection to be accepted, so that other users wait behind
+/// them.
+fn backlog(end: Instant) -> anyhow::Result<()> {
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTING_THREADS {
+            let thread = std::thread::Builder::new().stack_size(64 << 10);
+            thread.spawn_scoped(scope, || {
+                while Instant::now() < end {
+                    let _ = RawSession::open();
+                }
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Asks in many sessions to resume its own process, which is not suspended, so that the daemon has
+/// to ask the devices.
+fn resumes(end: Instant) -> anyhow::Result<()> {
+    let path: PathBuf = std::env::var_os("GPREEMPT_EMULATOR").context("no emulator")?.into();
+    let mut client = EmulatorClient::connect(&path, 4096)?;
+    let _queue = client.open_queue(DeviceId(0), 64)?;
+    let sessions = (0..16).map(|_| RawSession::open());
+    let mut sessions = sessions.collect::<anyhow::Result<Vec<_>>>()?;
+    println!("ready");
+    while Instant::now() < end {
+        for session in &mut sessions {
+            let _ = session.send(Request::Resume { process: Process::SENDER });
+            session.discard_answers();
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
 }

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpreempt_stage::{Process, until};
+use gpreempt_wire::client::ClientError;
+use gpreempt_wire::process::Process as WireProcess;
+use gpreempt_wire::reply::RefusalCode;
+use gpreempt_wire::request::Request;
 
 use super::{ATTACKER, ATTACKERS, Comparison, Readings, Report, Target, measure, measured};
 
@@ -133,7 +137,7 @@ fn overruled(target: &Target, pid: u32, decided: u8) -> anyhow::Result<Vec<Strin
 fn suspend(client: &mut gpreempt_wire::client::Client, pid: u32) -> anyhow::Result<()> {
     let process = gpreempt_wire::process::Process::new(pid, 0).context("a pid")?;
     let lease_ms = std::num::NonZeroU32::new(60_000).context("a lease")?;
-    let request = gpreempt_wire::request::Request::Suspend { process, lease_ms };
+    let request = Request::Suspend { process, lease_ms };
     Ok(client.expect_ok(&request)?)
 }
 
@@ -208,41 +212,98 @@ pub(super) fn metrics(kind: &str) -> anyhow::Result<Report> {
     let attackers: Vec<Process> = (0..ATTACKERS)
         .map(|number| target.attacker(kind, &[&address, &number.to_string()]))
         .collect::<anyhow::Result<_>>()?;
-    let is_over = AtomicBool::new(false);
-    // ORDERING: the flag alone is read; the thread is joined before anything else is.
-    let (readings, scraped) = std::thread::scope(|scope| {
+    let (readings, scraped) = beside(&target, |is_over| {
         // A scraper that waits for a processor between its connection and its request is taken for
         // an idle one, of which the oldest is closed.
-        let scraper = scope.spawn(|| {
-            measure::this_thread_as_hardware()?;
-            anyhow::Ok(scrapes(&address, || is_over.load(Ordering::Relaxed)))
-        });
-        let readings = Readings::during(&target);
-        is_over.store(true, Ordering::Relaxed);
-        (readings, scraper.join())
-    });
-    drop(attackers);
-    let mut readings = Comparison::new(calm, readings?);
-    readings.memory_kib_after = target.memory_kib()?;
-    let mut problems = readings.problems();
-    let (count, failed) = scraped.map_err(|_| anyhow::anyhow!("the scraper failed"))??;
-    if let Some(error) = failed.first() {
-        let failed = failed.len();
-        problems.push(format!("{failed} of {count} requests for the metrics failed: {error}"));
+        measure::this_thread_as_hardware()?;
+        anyhow::Ok(repeatedly(is_over, || scrape(&address)))
+    })?;
+    let refused = scraped?.problem("requests for the metrics");
+    finish(target, calm, readings, attackers, refused)
+}
+
+/// Root resumes processes while users ask for that all the time.
+pub(super) fn resumes() -> anyhow::Result<Report> {
+    let target = Target::start("[scheduler]\ndefault_priority = 1\n")?;
+    let calm = Readings::during(&target)?;
+    let mut attackers: Vec<Process> =
+        (0..ATTACKERS).map(|_| target.attacker("resumes", &[])).collect::<anyhow::Result<_>>()?;
+    for attacker in &mut attackers {
+        let ready = |out: &str| out.contains("ready").then_some(());
+        attacker.wait_for_output("that it asks", WAIT_MAX, ready)?;
     }
+    let victim = target.best_effort.pid();
+    let request = Request::Resume { process: WireProcess::new(victim, 0).context("a pid")? };
+    let (readings, resumed) = beside(&target, |is_over| {
+        let mut root = target.daemon.try_connect()?;
+        anyhow::Ok(repeatedly(is_over, || match root.expect_ok(&request) {
+            // The process is not suspended.
+            Err(ClientError::Refused(refusal)) if refusal.code == RefusalCode::NotControlled => {
+                Ok(())
+            }
+            other => Ok(other?),
+        }))
+    })?;
+    let refused = resumed?.problem("requests of root to resume a process");
+    finish(target, calm, readings, attackers, refused)
+}
+
+/// Measures, and does something in a thread meanwhile.
+fn beside<T: Send>(
+    target: &Target,
+    work: impl FnOnce(&AtomicBool) -> T + Send,
+) -> anyhow::Result<(Readings, T)> {
+    let is_over = AtomicBool::new(false);
+    // ORDERING: the flag alone is read; the thread is joined before anything else is.
+    let (readings, done) = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| work(&is_over));
+        let readings = Readings::during(target);
+        is_over.store(true, Ordering::Relaxed);
+        (readings, worker.join())
+    });
+    Ok((readings?, done.map_err(|_| anyhow::anyhow!("a thread of the measurement failed"))?))
+}
+
+fn finish(
+    target: Target,
+    calm: Readings,
+    attacked: Readings,
+    attackers: Vec<Process>,
+    refused: Option<String>,
+) -> anyhow::Result<Report> {
+    drop(attackers);
+    let mut readings = Comparison::new(calm, attacked);
+    readings.memory_kib_after = target.memory_kib_after()?;
+    let mut problems = readings.problems();
+    problems.extend(refused);
     problems.extend(target.aftermath()?);
     Ok(Report { problems, readings: Some(readings) })
 }
 
-/// Reads the metrics ten times a second. How often, and why it failed each time that it did.
-fn scrapes(address: &str, is_over: impl Fn() -> bool) -> (u32, Vec<String>) {
-    let (mut count, mut failed) = (0, Vec::new());
-    while !is_over() {
-        count += 1;
-        failed.extend(scrape(address).err().map(|error| error.to_string()));
+/// How often something was tried, and why it failed each time that it did.
+struct Tried {
+    count: u32,
+    failed: Vec<String>,
+}
+
+impl Tried {
+    fn problem(&self, of: &str) -> Option<String> {
+        let (count, failed) = (self.count, self.failed.len());
+        let error = self.failed.first()?;
+        Some(format!("{failed} of {count} {of} failed: {error}"))
+    }
+}
+
+/// Tries something ten times a second.
+fn repeatedly(is_over: &AtomicBool, mut attempt: impl FnMut() -> anyhow::Result<()>) -> Tried {
+    let mut tried = Tried { count: 0, failed: Vec::new() };
+    // ORDERING: as in `beside`.
+    while !is_over.load(Ordering::Relaxed) {
+        tried.count += 1;
+        tried.failed.extend(attempt().err().map(|error| error.to_string()));
         std::thread::sleep(Duration::from_millis(100));
     }
-    (count, failed)
+    tried
 }
 
 fn scrape(address: &str) -> anyhow::Result<()> {

@@ -136,8 +136,9 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
 }
 
-/// Runs a program as on a kernel without `SO_PASSRIGHTS` (before 6.16): setting it fails.
-pub(super) fn on_older_kernel(program: &[String]) -> anyhow::Result<()> {
+/// Runs a program as on a kernel without `SO_PASSRIGHTS` (before 6.16): setting it fails. With the
+/// filter of a container, `unshare` fails too.
+pub(super) fn on_older_kernel(program: &[String], has_filter: bool) -> anyhow::Result<()> {
     const PR_SET_SECCOMP: c_int = 22;
     const SECCOMP_MODE_FILTER: c_ulong = 2;
     const LOAD: u16 = 0x20;
@@ -148,14 +149,22 @@ pub(super) fn on_older_kernel(program: &[String]) -> anyhow::Result<()> {
     /// Offsets in `struct seccomp_data`: the number of the call, and its third argument.
     const NUMBER: u32 = 0;
     const OPTION: u32 = 32;
+    const FAIL_WITH_EPERM: u32 = 0x0005_0000 | 1;
     #[cfg(target_arch = "x86_64")]
     const SETSOCKOPT: u32 = 54;
     #[cfg(not(target_arch = "x86_64"))]
     const SETSOCKOPT: u32 = 208;
+    #[cfg(target_arch = "x86_64")]
+    const UNSHARE: u32 = 272;
+    #[cfg(not(target_arch = "x86_64"))]
+    const UNSHARE: u32 = 97;
     const SO_PASSRIGHTS: u32 = 83;
     let step = |code, if_false, operand| Instruction { code, if_true: 0, if_false, operand };
+    let of_unshare = if has_filter { FAIL_WITH_EPERM } else { ALLOW };
     let instructions = [
         step(LOAD, 0, NUMBER),
+        step(JUMP_IF_EQUAL, 1, UNSHARE),
+        step(RETURN, 0, of_unshare),
         step(JUMP_IF_EQUAL, 3, SETSOCKOPT),
         step(LOAD, 0, OPTION),
         step(JUMP_IF_EQUAL, 1, SO_PASSRIGHTS),

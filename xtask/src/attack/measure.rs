@@ -26,6 +26,9 @@ use super::{BYSTANDER, Target, WINDOW};
 
 /// How often a request is sent to see how long its answer takes.
 const EVERY: Duration = Duration::from_millis(20);
+/// Memory that the daemon may keep when an attack is over: the pages that its allocator does not
+/// give back, because something that is still needed lies beside what was freed.
+const KEPT_MIB_MAX: f64 = 4.0;
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -56,6 +59,10 @@ impl Comparison {
         Self { calm, attacked, memory_kib_after: 0 }
     }
 
+    fn memory_kib_kept(&self) -> u64 {
+        self.memory_kib_after.saturating_sub(self.calm.memory_kib_max)
+    }
+
     fn latency_ratio(&self) -> f64 {
         self.attacked.latency_us / self.calm.latency_us
     }
@@ -63,7 +70,9 @@ impl Comparison {
     /// Which limits were exceeded.
     pub(super) fn problems(&self) -> Vec<String> {
         let Readings { cores, memory_kib_max, .. } = self.attacked;
-        let memory = f64::from(u32::try_from(memory_kib_max).unwrap_or(u32::MAX)) / 1024.0;
+        let mib = |kib| f64::from(u32::try_from(kib).unwrap_or(u32::MAX)) / 1024.0;
+        let memory = mib(memory_kib_max);
+        let kept = mib(self.memory_kib_kept());
         let limits = [
             (self.attacked.root_p99_ms(), 100.0, "ms until root's ping was answered at p99"),
             (
@@ -78,6 +87,7 @@ impl Comparison {
             ),
             (cores, 0.25, "of a core used by the daemon"),
             (memory, 32.0, "MiB of memory used by the daemon"),
+            (kept, KEPT_MIB_MAX, "MiB more than before are used by the daemon after the attack"),
         ];
         let exceeded = limits.iter().filter(|(value, limit, _)| value.is_nan() || value > limit);
         exceeded.map(|(value, limit, of)| format!("{value:.2} {of}; limit {limit}")).collect()
@@ -260,6 +270,18 @@ mod tests {
         let mut attacked = readings(1400.0);
         change(&mut attacked);
         Comparison::new(readings(1000.0), attacked).problems()
+    }
+
+    #[test]
+    fn memory_returns_after_an_attack() {
+        let mut comparison = Comparison::new(readings(1000.0), readings(1000.0));
+        comparison.memory_kib_after = 12 << 10;
+        assert_eq!(comparison.problems(), [""; 0]);
+        comparison.memory_kib_after = (12 << 10) + 512;
+        assert_eq!(
+            comparison.problems(),
+            ["4.50 MiB more than before are used by the daemon after the attack; limit 4"]
+        );
     }
 
     #[test]

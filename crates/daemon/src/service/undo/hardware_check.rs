@@ -17,7 +17,7 @@ use gpreempt_device::change::{self, UndoError};
 use gpreempt_device::controller::Waker;
 use gpreempt_device::hardware::{DevicePlaces, ResumeOutcome};
 use gpreempt_device::journal::{GpuChange, Journal};
-use gpreempt_device::process::ProcessKey;
+use gpreempt_device::process::{ProcessKey, set_ordinary_thread_priority};
 use gpreempt_device::registry::{self, Selection};
 use gpreempt_device::undo_log::UndoLog;
 use gpreempt_wire::event::EventKind;
@@ -28,6 +28,7 @@ use crate::service::Service;
 use crate::service::clients::pending_answers::RequestRef;
 use crate::service::clients::request_error::RequestError;
 use crate::service::processes::Named;
+use crate::service::telemetry::loop_latency::cpu_time;
 
 /// Interval of the reads. One takes about a millisecond.
 const EVERY: Duration = Duration::from_secs(2);
@@ -85,6 +86,8 @@ struct ResumeResult {
     uid: u32,
     key: ProcessKey,
     result: Result<(), ResumeError>,
+    /// Processor time of the thread.
+    took: gpreempt_core::time::Duration,
 }
 
 /// Why a process was not resumed.
@@ -186,9 +189,13 @@ impl HardwareCheck {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let thread = std::thread::Builder::new().name("gpreempt-resume".to_owned());
         let spawned = thread.spawn(move || {
+            if !is_trusted {
+                set_ordinary_thread_priority();
+            }
             let result = resume(&journal, &undo_log, &places, key);
+            let took = cpu_time();
             // A daemon that stops no longer receives.
-            let _ = sender.send(ResumeResult { request, uid, key, result });
+            let _ = sender.send(ResumeResult { request, uid, key, result, took });
             waker.wake();
         });
         spawned.map_err(|_| ResumeError::Busy)?;
@@ -267,7 +274,10 @@ fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehi
 impl Service {
     /// Answers the clients whose `Resume` is complete.
     pub(crate) fn answer_resumes(&mut self) {
-        while let Some(ResumeResult { request, key, result, .. }) = self.hardware.poll() {
+        while let Some(done) = self.hardware.poll() {
+            let ResumeResult { request, uid, key, result, took } = done;
+            // The user pays for the thread as for the loop, so a flood of requests waits.
+            self.clients.sessions.users.charge(uid, took);
             let reply = match result {
                 Ok(()) => {
                     self.telemetry.log.warn(format_args!(
