@@ -7,6 +7,7 @@
 
 mod attack;
 mod ci;
+mod container;
 mod cost;
 mod deployment;
 mod dist;
@@ -83,6 +84,8 @@ enum Command {
     },
     /// The Debian package under a real systemd, in a virtual machine.
     Systemd,
+    /// gpreemptd in a container with the rights of the Kubernetes manifest; needs root.
+    Container,
     /// The KFD patches of kernel/, as far as a machine without an AMD GPU can test them.
     Kernel {
         /// fetch, apply, objects, kunit, build, vm, kasan, vectors or write-vectors.
@@ -155,6 +158,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Slurm => report(deployment::check_slurm()),
         Command::KfdVm { json } => kfd_vm::main(json),
         Command::Systemd => report(deployment::check_systemd()),
+        Command::Container => report(container::check()),
         Command::Kernel { verb } => kernel::main(&verb),
         Command::KillLoop(args) => kill_loop::main(args),
         Command::ServiceNumbers(args) => service_numbers::main(&args),

@@ -10,8 +10,8 @@ use anyhow::Context;
 use crate::process::{build_release, cargo, repository_root, run_to_success};
 use crate::step::{Outcome, Step};
 use crate::{
-    attack, ci, cost, deployment, dist, documents, headers, kernel, kfd_vm, kill_loop, packages,
-    pages, python, step, tidy,
+    attack, ci, container, cost, deployment, dist, documents, headers, kernel, kfd_vm, kill_loop,
+    packages, pages, python, step, tidy,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -64,6 +64,7 @@ const TESTS: &[Test] = &[
     slow("documents", 10, documents::check),
     slow("slurm", 12, deployment::check_slurm),
     slow("systemd", 20, deployment::check_systemd),
+    slow("container", 5, container::check),
     slow("kfd-vm", 20, kfd_vm::check),
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),

@@ -59,12 +59,11 @@ impl DaemonProcess {
         &self,
         programs: &Programs,
         pid: u32,
-        level: u64,
-        weight: u32,
+        attributes: &[(&str, u64)],
     ) -> Result<(), String> {
         let output = Command::new(found(&programs.gpreempt, "gpreempt")?)
-            .args(["set", &pid.to_string(), "-p", &level.to_string()])
-            .args(["--weight", &weight.to_string()])
+            .args(["set", &pid.to_string()])
+            .args(attributes.iter().map(|(option, value)| format!("--{option}={value}")))
             .envs(self.environment.iter().cloned())
             .output()
             .map_err(|error| format!("cannot start gpreempt: {error}"))?;

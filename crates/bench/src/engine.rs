@@ -24,6 +24,10 @@ pub const BE_ALONE: &str = "be_alone_per_s";
 /// The number of a baseline mode: the part of the time in which requests are in progress.
 pub const LC_BUSY: &str = "lc_busy";
 
+/// Parts of the requests of an LLM server. Their times are also compared with the baseline.
+pub const PARTS: [(&str, &str); 2] =
+    [("first_token", "time to the first token"), ("token", "time for each further token")];
+
 /// The simulator, or a GPU.
 pub trait Backend {
     /// `emulated` or `nvidia`.

@@ -1,5 +1,7 @@
 //! The JSON lines that loads print, as the runner reads them.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -48,6 +50,8 @@ pub(crate) struct Final {
     pub(crate) exactness: Option<Exactness>,
     /// Latencies of requests, counted from when they were due.
     pub(crate) latency_us: Option<Quantiles>,
+    /// Times of parts of requests, by the name of the part.
+    pub(crate) parts_us: BTreeMap<String, Quantiles>,
     /// Wrong results.
     pub(crate) wrong: u64,
     /// Whether no work was left on the device, where that was checked.

@@ -1,4 +1,4 @@
-"""Unmodified PyTorch programs as loads: inference on a fixed schedule, training without a pause.
+"""Unmodified PyTorch programs as loads: inference on a schedule, training without a pause.
 
 They print the same lines of JSON as gpreempt-load, so that the runner reads both alike. A request
 counts from when it was due, also when the one before it was late.
@@ -87,6 +87,52 @@ class Decoder(nn.Module):
                 for _ in range(self.LAYERS)]
 
 
+class Transformer(nn.Module):
+    """The model of an LLM server: it reads whole prompts, and writes one token after the other.
+
+    The prompts of a batch have the same length, so that their next tokens are one CUDA graph.
+    """
+
+    LAYERS, WIDTH, HEADS, WORDS, BATCH, PROMPT, TOKENS, LONGEST = 16, 2048, 16, 8192, 4, 96, 12, 128
+
+    def __init__(self):
+        super().__init__()
+        width = self.WIDTH
+        self.words = nn.Embedding(self.WORDS, width)
+        self.layers = nn.ModuleList(nn.ModuleDict({
+            "before": nn.LayerNorm(width), "three": nn.Linear(width, 3 * width),
+            "out": nn.Linear(width, width), "after": nn.LayerNorm(width),
+            "wide": nn.Linear(width, 4 * width), "narrow": nn.Linear(4 * width, width),
+        }) for _ in range(self.LAYERS))
+        self.last = nn.Linear(width, self.WORDS)
+
+    def forward(self, tokens, cache=None, place=None):
+        """Whole sequences, or one more token of each if there is a cache."""
+        batch, length = tokens.shape
+        x = self.words(tokens)
+        for index, layer in enumerate(self.layers):
+            parts = layer["three"](layer["before"](x))
+            parts = parts.view(batch, length, 3, self.HEADS, self.WIDTH // self.HEADS)
+            query, key, value = (parts[:, :, i].transpose(1, 2) for i in range(3))
+            mask = None
+            if cache is not None:
+                keys, values = cache[index]
+                keys.index_copy_(2, place, key)
+                values.index_copy_(2, place, value)
+                key, value = keys, values
+                mask = (torch.arange(self.LONGEST, device=x.device) <= place).view(1, 1, 1, -1)
+            mixed = nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=cache is None)
+            x = x + layer["out"](mixed.transpose(1, 2).reshape(batch, length, self.WIDTH))
+            x = x + layer["narrow"](torch.relu(layer["wide"](layer["after"](x))))
+        return self.last(x)
+
+    def cache(self):
+        shape = (self.BATCH, self.HEADS, self.LONGEST, self.WIDTH // self.HEADS)
+        return [tuple(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+                for _ in range(self.LAYERS)]
+
+
 def captured(function):
     """The same work as one CUDA graph."""
     for _ in range(3):
@@ -98,9 +144,48 @@ def captured(function):
     return graph, result
 
 
+class Server:
+    """Serves requests to an LLM: an eager prefill, then tokens, each fetched by the program."""
+
+    def __init__(self, how):
+        model = Transformer().cuda().bfloat16().eval()
+        cache = model.cache()
+        prompt = torch.randint(0, model.WORDS, (model.BATCH, model.PROMPT), device="cuda")
+        token = torch.zeros(model.BATCH, 1, dtype=torch.long, device="cuda")
+        place = torch.full((1,), model.PROMPT, dtype=torch.long, device="cuda")
+        step = lambda: model(token, cache, place).argmax(-1)
+        # A graph does not own the tensors that it reads.
+        self.tensors = (cache, token, place)
+        self.prefill = lambda: model(prompt)[0, -1].argmax().item()
+        self.next_token = lambda: step()[0, 0].item()
+        self.tokens, self.parts = model.TOKENS, {}
+        if how == "graph":
+            graph, result = captured(step)
+
+            def replay():
+                graph.replay()
+                return result[0, 0].item()
+            self.next_token = replay
+
+    def timed(self, part, function):
+        """What a function returns; how long it took counts for that part of the requests."""
+        begin = time.monotonic_ns()
+        result = function()
+        self.parts.setdefault(part, []).append((time.monotonic_ns() - begin) / 1e3)
+        return result
+
+    def __call__(self):
+        total = self.timed("first_token", self.prefill)
+        for _ in range(self.tokens):
+            total = (total * 31 + self.timed("token", self.next_token)) % 1_000_003
+        return total
+
+
 def request(kind):
     """A function that serves one request and returns a number that must always be the same."""
     name, _, how = kind.partition("-")
+    if name == "serve":
+        return Server(how)
     if name == "resnet":
         model = resnet50().cuda().half().eval().to(memory_format=torch.channels_last)
         picture = torch.randn(1, 3, 224, 224, device="cuda").half()
@@ -233,9 +318,10 @@ def answer(arguments, each, serve, reference):
     start = each.begin_ns
     first = start + arguments.warmup_ms * 1_000_000
     end = first + each.seconds * 1_000_000_000
-    rows, wrong = [], 0
+    rows, wrong, parts = [], 0, getattr(serve, "parts", {})
     each.wait()
-    for due in range(start, end, arguments.every_us * 1_000):
+    is_counting = False
+    for due in due_times(arguments, start, end):
         time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
         if each.is_over():
             break
@@ -244,6 +330,9 @@ def answer(arguments, each, serve, reference):
             if due >= first:
                 rows.append((due, began, began, 0))
             continue
+        if due >= first and not is_counting:
+            is_counting = True
+            parts.clear()
         wrong += serve() != reference
         if due >= first:
             rows.append((due, began, time.monotonic_ns(), 1))
@@ -253,9 +342,18 @@ def answer(arguments, each, serve, reference):
             out.writelines(",".join(map(str, row)) + "\n" for row in rows)
     each.last({"from_ns": first, "until_ns": end, "n": len(rows), "wrong": wrong,
                "service_us": quantiles([(ended - began) / 1e3 for _, began, ended, served in rows
-                                        if served])})
+                                        if served]),
+               "parts_us": {part: quantiles(times) for part, times in parts.items()}})
     if wrong:
         leave(f"{wrong} results are not those of the first request")
+
+
+def due_times(arguments, start, end):
+    """When requests are due: at random times of a file, or regularly."""
+    if not arguments.trace:
+        return range(start, end, arguments.every_us * 1_000)
+    with open(arguments.trace) as times:
+        return [due for due in (start + int(line) for line in times) if due < end]
 
 
 def quantiles(lengths):
@@ -270,6 +368,29 @@ def quantiles(lengths):
 def offline(arguments):
     """Training steps, one after the other."""
     same_algorithms()
+    step = transformer_step() if arguments.kind.startswith("serve") else resnet_step()
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    for each in rounds(arguments):
+        train(each, step)
+
+
+def transformer_step():
+    """One step of training the model of the server."""
+    model = Transformer().cuda().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    tokens = torch.randint(0, model.WORDS, (16, 256), device="cuda")
+
+    def step():
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    return step
+
+
+def resnet_step():
     model = resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pictures = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
@@ -281,12 +402,7 @@ def offline(arguments):
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-
-    for _ in range(5):
-        step()
-    torch.cuda.synchronize()
-    for each in rounds(arguments):
-        train(each, step)
+    return step
 
 
 def train(each, step):
@@ -314,10 +430,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("role", choices=("lc", "be"))
     parser.add_argument("--kind", default="resnet",
-                        choices=("resnet", "resnet-graph", "decode", "decode-graph"))
+                        choices=("resnet", "resnet-graph", "decode", "decode-graph",
+                                 "serve-graph", "serve-eager"))
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--warmup-ms", type=int, default=500)
     parser.add_argument("--every-us", type=int, default=50_000)
+    parser.add_argument("--trace", help="a file with the time of each request, in ns")
     parser.add_argument("--rounds", action="store_true",
                         help="stay for several measurements; orders come on stdin")
     parser.add_argument("--wait-file", help="begin only when this file exists")

@@ -104,7 +104,8 @@ impl Attach {
             let priority =
                 Priority::new(named.priority.unwrap_or(args.priority)).expect("a priority");
             let weight = named.weight.and_then(std::num::NonZeroU32::new);
-            let change = SchedAttrChange { priority: Some(priority), weight, deadline_us: None };
+            let priority_given = Some(priority);
+            let change = SchedAttrChange { priority: priority_given, weight, ..Default::default() };
             self.service.client.expect_ok(&Request::Set { process, change })?;
             let had = before.tasks.iter().find(|task| task.pid == named.pid);
             let before = had.and_then(|had| options::attributes_of(had, named.weight.is_some()));

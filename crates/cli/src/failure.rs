@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::output::shown;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -50,13 +52,10 @@ impl From<std::io::Error> for Failure {
     }
 }
 
+/// A message may contain names of other users' processes and files.
 fn one_line(message: &str) -> String {
-    message
-        .split('\n')
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ")
+    let lines = message.split('\n').map(str::trim).filter(|line| !line.is_empty());
+    shown(&lines.collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]
@@ -66,6 +65,7 @@ mod tests {
     #[test]
     fn messages_are_one_line() {
         assert_eq!(one_line("first\n  second\n\n"), "first; second");
+        assert_eq!(one_line("a\u{1b}[2J\u{202e}b (7) has ended"), "a?[2J?b (7) has ended");
     }
 
     #[test]

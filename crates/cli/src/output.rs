@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use gpreempt_core::time::Duration;
 pub(crate) use gpreempt_wire::statistics::percent;
 use gpreempt_wire::statistics::{Column, Statistic, Unit, Value, memory};
+use gpreempt_wire::text::is_obeyed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -71,7 +72,7 @@ pub(crate) fn micros(ns: u64) -> f64 {
 
 /// A text of another process, with `?` for everything that a terminal would interpret.
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
+    text.chars().map(|char| if is_obeyed(char) { '?' } else { char }).collect()
 }
 
 /// A number of things: `1 process`, `2 processes`.
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_process_name_cannot_control_the_terminal() {
-        assert_eq!(shown("a\u{1b}[2Jb\nc"), "a?[2Jb?c");
+        assert_eq!(shown("a\u{1b}[2Jb\nc\u{202e}d"), "a?[2Jb?c?d");
     }
 
     #[test]

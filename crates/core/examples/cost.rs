@@ -196,6 +196,7 @@ impl Load {
                 Command::SetSlice { .. }
                 | Command::PermitHold { .. }
                 | Command::ForbidHold { .. }
+                | Command::MeasureSlowdown { .. }
                 | Command::SetHardwarePriority { .. } => continue,
             };
             self.scheduler.handle_event(self.now, done)?;

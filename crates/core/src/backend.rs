@@ -91,6 +91,9 @@ pub enum Command {
     PermitHold { queue: QueueId },
     /// Release and forbid holds for this queue.
     ForbidHold { queue: QueueId },
+    /// Measure all the time how long a queue with work is off the engine, or only until the engine
+    /// has reached it. Reports are [`Event::SlowdownMeasured`].
+    MeasureSlowdown { queue: QueueId, always: bool },
     /// Set a queue's priority in hardware, as a hint to the device's own scheduler.
     SetHardwarePriority { queue: QueueId, priority: Priority },
 }
@@ -104,6 +107,7 @@ impl Command {
             | Self::SetSlice { queue, .. }
             | Self::PermitHold { queue }
             | Self::ForbidHold { queue }
+            | Self::MeasureSlowdown { queue, .. }
             | Self::SetHardwarePriority { queue, .. } => queue,
         }
     }

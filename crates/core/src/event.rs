@@ -3,7 +3,9 @@
 use core::fmt;
 
 use crate::backend::Capabilities;
+use crate::busy_periods::BusyTime;
 use crate::id::{DeviceId, GangId, QueueId, TaskId};
+use crate::latency_budget::LatencyBudget;
 use crate::priority::Priority;
 use crate::ring::RingView;
 use crate::time::Duration;
@@ -21,6 +23,9 @@ pub struct SchedAttr {
     pub gang: Option<GangId>,
     /// Whether it is one of the tasks for which [`crate::config::Config::min_share`] is kept.
     pub has_min_share: bool,
+    /// How much slower it may become in exchange for throughput of others. It counts while the task
+    /// is the only high-priority one on its device, and only where the device has time slices.
+    pub latency_budget: LatencyBudget,
 }
 
 impl Default for SchedAttr {
@@ -31,6 +36,7 @@ impl Default for SchedAttr {
             deadline: None,
             gang: None,
             has_min_share: false,
+            latency_budget: LatencyBudget::ZERO,
         }
     }
 }
@@ -85,6 +91,9 @@ pub enum Event {
     QueueVanished { queue: QueueId },
     /// A ring was read.
     RingObserved { queue: QueueId, ring: RingView },
+    /// What was measured of a queue since the last such event: how long its busy periods were, and
+    /// how long of that it had work but was off the engine.
+    SlowdownMeasured { queue: QueueId, time: BusyTime },
     /// A task announces a request, which should be done `deadline` from now. Takes effect before
     /// the next reading of the rings.
     HintBegin { task: TaskId, deadline: Option<Duration> },

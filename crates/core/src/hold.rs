@@ -40,6 +40,8 @@ impl Default for HoldLimits {
 pub struct ContextSample {
     /// The program submitted work since the last sample.
     pub submitted: bool,
+    /// The packets that it has submitted since it was first observed.
+    pub packets: u64,
     /// The device fetched work since the last sample.
     pub fetched: bool,
     /// The device has not fetched all work.

@@ -9,7 +9,8 @@
 //! without new work, so a program that hangs or is stopped cannot keep the device. A program whose
 //! requests have no gaps gains nothing from a hold, so after a while it gets none. Two of its
 //! requests may follow each other closely by chance, so the policy counts how many holds bridged a
-//! gap. If such requests come periodically, the hold is placed just before the next one
+//! gap. Where all requests submit the same ([`RequestLength`]), the hold ends with the last of it.
+//! If requests without gaps come periodically, the hold is placed just before the next one
 //! ([`ArrivalPredictor`]): their switch would take longer than they do. Idle time that bridged
 //! nothing is charged to the device's [`IdleAllowance`], and there is no hold while that is used
 //! up.
@@ -18,14 +19,16 @@ use crate::arrival_predictor::ArrivalPredictor;
 use crate::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
 use crate::idle_allowance::IdleAllowance;
 use crate::release_threshold::ReleaseThreshold;
+use crate::request_length::RequestLength;
 use crate::time::{Duration, Instant};
 
 /// The shortest and the longest time that a switch is taken to last, whatever was measured.
 const SWITCH_MIN: Duration = Duration::from_micros(100);
 const SWITCH_MAX: Duration = Duration::from_micros(1_000);
 /// If fewer than half of the last 16 holds (at least 8) bridged a gap, only every 16th request is
-/// held, to detect a change, and any submission that follows the last one this closely.
+/// held, to detect a change, and the third of three submissions that follow each other this closely.
 const CLOSELY: Duration = Duration::from_micros(1_000);
+const CLOSE_ENOUGH: u32 = 2;
 const OUTCOMES_MAX: u32 = u16::BITS;
 const OUTCOMES_ENOUGH: u32 = 8;
 const TRY_EVERY: u32 = 16;
@@ -51,6 +54,9 @@ pub struct HoldPolicy {
     switch: Duration,
     outcomes: HoldOutcomes,
     arrivals: ArrivalPredictor,
+    length: RequestLength,
+    /// Submissions in a row that followed the last one closely.
+    close: u32,
     /// Requests since the last hold.
     skipped: u32,
 }
@@ -120,6 +126,8 @@ impl HoldPolicy {
             switch: limits.switch,
             outcomes: HoldOutcomes::default(),
             arrivals: ArrivalPredictor::default(),
+            length: RequestLength::default(),
+            close: 0,
             skipped: 0,
         }
     }
@@ -132,6 +140,12 @@ impl HoldPolicy {
     /// Whether the device is held, or about to be.
     pub const fn is_held(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Whether the request that runs is complete with so many packets: no more work is expected when
+    /// these have finished.
+    pub fn is_complete_with(&self, packets: u64) -> bool {
+        self.is_held() && self.length.is_complete_with(packets)
     }
 
     /// How long the context may be idle now before its hold is released.
@@ -222,9 +236,10 @@ impl HoldPolicy {
         if sample.submitted {
             self.take_submission(now, since_last, is_awaited);
         }
+        self.length.submitted(sample.packets);
         if self.held.is_none() {
             let is_new = sample.submitted && !belongs_to_ended_hint;
-            if is_new && self.permitted && self.is_worthwhile(since_last) {
+            if is_new && self.permitted && self.is_worthwhile() {
                 return self.place(now, PlacedFor::Work, allowance);
             }
             let until = self.arrivals.expects_until(now)?;
@@ -242,8 +257,14 @@ impl HoldPolicy {
     fn take_submission(&mut self, now: Instant, since_last: Option<Duration>, is_awaited: bool) {
         self.submitted_at = Some(now);
         self.hint_hold_expired = false;
-        if since_last.is_none_or(|since| since > CLOSELY) {
+        let is_first = since_last.is_none_or(|since| since > CLOSELY);
+        self.close = if is_first { 0 } else { self.close.saturating_add(1) };
+        if is_first {
             self.arrivals.request_began(now, &self.limits, self.switch);
+        }
+        // A shorter pause is worth bridging, so it is no end of a request.
+        if since_last.is_none_or(|since| since > self.limits.release_cost(self.switch)) {
+            self.length.request_began();
         }
         let idle_since = self.idle_since.take();
         if is_awaited {
@@ -283,9 +304,10 @@ impl HoldPolicy {
             self.hint_hold_expired |= is_used_up && !held.has_worked;
             return is_used_up.then(|| self.release(now, ReleaseReason::Expired, allowance));
         }
-        // A request without gaps is over when its work has finished.
+        // A request of known length, or without gaps, is over when its work has finished.
         let is_single = held.placed_for == PlacedFor::ExpectedWork && self.outcomes.are_futile();
-        let threshold = match (is_single, matches!(execution, Execution::FinishedAt(_))) {
+        let is_last = is_single || self.length.is_complete();
+        let threshold = match (is_last, matches!(execution, Execution::FinishedAt(_))) {
             (true, true) => Duration::ZERO,
             (true, false) => ReleaseThreshold::MIN,
             (false, _) => self.threshold.current(),
@@ -373,12 +395,13 @@ impl HoldPolicy {
     }
 
     /// Whether a hold for the work that was just submitted may bridge a gap.
-    fn is_worthwhile(&mut self, since_last: Option<Duration>) -> bool {
+    fn is_worthwhile(&mut self) -> bool {
         if !self.outcomes.are_futile() {
             return true;
         }
-        // A second submission so soon may follow a gap within a request.
-        if since_last.is_some_and(|since| since <= CLOSELY) {
+        // Submissions so soon after each other may follow gaps within a request. Two of a program
+        // with requests at random times are so by chance.
+        if self.close >= CLOSE_ENOUGH {
             return true;
         }
         self.skipped += 1;

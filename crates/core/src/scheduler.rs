@@ -144,6 +144,7 @@ impl Scheduler {
             Event::QueueSuspended { queue, suspended } => self.suspend_queue(queue, suspended),
             Event::QueueVanished { queue } => self.remove_queue(queue),
             Event::RingObserved { queue, ring } => self.observe(queue, ring),
+            Event::SlowdownMeasured { queue, time } => self.note_slowdown(queue, time),
             Event::HintBegin { task, deadline } => self.begin_hint(task, deadline),
             Event::HintEnd { task } => self.end_hint(task),
             Event::Preempted { queue } => self.finish_preempt(queue),

@@ -1,5 +1,6 @@
 //! Measurements: the time totals of a queue, and histograms of durations.
 
+use crate::busy_periods::BusyTime;
 use crate::id::{DeviceId, TaskId};
 use crate::priority::Priority;
 use crate::time::{Duration, Instant};
@@ -198,9 +199,57 @@ fn upper_edge(index: usize) -> u64 {
     u64::try_from(next - 1).unwrap_or(u64::MAX)
 }
 
+/// How much slower a queue was than without other work: an average of about its last second with
+/// work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slowdown {
+    busy: Duration,
+    off: Duration,
+}
+
+impl Slowdown {
+    const LENGTH: Duration = Duration::from_millis(1_000);
+
+    /// Adds a measurement.
+    pub(crate) fn add(&mut self, time: BusyTime) {
+        self.busy += time.busy;
+        self.off += time.off.min(time.busy);
+        while self.busy > Self::LENGTH.times(2) {
+            self.busy = Duration::from_nanos(self.busy.as_nanos() / 2);
+            self.off = Duration::from_nanos(self.off.as_nanos() / 2);
+        }
+    }
+
+    /// In per cent; none before the first measurement.
+    pub(crate) fn percent(&self) -> Option<u32> {
+        let on = self.busy.saturating_sub(self.off).as_nanos();
+        let percent = self.off.as_nanos().saturating_mul(100).checked_div(on);
+        (!self.busy.is_zero())
+            .then(|| percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(u32::MAX))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slowdown_is_an_average_of_about_the_last_second() {
+        let time = |busy, off| BusyTime {
+            busy: Duration::from_millis(busy),
+            off: Duration::from_millis(off),
+        };
+        let mut slowdown = Slowdown::default();
+        assert_eq!(slowdown.percent(), None);
+        slowdown.add(time(30, 10));
+        assert_eq!(slowdown.percent(), Some(50));
+        for _ in 0..100 {
+            slowdown.add(time(100, 0));
+        }
+        assert_eq!(slowdown.percent(), Some(0));
+        slowdown.add(time(9_000, 9_000));
+        assert!(slowdown.percent() > Some(400));
+    }
 
     #[test]
     fn elapsed_time_is_added_to_the_total_of_the_current_charge() {

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use gpreempt_core::event::SchedAttr;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
 
@@ -56,6 +57,7 @@ pub enum Outcome {
         priority: Sourced<Priority>,
         weight: Sourced<u32>,
         deadline: Option<Sourced<Duration>>,
+        latency_budget: Option<Sourced<LatencyBudget>>,
     },
     /// A rule excludes it.
     Ignored(RuleLabel),
@@ -119,6 +121,7 @@ pub fn assign(
         priority: priority.or(of_default).unwrap_or_else(|| built_in(plain.priority)),
         weight: weight.unwrap_or_else(|| built_in(plain.weight)),
         deadline: first(ruled.deadline, asked.deadline, &of_rule),
+        latency_budget: first(ruled.latency_budget, asked.latency_budget, &of_rule),
     };
     Assignment { outcome, unmanaged, distrusting, notes }
 }
@@ -196,15 +199,19 @@ impl Assignment {
     pub fn unread() -> Self {
         let priority = Sourced { value: Priority::MIN, source: SettingSource::Unread };
         let weight = built_in(SchedAttr::default().weight);
-        Self::new(Outcome::Scheduled { priority, weight, deadline: None })
+        Self::new(Outcome::Scheduled { priority, weight, deadline: None, latency_budget: None })
     }
 
     /// What in the configuration has the process scheduled: a rule or `default_priority`. `None` if
     /// only its environment does, or nothing.
     pub fn scheduled_by(&self) -> Option<SettingSource> {
-        let Outcome::Scheduled { priority, weight, deadline } = &self.outcome else { return None };
-        let sources = [&priority.source, &weight.source];
-        let sources = sources.into_iter().chain(deadline.as_ref().map(|given| &given.source));
+        let Outcome::Scheduled { priority, weight, deadline, latency_budget } = &self.outcome
+        else {
+            return None;
+        };
+        let sources = [&priority.source, &weight.source].into_iter();
+        let sources = sources.chain(deadline.as_ref().map(|given| &given.source));
+        let sources = sources.chain(latency_budget.as_ref().map(|given| &given.source));
         let rule = sources.clone().find_map(SettingSource::binding);
         rule.or_else(|| sources.clone().find(|source| **source == SettingSource::Default).cloned())
     }
@@ -212,10 +219,13 @@ impl Assignment {
     /// The scheduler's attributes. `None` if the process is not scheduled.
     pub fn attr(&self) -> Option<SchedAttr> {
         match &self.outcome {
-            Outcome::Scheduled { priority, weight, deadline } => Some(SchedAttr {
+            Outcome::Scheduled { priority, weight, deadline, latency_budget } => Some(SchedAttr {
                 priority: priority.value,
                 weight: weight.value,
                 deadline: deadline.as_ref().map(|given| given.value),
+                latency_budget: latency_budget
+                    .as_ref()
+                    .map_or(LatencyBudget::ZERO, |given| given.value),
                 ..SchedAttr::default()
             }),
             Outcome::Ignored(_) | Outcome::Unknown => None,
@@ -246,13 +256,16 @@ impl fmt::Display for Assignment {
             Outcome::Unknown => f.write_str(
                 "not scheduled: nothing sets a priority for it, and `unmanaged` is \"ignore\"",
             ),
-            Outcome::Scheduled { priority, weight, deadline } => {
+            Outcome::Scheduled { priority, weight, deadline, latency_budget } => {
                 write!(f, "priority {} ({})", priority.value, priority.source)?;
                 if weight.source != SettingSource::BuiltIn {
                     write!(f, ", weight {} ({})", weight.value, weight.source)?;
                 }
                 if let Some(deadline) = deadline {
                     write!(f, ", deadline {} ({})", deadline.value, deadline.source)?;
+                }
+                if let Some(budget) = latency_budget {
+                    write!(f, ", latency budget {} ({})", budget.value, budget.source)?;
                 }
                 Ok(())
             }
@@ -331,8 +344,9 @@ priority = 1
         let expected = "priority 6 (its environment), weight 9 (its environment), \
                     deadline 500us (rule 4 (line 20))";
         assert_eq!(shown(DEFAULT, "deadline", &variables), expected);
-        let variables = [("GPREEMPT_DEADLINE_US", "70")];
-        let expected = "priority 3 (default_priority), deadline 70.0us (its environment)";
+        let variables = [("GPREEMPT_DEADLINE_US", "70"), ("GPREEMPT_LATENCY_BUDGET", "20%")];
+        let expected = "priority 3 (default_priority), deadline 70.0us (its environment), \
+                        latency budget 20 % (its environment)";
         assert_eq!(shown(DEFAULT, "other", &variables), expected);
     }
 
@@ -396,11 +410,13 @@ priority = 1
 
     #[test]
     fn the_scheduler_gets_the_assigned_attributes() {
-        let attr = assignment("", MayRaise::No, "serve", &[("GPREEMPT_DEADLINE_US", "70")]).attr();
+        let variables = [("GPREEMPT_DEADLINE_US", "70"), ("GPREEMPT_LATENCY_BUDGET", "20%")];
+        let attr = assignment("", MayRaise::No, "serve", &variables).attr();
         let expected = SchedAttr {
             priority: Priority::new(12).unwrap(),
             weight: 5,
             deadline: Some(Duration::from_micros(70)),
+            latency_budget: LatencyBudget::from_percent(20).unwrap(),
             ..SchedAttr::default()
         };
         assert_eq!(attr, Some(expected));

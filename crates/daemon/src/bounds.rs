@@ -7,19 +7,22 @@
 use std::fmt;
 
 use gpreempt_core::event::SchedAttr;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use gpreempt_wire::process::SchedAttrChange;
 
 use crate::assignment::{Assignment, Outcome, SettingSource, Sourced};
 
-/// The highest priority and weight, and the shortest deadline, that the owner may have.
+/// The highest priority and weight, the shortest deadline and the lowest latency budget that the
+/// owner may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     pub priority: Option<Sourced<Priority>>,
     pub weight: Option<Sourced<u32>>,
     /// A value of `None` permits no deadline: processes without one rank below all others.
     pub deadline: Option<Sourced<Option<Duration>>>,
+    pub latency_budget: Option<Sourced<LatencyBudget>>,
 }
 
 /// An attribute with its binding value, and who decided it.
@@ -34,6 +37,7 @@ pub enum BoundSetting {
     Priority(Priority),
     Weight(u32),
     Deadline(Option<Duration>),
+    LatencyBudget(LatencyBudget),
 }
 
 impl Bounds {
@@ -48,8 +52,9 @@ impl Bounds {
                 priority: sourced(plain.priority, distrusting.as_ref()),
                 weight: sourced(plain.weight, distrusting.as_ref()),
                 deadline: sourced(None, distrusting.as_ref()),
+                latency_budget: sourced(plain.latency_budget, distrusting.as_ref()),
             },
-            Outcome::Scheduled { priority, weight, deadline } => {
+            Outcome::Scheduled { priority, weight, deadline, latency_budget } => {
                 let of = |source: &SettingSource| source.binding().or_else(|| distrusting.clone());
                 Self {
                     priority: sourced(priority.value, of(&priority.source).as_ref()),
@@ -59,6 +64,10 @@ impl Bounds {
                             sourced(Some(deadline.value), of(&deadline.source).as_ref())
                         }
                         None => sourced(None, distrusting.as_ref()),
+                    },
+                    latency_budget: match latency_budget {
+                        Some(budget) => sourced(budget.value, of(&budget.source).as_ref()),
+                        None => sourced(plain.latency_budget, distrusting.as_ref()),
                     },
                 }
             }
@@ -72,14 +81,16 @@ impl Bounds {
         let priority = change.priority.and_then(|priority| sourced(priority, source));
         let weight = change.weight.and_then(|weight| sourced(weight.get(), source));
         let deadline = change.deadline_us.and_then(|us| sourced(deadline_of(us), source));
+        let latency_budget = change.latency_budget.and_then(|budget| sourced(budget, source));
         Self {
             priority: priority.or(self.priority),
             weight: weight.or(self.weight),
             deadline: deadline.or(self.deadline),
+            latency_budget: latency_budget.or(self.latency_budget),
         }
     }
 
-    /// The attributes, lowered to the bounds.
+    /// The attributes, limited by the bounds.
     pub fn limit(&self, mut attr: SchedAttr) -> SchedAttr {
         if let Some(bound) = &self.priority {
             attr.priority = attr.priority.min(bound.value);
@@ -88,6 +99,9 @@ impl Bounds {
             attr.weight = attr.weight.min(bound.value);
         }
         attr.deadline = self.limit_deadline(attr.deadline);
+        if let Some(bound) = &self.latency_budget {
+            attr.latency_budget = attr.latency_budget.max(bound.value);
+        }
         attr
     }
 
@@ -97,9 +111,9 @@ impl Bounds {
         asked.zip(bound.value).map(|(asked, shortest)| asked.max(shortest))
     }
 
-    /// Refuses a change above the bounds; the error names the first attribute that is.
+    /// Refuses a change that exceeds the bounds; the error names the first attribute that does.
     pub fn check(&self, change: &SchedAttrChange) -> Result<(), Exceeded> {
-        let Self { priority, weight, deadline } = self;
+        let Self { priority, weight, deadline, latency_budget } = self;
         if let (Some(bound), Some(asked)) = (priority, change.priority)
             && asked > bound.value
         {
@@ -115,6 +129,11 @@ impl Bounds {
             if self.limit_deadline(asked) != asked {
                 return Err(exceeded(BoundSetting::Deadline(bound.value), bound));
             }
+        }
+        if let (Some(bound), Some(asked)) = (latency_budget, change.latency_budget)
+            && asked < bound.value
+        {
+            return Err(exceeded(BoundSetting::LatencyBudget(bound.value), bound));
         }
         Ok(())
     }
@@ -140,6 +159,7 @@ impl BoundSetting {
             Self::Priority(_) | Self::Weight(_) => "raise",
             Self::Deadline(Some(_)) => "shorten",
             Self::Deadline(None) => "set",
+            Self::LatencyBudget(_) => "lower",
         }
     }
 }
@@ -151,6 +171,7 @@ impl fmt::Display for BoundSetting {
             Self::Weight(weight) => write!(f, "weight {weight}"),
             Self::Deadline(Some(deadline)) => write!(f, "deadline {deadline}"),
             Self::Deadline(None) => f.write_str("no deadline"),
+            Self::LatencyBudget(budget) => write!(f, "latency budget {budget}"),
         }
     }
 }
@@ -171,7 +192,13 @@ mod tests {
             priority: Priority::new(priority),
             weight: NonZeroU32::new(weight),
             deadline_us: Some(deadline_us),
+            latency_budget: None,
         }
+    }
+
+    fn budget(percent: u16) -> SchedAttrChange {
+        let latency_budget = LatencyBudget::from_percent(percent);
+        SchedAttrChange { latency_budget, ..SchedAttrChange::default() }
     }
 
     /// The bounds of a process with a priority of 6 in its environment that this rule matches.
@@ -239,6 +266,31 @@ mod tests {
         let exceeded = bounds.check(&change(13, 2, 0)).unwrap_err();
         assert_eq!(exceeded.source, SettingSource::Administrator(0));
         assert!(bounds.check(&change(12, 3, 0)).is_err(), "the rule still binds the weight");
+    }
+
+    #[test]
+    fn the_owner_may_raise_a_latency_budget_and_not_lower_it() {
+        let of_rule = bounds("latency_budget = \"20%\"\n");
+        for (bounds, by) in [
+            (of_rule.clone(), "rule 1 (line 1)"),
+            (of_rule.or_by(0, &budget(20)), "root"),
+            (Bounds::default().or_by(0, &budget(20)), "root"),
+        ] {
+            assert_eq!(bounds.check(&budget(20)), Ok(()));
+            assert_eq!(bounds.check(&budget(400)), Ok(()));
+            let Exceeded { setting, source } = bounds.check(&budget(19)).unwrap_err();
+            let words = (setting.to_string(), setting.verb(), source.to_string());
+            assert_eq!(words, ("latency budget 20 %".to_owned(), "lower", by.to_owned()));
+            let asked = |percent| SchedAttr {
+                latency_budget: LatencyBudget::from_percent(percent).unwrap(),
+                ..SchedAttr::default()
+            };
+            assert_eq!(bounds.limit(asked(5)), asked(20), "an earlier request is raised");
+            assert_eq!(bounds.limit(asked(60)), asked(60));
+        }
+        for rule in ["priority = 3\n", "trust_env = false\n", "latency_budget = \"0%\"\n"] {
+            assert_eq!(bounds(rule).check(&budget(0)), Ok(()), "{rule}");
+        }
     }
 
     #[test]

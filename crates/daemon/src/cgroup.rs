@@ -1,10 +1,18 @@
 //! The container, pod or batch job of a process, read from its control group.
 //!
+//! A daemon in a container has a control group namespace of its own, in which the kernel shows the
+//! paths of other processes relative to its own group (`/../../kubepods-...`). Rules and containers
+//! are about the paths of the node, so [`NamespaceRoot`] finds where the namespace begins.
+//!
 //! Every container runtime and batch system makes a control group for what it starts and puts its
 //! id into the path, so no runtime has to be asked. Names that are not in the path (those of Docker
 //! and Kubernetes) are not known.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
 
 /// The control groups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,14 +36,22 @@ pub struct Placement {
 impl Cgroup {
     /// Reads a `/proc/PID/cgroup`. Invalid lines are skipped.
     pub fn parse(bytes: &[u8]) -> Self {
+        static ROOT: OnceLock<Option<NamespaceRoot>> = OnceLock::new();
+        Self::parse_in(bytes, ROOT.get_or_init(NamespaceRoot::find).as_ref())
+    }
+
+    fn parse_in(bytes: &[u8], root: Option<&NamespaceRoot>) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let mut hierarchies: Vec<(bool, &str)> = text.lines().filter_map(hierarchy).collect();
         hierarchies.sort_by_key(|(is_unified, _)| !is_unified);
         let mut seen = BTreeSet::new();
         let paths: Vec<String> = hierarchies
             .into_iter()
-            .filter(|(_, path)| seen.insert(*path))
-            .map(|(_, path)| path.to_owned())
+            .map(|(is_unified, path)| match root {
+                Some(root) if is_unified => root.resolve(path),
+                _ => path.to_owned(),
+            })
+            .filter(|path| seen.insert(path.clone()))
             .collect();
         let placement = paths.iter().fold(Placement::default(), |known, path| {
             let found = Placement::of(path);
@@ -47,6 +63,66 @@ impl Cgroup {
         });
         Self { paths, placement }
     }
+}
+
+/// Where the control group namespace of this process begins in the hierarchy of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamespaceRoot(Vec<String>);
+
+impl NamespaceRoot {
+    /// More groups are not looked at.
+    const GROUPS_MAX: usize = 100_000;
+
+    /// None where the kernel shows this process the paths of the node. In a container that shares
+    /// the node's processes, process 1 is the node's, and its root has the whole hierarchy.
+    fn find() -> Option<Self> {
+        let init = fs::read_to_string("/proc/1/cgroup").ok()?;
+        let depth = init.lines().find_map(|line| match hierarchy(line)? {
+            (true, path) => Some(leading_parents(path)),
+            (false, _) => None,
+        })?;
+        let own = fs::metadata("/sys/fs/cgroup").ok()?.ino();
+        Self::below(Path::new("/proc/1/root/sys/fs/cgroup"), depth, own)
+    }
+
+    /// The group with that inode so many levels below `root`.
+    fn below(root: &Path, depth: usize, inode: u64) -> Option<Self> {
+        let mut groups = vec![(root.to_owned(), Vec::new())];
+        for _ in 0..depth {
+            let mut lower = Vec::new();
+            for (folder, names) in groups {
+                for entry in fs::read_dir(folder).ok()?.filter_map(Result::ok) {
+                    if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                        && lower.len() < Self::GROUPS_MAX
+                    {
+                        let mut names: Vec<String> = names.clone();
+                        names.push(entry.file_name().to_string_lossy().into_owned());
+                        lower.push((entry.path(), names));
+                    }
+                }
+            }
+            groups = lower;
+        }
+        let is_own = |folder: &Path| fs::metadata(folder).is_ok_and(|found| found.ino() == inode);
+        let found = groups.into_iter().find(|(folder, _)| depth > 0 && is_own(folder));
+        found.map(|(_, names)| Self(names))
+    }
+
+    /// The path of the node for one that the kernel shows in this namespace.
+    fn resolve(&self, path: &str) -> String {
+        let up = leading_parents(path);
+        let Self(own) = self;
+        let kept = own.get(..own.len().saturating_sub(up)).unwrap_or_default();
+        let names = kept.iter().map(String::as_str);
+        let below = path.split('/').filter(|name| !name.is_empty()).skip(up);
+        let names: Vec<&str> = names.chain(below).collect();
+        format!("/{}", names.join("/"))
+    }
+}
+
+/// How many levels above the namespace a path begins.
+fn leading_parents(path: &str) -> usize {
+    path.split('/').filter(|name| !name.is_empty()).take_while(|name| *name == "..").count()
 }
 
 /// The path in a line `NUMBER:CONTROLLERS:PATH`, and whether it is that of the unified hierarchy,
@@ -294,6 +370,40 @@ mod tests {
         ] {
             assert_eq!(placement(file), Placement::default(), "{file}");
         }
+    }
+
+    #[test]
+    fn a_daemon_in_a_container_knows_the_paths_of_the_node() {
+        let node = gpreempt_stage::WorkFolder::new("cgroups").unwrap();
+        let pods = "kubepods.slice/kubepods-burstable.slice";
+        let own = node.path(format!("{pods}/kubepods-burstable-podA.slice/cri-containerd-B.scope"));
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir_all(node.path("system.slice/a/b/c/d")).unwrap();
+        let inode = fs::metadata(own).unwrap().ino();
+        let root = NamespaceRoot::below(node.root(), 4, inode).unwrap();
+        for (seen, path) in [
+            (
+                "/../../../kubepods-besteffort.slice/x",
+                "/kubepods.slice/kubepods-besteffort.slice/x",
+            ),
+            ("/../../../../init.scope", "/init.scope"),
+            ("/../../../..", "/"),
+            ("/../../../../../x", "/x"),
+            ("/", &format!("/{pods}/kubepods-burstable-podA.slice/cri-containerd-B.scope")),
+            ("/x", &format!("/{pods}/kubepods-burstable-podA.slice/cri-containerd-B.scope/x")),
+        ] {
+            let file = format!("3:memory:/../a\n0::{seen}\n");
+            let parsed = Cgroup::parse_in(file.as_bytes(), Some(&root));
+            assert_eq!(parsed.paths, [path, "/../a"], "{seen}");
+        }
+        assert_eq!(NamespaceRoot::below(node.root(), 3, inode), None);
+        assert_eq!(NamespaceRoot::below(node.root(), 0, inode), None, "all paths are the node's");
+        let pod = "0c7b6e1d_52f8_4a9d_8f0e_2b7c1d9e3a45";
+        let of_pod =
+            format!("0::/../../kubepods-burstable-pod{pod}.slice/cri-containerd-{ID}.scope");
+        let placement = Cgroup::parse_in(of_pod.as_bytes(), Some(&root)).placement;
+        assert_eq!(placement.container.as_deref(), Some(ID));
+        assert_eq!(placement.pod, Some(pod.replace('_', "-")));
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub struct ProcessReport {
     pub priority: Option<Setting>,
     pub weight: Option<Setting>,
     pub deadline_us: Option<Setting>,
+    pub latency_budget_percent: Option<Setting>,
     /// The attributes in one sentence.
     #[serde(rename = "verdict")]
     pub summary: String,
@@ -143,6 +144,9 @@ impl RuleReport {
                 parts.extend(settings.priority.map(|priority| format!("priority {priority}")));
                 parts.extend(settings.weight.map(|weight| format!("weight {weight}")));
                 parts.extend(settings.deadline.map(|deadline| format!("deadline {deadline}")));
+                parts.extend(
+                    settings.latency_budget.map(|budget| format!("latency budget {budget}")),
+                );
                 parts.extend(rule.unmanaged.map(|unmanaged| match unmanaged {
                     Unmanaged::Yield => "normal where nothing else names it".to_owned(),
                     Unmanaged::Ignore => "not scheduled where nothing else names it".to_owned(),
@@ -166,13 +170,16 @@ impl ProcessReport {
     fn new(attributes: &ProcessAttributes, accounts: &Accounts, assignment: &Assignment) -> Self {
         let placement = attributes.cgroup.as_ref().map(|cgroup| cgroup.placement.clone());
         let placement = placement.unwrap_or_default();
-        let (priority, weight, deadline_us) = match &assignment.outcome {
-            Outcome::Scheduled { priority, weight, deadline } => (
+        let (priority, weight, deadline_us, latency_budget_percent) = match &assignment.outcome {
+            Outcome::Scheduled { priority, weight, deadline, latency_budget } => (
                 Some(setting(priority, |priority| u64::from(priority.level()))),
                 Some(setting(weight, |weight| u64::from(*weight))),
                 deadline.as_ref().map(|given| setting(given, |deadline| deadline.as_micros())),
+                latency_budget
+                    .as_ref()
+                    .map(|given| setting(given, |budget| u64::from(budget.percent()))),
             ),
-            Outcome::Ignored(_) | Outcome::Unknown => (None, None, None),
+            Outcome::Ignored(_) | Outcome::Unknown => (None, None, None, None),
         };
         Self {
             pid: attributes.key.pid,
@@ -186,6 +193,7 @@ impl ProcessReport {
             priority,
             weight,
             deadline_us,
+            latency_budget_percent,
             summary: assignment.to_string(),
             notes: assignment.notes.clone(),
         }
@@ -260,10 +268,11 @@ fn is_named(assignment: &Assignment) -> bool {
     match &assignment.outcome {
         Outcome::Ignored(_) => true,
         Outcome::Unknown => false,
-        Outcome::Scheduled { priority, weight, deadline } => {
+        Outcome::Scheduled { priority, weight, deadline, latency_budget } => {
             is_named(&priority.source)
                 || is_named(&weight.source)
                 || deadline.as_ref().is_some_and(|given| is_named(&given.source))
+                || latency_budget.as_ref().is_some_and(|given| is_named(&given.source))
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A cluster's scheduler sets them for the jobs it starts, so that no rule is needed on each
 //! machine. Every user can set them as well, so [`crate::assignment`] limits the priority.
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::rule::AttrSettings;
 pub const PRIORITY: &str = "GPREEMPT_PRIORITY";
 pub const WEIGHT: &str = "GPREEMPT_WEIGHT";
 pub const DEADLINE: &str = "GPREEMPT_DEADLINE_US";
-pub const VARIABLES: [&str; 3] = [PRIORITY, WEIGHT, DEADLINE];
+pub const LATENCY_BUDGET: &str = "GPREEMPT_LATENCY_BUDGET";
+pub const VARIABLES: [&str; 4] = [PRIORITY, WEIGHT, DEADLINE, LATENCY_BUDGET];
 
 /// The settings in an environment, and a sentence about each invalid value.
 pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
@@ -32,10 +34,19 @@ pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
     let level = number(PRIORITY, 0, u64::from(Priority::MAX.level()));
     let weight = number(WEIGHT, 1, u64::from(AttrSettings::WEIGHT_MAX));
     let deadline = number(DEADLINE, 1, AttrSettings::DEADLINE_US_MAX);
+    let latency_budget = environment.get(LATENCY_BUDGET).and_then(|written| {
+        let read: Result<LatencyBudget, _> = written.trim().parse();
+        let noted = |error| {
+            let written = quoted(written);
+            notes.push(format!("{LATENCY_BUDGET} is {written} and was ignored; {error}."));
+        };
+        read.map_err(noted).ok()
+    });
     let settings = AttrSettings {
         priority: level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new),
         weight: weight.and_then(|weight| u32::try_from(weight).ok()),
         deadline: deadline.map(Duration::from_micros),
+        latency_budget,
     };
     (settings, notes)
 }
@@ -50,11 +61,13 @@ mod tests {
 
     #[test]
     fn valid_values_are_used() {
-        let variables = [(PRIORITY, " 15 "), (WEIGHT, "1000"), (DEADLINE, "3600000000")];
+        let numbers = [(PRIORITY, " 15 "), (WEIGHT, "1000"), (DEADLINE, "3600000000")];
+        let variables = [&numbers[..], &[(LATENCY_BUDGET, " 20% ")]].concat();
         let (settings, notes) = read(&variables);
         assert_eq!(settings.priority, Some(Priority::MAX));
         assert_eq!(settings.weight, Some(1_000));
         assert_eq!(settings.deadline, Some(Duration::from_millis(3_600_000)));
+        assert_eq!(settings.latency_budget, LatencyBudget::from_percent(20));
         assert_eq!(notes, [""; 0]);
         assert!(read(&[("PATH", "/bin")]).0.is_empty());
     }
@@ -73,6 +86,19 @@ mod tests {
         for bad in ["", "-1", "16", "99999999999999999999999", "0x5"] {
             assert!(read(&[(PRIORITY, bad)]).0.is_empty(), "{bad}");
         }
+    }
+
+    #[test]
+    fn invalid_latency_budgets_are_ignored_and_noted() {
+        for bad in ["401%", "x", "-1", "0.2", ""] {
+            let (settings, notes) = read(&[(LATENCY_BUDGET, bad)]);
+            let note = format!(
+                "GPREEMPT_LATENCY_BUDGET is \"{bad}\" and was ignored; a latency budget is a whole \
+                 number of per cent from 0 to 400, such as 20%."
+            );
+            assert_eq!((settings.is_empty(), notes), (true, vec![note]));
+        }
+        assert!(!read(&[(LATENCY_BUDGET, "0")]).0.is_empty(), "zero is a setting");
     }
 
     #[test]

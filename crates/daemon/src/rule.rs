@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct AttrSettings {
     pub weight: Option<u32>,
     /// From the arrival of a request to its completion: up to [`AttrSettings::DEADLINE_US_MAX`].
     pub deadline: Option<Duration>,
+    /// How much slower the process may become.
+    pub latency_budget: Option<LatencyBudget>,
 }
 
 impl AttrSettings {

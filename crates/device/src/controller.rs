@@ -351,6 +351,7 @@ impl PendingCompletion {
             Command::SetSlice { .. }
             | Command::PermitHold { .. }
             | Command::ForbidHold { .. }
+            | Command::MeasureSlowdown { .. }
             | Command::SetHardwarePriority { .. } => None,
         }
     }

@@ -27,6 +27,8 @@ pub const WORD: usize = 0x4000;
 pub const LOADED: usize = 0x4040;
 /// The offset of the word that the device writes when the context's kernels have finished.
 pub const FENCED: usize = 0x4080;
+/// The offset of the word that the device writes when it has switched to the context.
+pub const PROBED: usize = 0x40c0;
 /// The offset of the number that ends the hold, for owner and keeper.
 const NUMBER: usize = 0x5000;
 /// The offset of the word that is not zero while the device is held.

@@ -20,5 +20,5 @@ mod words;
 pub use document::{Document, FILE_BYTES_MAX, decode_utf8, keys, line_at, read};
 pub use error::{FieldError, ReadError, Within, exactly_one};
 pub use toml::{self, Spanned};
-pub use value::{Int, Items, Name, Policy, PriorityLevel, Table, Text, policy_names};
+pub use value::{Budget, Int, Items, Name, Policy, PriorityLevel, Table, Text, policy_names};
 pub use words::{listed, nearest, quoted};

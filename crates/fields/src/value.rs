@@ -4,6 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use gpreempt_core::config::PolicyKind;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use serde::de::value::MapAccessDeserializer;
@@ -120,6 +121,18 @@ impl<'de> Deserialize<'de> for Policy {
         string(deserializer, &expected, |name| {
             PolicyKind::from_name(&name.replace('_', "-")).map(Self)
         })
+    }
+}
+
+/// A latency budget as a text, such as `"20%"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget(pub LatencyBudget);
+
+impl<'de> Deserialize<'de> for Budget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let max = LatencyBudget::PERCENT_MAX;
+        let expected = format!("a whole number of per cent from 0 to {max}, such as 20%");
+        string(deserializer, &expected, |text| text.parse().ok().map(Self))
     }
 }
 

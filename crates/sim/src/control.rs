@@ -82,6 +82,7 @@ impl SimBackend {
             Command::SetSlice { .. } => control.set_slice,
             Command::PermitHold { .. }
             | Command::ForbidHold { .. }
+            | Command::MeasureSlowdown { .. }
             | Command::SetHardwarePriority { .. } => Duration::ZERO,
         }
     }
@@ -121,6 +122,7 @@ impl SimBackend {
             }
             Command::PermitHold { .. }
             | Command::ForbidHold { .. }
+            | Command::MeasureSlowdown { .. }
             | Command::SetHardwarePriority { .. } => self.end_call(device, None),
         }
         self.handle_notices();
@@ -183,6 +185,7 @@ pub(crate) fn failed(command: &Command, fault: Fault) -> Option<Event> {
         Command::SetSlice { .. }
         | Command::PermitHold { .. }
         | Command::ForbidHold { .. }
+        | Command::MeasureSlowdown { .. }
         | Command::SetHardwarePriority { .. } => None,
     }
 }

@@ -16,6 +16,7 @@ mod tsg;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::priority::Priority;
 
@@ -54,6 +55,8 @@ pub(crate) struct Gpu {
     pub(crate) reexecuted: u64,
     /// How often running waves were preempted.
     pub(crate) preemptions: u64,
+    /// Busy periods that were measured and not reported.
+    pub(crate) measured: Vec<(QueueId, BusyTime)>,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,7 @@ impl Gpu {
             failure: None,
             reexecuted: 0,
             preemptions: 0,
+            measured: Vec::new(),
         }
     }
 

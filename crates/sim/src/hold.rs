@@ -55,12 +55,14 @@ impl HoldWatcher {
         self.forbid(gpu);
         let now = gpu.event_queue.now();
         let has_work = gpu.queues.get(&queue).is_some_and(|queue| queue.can_run());
+        let packets = gpu.queues.get(&queue).map_or(0, |queue| queue.ring.view(None).put);
         self.permitted = Some(queue);
         self.epoch += 1;
         self.contexts.retain(|id, _| gpu.queues.contains_key(id));
         self.decide(gpu, queue, |policy, allowance| {
             // The request for which the scheduler permits the hold has just been submitted.
-            let sample = ContextSample { submitted: true, pending: true, ..Default::default() };
+            let sample =
+                ContextSample { submitted: true, packets, pending: true, ..Default::default() };
             let submitted = || policy.take_sample(now, sample, allowance);
             let place = has_work.then(submitted).flatten();
             policy.permit(now, allowance).or(place)
@@ -120,7 +122,8 @@ impl HoldWatcher {
             None => Execution::Unknown,
         };
         let (fetched, pending) = (view.get != last.get, view.pending() > 0);
-        let sample = ContextSample { submitted, fetched, pending, loaded, execution };
+        let packets = view.put;
+        let sample = ContextSample { submitted, packets, fetched, pending, loaded, execution };
         self.decide(gpu, id, |policy, allowance| policy.take_sample(now, sample, allowance));
         let Some(context) = self.contexts.get(&id) else { return };
         let soon = now + gpu.model.tsg.hold_poll;

@@ -21,6 +21,7 @@
 
 use std::fmt;
 
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::{Duration, Instant};
 
@@ -41,6 +42,9 @@ pub trait RingPage: fmt::Debug + Send {
 
     /// Publishes how many packets are complete, that long after the last doorbell.
     fn completed(&self, count: u64, latency: Duration);
+
+    /// Adds to the length of the queue's busy periods.
+    fn measured(&self, time: BusyTime);
 }
 
 #[derive(Debug)]
@@ -109,6 +113,13 @@ impl Ring {
         if let Slots::Mapped(page) = &self.slots {
             page.completed(count, latency);
         }
+    }
+
+    /// Publishes to an external client how long the queue was busy. False for other rings.
+    pub(crate) fn measured(&self, time: BusyTime) -> bool {
+        let Slots::Mapped(page) = &self.slots else { return false };
+        page.measured(time);
+        true
     }
 
     pub fn is_full(&self) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gpreempt_core::backend::{Backend, Capabilities, Command};
 use gpreempt_core::event::{Event, Fault, SchedAttr};
 use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::{Duration, Instant};
 
@@ -173,6 +174,7 @@ impl SimBackend {
             weight: client.spec.weight,
             deadline: client.spec.deadline,
             has_min_share: false,
+            latency_budget: LatencyBudget::ZERO,
             gang: gang.and_then(|gang| {
                 gangs.iter().zip(0..).find(|(name, _)| **name == gang).map(|(_, id)| GangId(id))
             }),
@@ -242,6 +244,11 @@ impl Backend for SimBackend {
             Command::SetSlice { .. } => self.call(device, command),
             Command::PermitHold { queue } => self.permit_hold(device, queue),
             Command::ForbidHold { .. } => self.forbid_hold(device),
+            Command::MeasureSlowdown { always, .. } => {
+                if let Some(queue) = self.gpu.queues.get_mut(&queue) {
+                    queue.is_measured = always;
+                }
+            }
             // A hint to firmware that this device does not have.
             Command::SetHardwarePriority { .. } => {}
         }
@@ -264,6 +271,9 @@ impl Backend for SimBackend {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
+        let measured = self.gpu.measured.drain(..);
+        let measured = measured.map(|(queue, time)| Event::SlowdownMeasured { queue, time });
+        self.reports.extend(measured);
         self.reports.pop_front()
     }
 }

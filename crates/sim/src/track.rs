@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpreempt_core::busy_periods::{EngineSample, GAP_MAX};
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 
@@ -174,8 +175,29 @@ impl crate::gpu::Gpu {
             }
         };
         let (device, now) = (queue.device, self.event_queue.now());
+        if self.machine == crate::model::MachineKind::Tsg {
+            self.measure(id, now, activity);
+        }
         self.tracks.meter(device, id, activity == Activity::Run, now);
         self.tracks.enter(id, now, activity);
+    }
+}
+
+impl crate::gpu::Gpu {
+    /// Measures busy periods: exactly, where a driver has only samples.
+    fn measure(&mut self, id: QueueId, now: Instant, next: Activity) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if !queue.is_measured && !queue.ring.is_mapped() {
+            return;
+        }
+        let past = std::mem::replace(&mut queue.activity, next);
+        let has_work = !matches!(past, Activity::Idle | Activity::Hold);
+        let sample = EngineSample { has_work, is_off: has_work && past != Activity::Run };
+        if let Some(time) = queue.periods.take(now, sample, GAP_MAX)
+            && !queue.ring.measured(time)
+        {
+            self.measured.push((id, time));
+        }
     }
 }
 

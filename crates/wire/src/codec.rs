@@ -4,6 +4,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 
 use gpreempt_core::backend::{Mechanism, PreemptLevel};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -151,6 +152,7 @@ written_as! {
     NonZeroU16 as u16: |value| value.get(), Self::new, "at least 1";
     NonZeroU32 as u32: |value| value.get(), Self::new, "at least 1";
     Priority as u8: |value| value.level(), Self::new, "between 0 and 15";
+    LatencyBudget as u16: |value| value.percent(), Self::from_percent, "at most 400 per cent";
     Option<Priority> as u8: |value| value.map_or(NO_PRIORITY, Priority::level),
         |level| (level == NO_PRIORITY).then_some(None).or_else(|| Priority::new(level).map(Some)),
         "between 0 and 15, or 255";

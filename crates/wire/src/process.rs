@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 
 use crate::codec::{Field, Reader};
@@ -94,11 +95,14 @@ pub struct SchedAttrChange {
     pub weight: Option<NonZeroU32>,
     /// The new time from the arrival of a request to its deadline; `Some(0)` removes the deadline.
     pub deadline_us: Option<u64>,
+    /// How much slower the process may become; `Some` of zero makes it as fast as possible.
+    pub latency_budget: Option<LatencyBudget>,
 }
 
 const PRIORITY: u8 = 1;
 const WEIGHT: u8 = 2;
 const DEADLINE: u8 = 4;
+const LATENCY_BUDGET: u8 = 8;
 
 /// Which attributes are present, then all of them; absent ones are zero.
 impl Field for SchedAttrChange {
@@ -108,22 +112,23 @@ impl Field for SchedAttrChange {
         let bit = |is_present: bool, bit: u8| if is_present { bit } else { 0 };
         let present = bit(self.priority.is_some(), PRIORITY)
             | bit(self.weight.is_some(), WEIGHT)
-            | bit(self.deadline_us.is_some(), DEADLINE);
+            | bit(self.deadline_us.is_some(), DEADLINE)
+            | bit(self.latency_budget.is_some(), LATENCY_BUDGET);
         present.put(body);
         self.priority.map_or(0, Priority::level).put(body);
-        0_u16.put(body);
+        self.latency_budget.unwrap_or_default().put(body);
         self.weight.map_or(0, NonZeroU32::get).put(body);
         self.deadline_us.unwrap_or(0).put(body);
     }
 
     fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let present = u8::take("present", reader)?;
-        if present & !(PRIORITY | WEIGHT | DEADLINE) != 0 {
-            return Err(DecodeError::field("present", "made of the bits 1, 2 and 4"));
+        if present & !(PRIORITY | WEIGHT | DEADLINE | LATENCY_BUDGET) != 0 {
+            return Err(DecodeError::field("present", "made of the bits 1, 2, 4 and 8"));
         }
         let has = |bit: u8| present & bit != 0;
         let priority = Priority::take("priority", reader)?;
-        reader.zeros(2)?;
+        let latency_budget = LatencyBudget::take("latency_budget", reader)?;
         let weight = NonZeroU32::new(u32::take("weight", reader)?);
         let deadline_us = u64::take("deadline_us", reader)?;
         if has(WEIGHT) && weight.is_none() {
@@ -132,7 +137,8 @@ impl Field for SchedAttrChange {
         // A value that is said to be absent is a mistake of the sender, which an error reveals.
         let is_consistent = (has(PRIORITY) || priority == Priority::MIN)
             && (has(WEIGHT) || weight.is_none())
-            && (has(DEADLINE) || deadline_us == 0);
+            && (has(DEADLINE) || deadline_us == 0)
+            && (has(LATENCY_BUDGET) || latency_budget.is_zero());
         if !is_consistent {
             return Err(DecodeError::field("attributes", "zero where `present` lacks their bit"));
         }
@@ -140,6 +146,7 @@ impl Field for SchedAttrChange {
             priority: has(PRIORITY).then_some(priority),
             weight,
             deadline_us: has(DEADLINE).then_some(deadline_us),
+            latency_budget: has(LATENCY_BUDGET).then_some(latency_budget),
         })
     }
 }
@@ -160,14 +167,29 @@ mod tests {
             (4, 0, WEIGHT, "weight"),
             (4, 1, 0, "attributes"),
             (15, 1, 0, "attributes"),
-            (2, 1, 0, "reserved"),
-            (0, 8, 8, "present"),
+            (2, 1, 0, "attributes"),
+            (3, 2, LATENCY_BUDGET, "latency_budget"),
+            (3, 2, 0, "latency_budget"),
+            (0, 16, 16, "present"),
         ] {
             let mut bytes = [0; 16];
             bytes[0] = present;
             bytes[at] = byte;
             let error = read(bytes).unwrap_err();
             assert!(matches!(error, DecodeError::Field { field, .. } if field == refused), "{at}");
+        }
+    }
+
+    #[test]
+    fn latency_budgets_up_to_400_per_cent_are_read() {
+        for (bytes, percent) in [([0, 0], Some(0)), ([0x90, 1], Some(400)), ([0x91, 1], None)] {
+            let mut body = [0; 16];
+            body[0] = LATENCY_BUDGET;
+            body[2..4].copy_from_slice(&bytes);
+            let mut reader = Reader::new(&body, 16, false).unwrap();
+            let budget = SchedAttrChange::take("change", &mut reader).ok();
+            let budget = budget.and_then(|change| change.latency_budget);
+            assert_eq!(budget.map(LatencyBudget::percent), percent);
         }
     }
 }

@@ -4,6 +4,15 @@ use std::fmt;
 
 use crate::message::DecodeError;
 
+/// Whether a terminal would obey a character instead of showing it: a control character, a line
+/// end, or a mark that has no width or turns the text around it. A text that another user chose is
+/// printed without them.
+pub fn is_obeyed(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(char, '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// At most `N` bytes of UTF-8 without control characters, filled up with zeros.
 ///
 /// Another process prints the text, so it has no line ends that would forge a line of the log, and
@@ -18,11 +27,11 @@ impl<const N: usize> Text<N> {
     /// No text.
     pub const EMPTY: Self = Self([0; N]);
 
-    /// As much of `text` as fits. Control characters become `?`.
+    /// As much of `text` as fits. A character that a terminal [obeys](is_obeyed) becomes `?`.
     pub fn new(text: &str) -> Self {
         let mut bytes = [0; N];
         let mut end = 0;
-        for char in text.chars().map(|char| if char.is_control() { '?' } else { char }) {
+        for char in text.chars().map(|char| if is_obeyed(char) { '?' } else { char }) {
             let Some(place) = bytes.get_mut(end..end + char.len_utf8()) else { break };
             end += char.encode_utf8(place).len();
         }
@@ -88,6 +97,8 @@ mod tests {
     #[test]
     fn control_characters_are_replaced_or_refused() {
         assert_eq!(Text::<16>::new("a\nb\u{1b}[2Jc\0d\u{9b}").as_str(), "a?b?[2Jc?d?");
+        assert_eq!(Text::<16>::new("a\u{202e}b\u{200b}c\u{2028}d").as_str(), "a?b?c?d");
+        assert_eq!(Text::<24>::new("naïve – 数 ∑").as_str(), "naïve – 数 ∑");
         let rule = |bytes| Text::<4>::from_bytes("name", bytes).unwrap_err();
         assert_eq!(rule(*b"a\nb\0"), DecodeError::field("name", "free of control characters"));
         assert_eq!(rule([0xff, 0, 0, 0]), DecodeError::field("name", "UTF-8"));

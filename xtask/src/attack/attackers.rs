@@ -326,6 +326,7 @@ fn overrule(args: &[String]) -> anyhow::Result<()> {
         priority,
         weight: NonZeroU32::new(weight),
         deadline_us,
+        latency_budget: None,
     };
     let options = ClientOptions::new(Role::Command, "attacker");
     let queues = Client::connect(&options)?.queues()?;

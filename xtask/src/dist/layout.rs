@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = &[
     ("docs/guides/kubernetes.md", "usr/share/gpreempt/kubernetes/README.md"),
     ("deploy/kubernetes/daemonset.yaml", "usr/share/gpreempt/kubernetes/daemonset.yaml"),
     ("deploy/kubernetes/networkpolicy.yaml", "usr/share/gpreempt/kubernetes/networkpolicy.yaml"),
+    ("deploy/kubernetes/privileged.yaml", "usr/share/gpreempt/kubernetes/privileged.yaml"),
     ("docs/guides/slurm.md", "usr/share/gpreempt/slurm/README.md"),
     (CONFIG_SOURCE, CONFIG),
 ];

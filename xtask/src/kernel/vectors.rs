@@ -393,6 +393,7 @@ impl SchedulerRun {
                 SchedCommand::SetSlice { .. }
                 | SchedCommand::PermitHold { .. }
                 | SchedCommand::ForbidHold { .. }
+                | SchedCommand::MeasureSlowdown { .. }
                 | SchedCommand::SetHardwarePriority { .. } => {}
             }
         }

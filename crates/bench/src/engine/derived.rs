@@ -1,7 +1,7 @@
 //! Numbers that follow from a measurement: shares, fairness, missed deadlines, priority inversions,
 //! and best-effort work relative to the baseline.
 
-use super::{BE_ALONE, LC_BUSY};
+use super::{BE_ALONE, LC_BUSY, PARTS};
 use crate::plan::Step;
 use crate::results::{COUNT, LoadResult, Measurement, Number, Results};
 use crate::suite::{Case, Load};
@@ -23,11 +23,27 @@ pub(super) fn compare_with_alone(
     let base = results
         .of(&step.case.name, alone)
         .find(|base| base.repetition == step.repetition && base.is_ok());
-    let (Some(base), Some(be)) = (base, &mut measurement.be) else { return };
+    let Some(base) = base else { return };
+    let ratios: Vec<Number> = part_ratios(measurement, base);
+    measurement.numbers.extend(ratios);
+    let Some(be) = &mut measurement.be else { return };
     let rate = base.number(BE_ALONE).filter(|&rate| rate > 0.0);
     be.of_alone = rate.map(|rate| be.per_second / rate);
     let left = 1.0 - base.number(LC_BUSY).unwrap_or(0.0);
     be.kept = be.of_alone.filter(|_| left >= LEFT_MIN).map(|part| part / left);
+}
+
+/// The times of the parts of requests as multiples of those of the baseline.
+fn part_ratios(measurement: &Measurement, base: &Measurement) -> Vec<Number> {
+    let names = PARTS.iter().flat_map(|(part, title)| {
+        ["p50", "p99"].map(|percentile| (format!("{part}_{percentile}"), title, percentile))
+    });
+    let ratio = |(name, title, percentile): (String, &&str, &str)| {
+        let alone = base.number(&name).filter(|&alone| alone > 0.0)?;
+        let title = format!("{title} against alone: {percentile}");
+        Some(number(&format!("{name}_ratio"), &title, measurement.number(&name)? / alone))
+    };
+    names.filter_map(ratio).collect()
 }
 
 /// The part of `length_ns` that these intervals cover; where two overlap, time counts once.

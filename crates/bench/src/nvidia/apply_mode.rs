@@ -50,9 +50,14 @@ pub(super) fn set_priorities(
     loads: &[LoadProcess],
 ) -> Result<(), String> {
     for LoadProcess { load, child, .. } in loads {
-        let (level, begin) = (load.priority.level().into(), Instant::now());
+        let begin = Instant::now();
         // The daemon may not have found the process yet.
-        while let Err(error) = daemon.set(&nvidia.programs, child.pid(), level, load.weight) {
+        let attributes = [
+            ("priority", load.priority.level().into()),
+            ("weight", load.weight.into()),
+            ("deadline", load.deadline.map_or(0, gpreempt_core::time::Duration::as_micros)),
+        ];
+        while let Err(error) = daemon.set(&nvidia.programs, child.pid(), &attributes) {
             if begin.elapsed() > LIMIT || nvidia.is_stopped() {
                 return Err(format!("cannot set the priority of {}: {error}", load.name));
             }
@@ -78,9 +83,9 @@ impl AppliedMode {
         folder: &Path,
     ) -> Result<Self, String> {
         let child = match mode {
-            Mode::Slices | Mode::Hold => Some(attach(nvidia, mode, policy, loads, folder)?),
+            _ if mode.attaches() => Some(attach(nvidia, mode, policy, loads, folder)?),
             Mode::PeerSlices => peer(nvidia, loads, folder)?,
-            Mode::Alone | Mode::Default | Mode::Mps | Mode::MpsPriority | Mode::Hints => None,
+            _ => None,
         };
         if child.is_some() {
             std::thread::sleep(SETTLE);
@@ -128,6 +133,9 @@ fn attach(
     command.args(["--for", LONGEST, "--policy", policy.name(), "--json"]);
     if mode == Mode::Slices {
         command.arg("--no-hold");
+    }
+    if let Some(percent) = mode.budget() {
+        command.arg(format!("--latency-budget={percent}%"));
     }
     let mut command = nvidia.programs.with_parent(ParentDeath::Ask, command);
     let mut child = Child::start("gpreempt attach", &mut command, folder.join("attach"))?;

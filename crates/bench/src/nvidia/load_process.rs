@@ -292,21 +292,15 @@ pub(super) fn of_load(load: &Load, start: &Start) -> Vec<String> {
 /// All arguments of the PyTorch program.
 pub(super) fn of_torch(load: &Load, what: &str, start: &Start) -> Vec<String> {
     let role = if load.role == Role::Lc { "lc" } else { "be" };
-    let every_us = load.arrivals.mean().map_or(0, gpreempt_core::time::Duration::as_micros);
-    [
-        role,
-        "--rounds",
-        "--kind",
-        what,
-        "--every-us",
-        &every_us.to_string(),
-        "--warmup-ms",
-        &WARMUP_MS.to_string(),
-        "--raw",
-        &start.raw,
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    let (name, value) = match load.arrivals {
+        Arrivals::Poisson { .. } | Arrivals::Bursty { .. } => ("--trace", start.trace.clone()),
+        Arrivals::Periodic { every, .. } => ("--every-us", every.as_micros().to_string()),
+        Arrivals::BackToBack { .. } => ("--every-us", "0".to_owned()),
+    };
+    let warmup_ms = WARMUP_MS.to_string();
+    [role, "--rounds", "--kind", what, name, &value, "--warmup-ms", &warmup_ms, "--raw", &start.raw]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use super::load_process::{LoadProcess, of_role};
 use super::mode::{Mode, be_alone_seconds};
 use super::preemption_times::PreemptionTimes;
 use crate::daemon_process::DaemonProcess;
-use crate::engine::{BE_ALONE, LC_BUSY, busy_part};
-use crate::lines;
+use crate::engine::{BE_ALONE, LC_BUSY, PARTS, busy_part};
+use crate::lines::{self, Quantiles};
 use crate::plan::Step;
 use crate::results::{
     BeResult, Distribution, HostNoise, LcResult, LoadResult, Measurement, Number, Role, SlowRequest,
@@ -204,6 +204,11 @@ fn read<'c>(
     for process in loads {
         let (lc, be) = match process.load.role {
             Role::Lc => {
+                // Several servers of a case are equal: the first one stands for all.
+                if measured.numbers.is_empty() {
+                    let last = lines::last(&process.child.output()).unwrap_or_default();
+                    measured.numbers = last.parts_us.iter().flat_map(part_numbers).collect();
+                }
                 let samples = read_samples(&process.requests()?);
                 let lc = requests_result(&samples, process.load.deadline, window.0);
                 missed = lc
@@ -229,6 +234,17 @@ fn read<'c>(
     }
     measured.be = total;
     Ok((measured, all))
+}
+
+/// The times of one part of the requests.
+fn part_numbers((part, times): (&String, &Quantiles)) -> Vec<Number> {
+    let title =
+        PARTS.iter().find(|(name, _)| name == part).map_or(part.as_str(), |(_, title)| title);
+    [("p50", times.p50), ("p99", times.p99)]
+        .map(|(name, us)| {
+            Number::new(&format!("{part}_{name}"), &format!("{title}: {name}"), "ns", us * 1e3)
+        })
+        .to_vec()
 }
 
 fn best_effort(process: &LoadProcess, window: (u64, u64)) -> Result<BeResult, String> {

@@ -24,6 +24,10 @@ pub enum Mode {
     Hold,
     /// `gpreemptd`, with hints ahead of requests.
     Hints,
+    /// `gpreempt attach` with a latency budget of 15 %.
+    Budget15,
+    Budget30,
+    Budget60,
 }
 
 /// What a process is from its start: a client of MPS cannot leave its server.
@@ -35,7 +39,7 @@ pub(super) enum Family {
 }
 
 impl Mode {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Alone,
         Self::Default,
         Self::Mps,
@@ -44,6 +48,9 @@ impl Mode {
         Self::Slices,
         Self::Hold,
         Self::Hints,
+        Self::Budget15,
+        Self::Budget30,
+        Self::Budget60,
     ];
 
     /// The name, and a line about it.
@@ -59,7 +66,25 @@ impl Mode {
             Self::Slices => ("slices", "gpreempt: time slices and turns by priority"),
             Self::Hold => ("hold", "gpreempt: the same, and holds between kernels"),
             Self::Hints => ("hints", "gpreempt: the same by the daemon, with hints 350 us ahead"),
+            Self::Budget15 => ("budget-15", "gpreempt: holds, and a latency budget of 15 %"),
+            Self::Budget30 => ("budget-30", "gpreempt: holds, and a latency budget of 30 %"),
+            Self::Budget60 => ("budget-60", "gpreempt: holds, and a latency budget of 60 %"),
         }
+    }
+
+    /// The latency budget of all processes, in per cent.
+    pub(super) const fn budget(self) -> Option<u16> {
+        match self {
+            Self::Budget15 => Some(15),
+            Self::Budget30 => Some(30),
+            Self::Budget60 => Some(60),
+            _ => None,
+        }
+    }
+
+    /// Whether `gpreempt attach` applies it, with holds or without.
+    pub(super) const fn attaches(self) -> bool {
+        matches!(self, Self::Slices | Self::Hold) || self.budget().is_some()
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
@@ -74,22 +99,14 @@ impl Mode {
 
     /// Whether a program changes the load processes in this mode.
     pub(super) fn changes_processes(self) -> bool {
-        match self {
-            Self::PeerSlices | Self::Slices | Self::Hold | Self::Hints => true,
-            Self::Alone | Self::Default | Self::Mps | Self::MpsPriority => false,
-        }
+        self.attaches() || matches!(self, Self::PeerSlices | Self::Hints)
     }
 
     pub(super) fn family(self) -> Family {
         match self {
             Self::Mps => Family::Mps,
             Self::MpsPriority => Family::MpsPriority,
-            Self::Alone
-            | Self::Default
-            | Self::PeerSlices
-            | Self::Slices
-            | Self::Hold
-            | Self::Hints => Family::Plain,
+            _ => Family::Plain,
         }
     }
 }
@@ -136,8 +153,8 @@ pub(super) fn estimate(step: &Step<'_>) -> Duration {
             lc + be
         }
         Mode::Default | Mode::Mps | Mode::MpsPriority => round(seconds),
-        Mode::PeerSlices | Mode::Slices | Mode::Hold => round(seconds) + ATTACH,
         Mode::Hints => round(seconds) + DAEMON,
+        _ => round(seconds) + ATTACH,
     };
     let calls = if step.case.controlled { CALLS } else { Duration::ZERO };
     measured + calls + start(step, mode)

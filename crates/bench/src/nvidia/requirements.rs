@@ -66,7 +66,9 @@ impl Needs {
         for step in steps {
             match Mode::from_name(&step.mode.name) {
                 Some(Mode::Slices) => needs.attach = true,
-                Some(Mode::Hold) => (needs.attach, needs.hold) = (true, true),
+                Some(Mode::Hold | Mode::Budget15 | Mode::Budget30 | Mode::Budget60) => {
+                    (needs.attach, needs.hold) = (true, true);
+                }
                 Some(Mode::Hints) => {
                     (needs.attach, needs.hold, needs.daemon) = (true, true, true);
                 }
@@ -87,7 +89,7 @@ impl Needs {
 
 /// `gpreempt attach` has no deadlines.
 fn unschedulable(step: &Step<'_>) -> Option<String> {
-    let by_attach = matches!(Mode::from_name(&step.mode.name), Some(Mode::Slices | Mode::Hold));
+    let by_attach = Mode::from_name(&step.mode.name).is_some_and(Mode::attaches);
     let case = &step.case.name;
     (by_attach && step.case.policy == PolicyKind::Deadline).then(|| {
         format!("case {case}: the policy edf needs the mode hints, or the emulated back end")

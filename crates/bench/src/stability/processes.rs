@@ -102,7 +102,7 @@ impl Processes {
         let index = usize::try_from(number).unwrap_or(0) % self.loads.len();
         let (name, child) = &self.loads[index];
         let level = if *name == ONLINE { super::CLASS + level } else { level };
-        let set = self.daemon.set(&self.programs, child.pid(), level, 1);
+        let set = self.daemon.set(&self.programs, child.pid(), &[("priority", level)]);
         set.map_err(|error| format!("{name}: {error}"))
     }
 

@@ -1,8 +1,8 @@
 //! The checks of a suite: which value of which case must be within which limit, and whether a
 //! measurement of the case has that value at all.
 
-use super::{Backends, Case};
-use crate::engine::{BE_ALONE, LC_BUSY};
+use super::{Backends, Case, Work};
+use crate::engine::{BE_ALONE, LC_BUSY, PARTS};
 use crate::results::Role;
 
 /// One `[[check]]`: holds or does not, for each of its cases.
@@ -124,6 +124,11 @@ fn has(case: &Case, what: &Quantity) -> bool {
     }
 }
 
+/// Whether a PyTorch program reports the times of the parts of its requests.
+fn is_server(what: &str) -> bool {
+    what.starts_with("serve")
+}
+
 /// The numbers that a measurement of a case can have, in some mode.
 fn names(case: &Case) -> Vec<String> {
     let (has_lc, has_be) = (case.of(Role::Lc).next().is_some(), case.of(Role::Be).next().is_some());
@@ -146,6 +151,12 @@ fn names(case: &Case) -> Vec<String> {
     add(levels.len() > 1, &["inverted_pairs"]);
     if case.of(Role::Be).count() > 1 {
         names.extend(case.of(Role::Be).map(|load| format!("share_{}", load.name)));
+    }
+    if case.loads.iter().any(|load| matches!(&load.work, Work::Torch(what) if is_server(what))) {
+        for (part, _) in PARTS {
+            names.extend(["p50", "p99"].map(|name| format!("{part}_{name}")));
+            names.extend(["p50", "p99"].map(|name| format!("{part}_{name}_ratio")));
+        }
     }
     let moments = ["be_off", "first_instruction", "resume"];
     let calls = ["call_stop", "call_resume", "call_preempt"];

@@ -271,6 +271,8 @@ enum RawWork {
     TorchResnetGraph,
     TorchDecode,
     TorchDecodeGraph,
+    TorchServeGraph,
+    TorchServeEager,
 }
 
 impl RawWork {
@@ -284,6 +286,8 @@ impl RawWork {
             Self::TorchResnetGraph => Work::Torch("resnet-graph".to_owned()),
             Self::TorchDecode => Work::Torch("decode".to_owned()),
             Self::TorchDecodeGraph => Work::Torch("decode-graph".to_owned()),
+            Self::TorchServeGraph => Work::Torch("serve-graph".to_owned()),
+            Self::TorchServeEager => Work::Torch("serve-eager".to_owned()),
         }
     }
 }
@@ -377,7 +381,7 @@ struct RawArrivals {
     phase_us: Option<Int<0, ARRIVALS_US_MAX>>,
     poisson_us: Option<Int<10, ARRIVALS_US_MAX>>,
     bursty_us: Option<Int<10, ARRIVALS_US_MAX>>,
-    back_to_back: Option<Int<1, 128>>,
+    back_to_back: Option<Int<1, 1024>>,
 }
 
 impl RawArrivals {

@@ -57,6 +57,7 @@ impl TraitArgs {
             priority: priority.and_then(Priority::new),
             weight: self.weight,
             deadline_us: self.deadline,
+            latency_budget: None,
         }
     }
 }
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn only_given_attributes_change() {
-        let traits = TraitArgs { weight: NonZeroU32::new(3), deadline: None };
+        let traits = TraitArgs { weight: NonZeroU32::new(3), ..TraitArgs::default() };
         let change = traits.change(None);
         assert_eq!(change.priority, None);
         assert_eq!(change.weight.map(NonZeroU32::get), Some(3));

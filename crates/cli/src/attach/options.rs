@@ -67,7 +67,7 @@ fn context_options(args: &AttachArgs) -> ContextOptions {
 pub(super) fn attributes_of(task: &TaskSnapshot, with_weight: bool) -> Option<SchedAttrChange> {
     let priority = Some(task.priority.and_then(Priority::new)?);
     let weight = NonZeroU32::new(task.weight).filter(|_| with_weight);
-    Some(SchedAttrChange { priority, weight, deadline_us: None })
+    Some(SchedAttrChange { priority, weight, ..SchedAttrChange::default() })
 }
 
 /// Refuses options that concern the whole scheduler or need a private session: beside a daemon its

@@ -34,6 +34,7 @@ fn the_daemon_knows_the_process_before_it_becomes_the_program() {
         priority: Priority::new(12),
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
+        latency_budget: None,
     };
     assert_eq!(*request, Request::Register { process: Process::SENDER, change });
 }

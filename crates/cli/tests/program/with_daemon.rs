@@ -152,6 +152,7 @@ fn set_says_what_changed() {
         priority: Priority::new(12),
         weight: NonZeroU32::new(3),
         deadline_us: Some(0),
+        latency_budget: None,
     };
     let one = SchedAttrChange { deadline_us: Some(5_000), ..SchedAttrChange::default() };
     let set = |change| Request::Set { process: process(), change };

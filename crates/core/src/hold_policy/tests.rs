@@ -13,6 +13,7 @@ struct SimulatedContext {
     allowance: IdleAllowance,
     now_us: u64,
     begun_us: u64,
+    packets: u64,
     /// The state of the pauses between requests.
     pauses: u64,
     execution: Execution,
@@ -30,6 +31,7 @@ impl SimulatedContext {
             allowance,
             now_us: 1_000_000,
             begun_us: 0,
+            packets: 0,
             pauses: 5,
             execution: Execution::Unknown,
             placed_at: None,
@@ -51,8 +53,10 @@ impl SimulatedContext {
     /// One sample. The device reaches the wait command 200 us after the hold is placed.
     fn sample(&mut self, submitted: bool, pending: bool) {
         let loaded = self.placed_at.is_some_and(|at| self.now_us >= at + 200);
+        self.packets += u64::from(submitted);
         let sample = ContextSample {
             submitted,
+            packets: self.packets,
             fetched: submitted,
             pending,
             loaded,
@@ -381,4 +385,26 @@ fn random_submissions_cost_at_most_5_percent() {
         released - last[before - 1].max(placed + 200).min(released)
     });
     assert!(idle <= 52_000, "{idle} us in a second");
+}
+
+#[test]
+fn the_hold_of_a_request_of_known_length_ends_with_its_last_work() {
+    let mut context = SimulatedContext::new();
+    let release_after = |context: &SimulatedContext| {
+        let releases = context.moves.iter().filter(|(_, action)| *action != HoldAction::Place);
+        // From the last of nine submissions.
+        releases.last().unwrap().0 - (context.begun_us + 8 * 3 * TICK)
+    };
+    for _ in 0..8 {
+        context.request(9, 3);
+    }
+    assert!(release_after(&context) > 300, "{}", release_after(&context));
+    for _ in 0..4 {
+        context.request(9, 3);
+        assert_eq!(release_after(&context), 200);
+    }
+    // A longer request is held for a gap more, and then as before the length was known.
+    context.request(11, 3);
+    context.request(11, 3);
+    assert!(context.releases().iter().all(|reason| *reason == ReleaseReason::Quiet));
 }

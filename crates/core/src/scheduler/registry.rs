@@ -17,7 +17,7 @@ use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::{Class, Priority};
 use crate::queue::RunState;
 use crate::ring::RingView;
-use crate::statistics::{Histogram, TimeMeter};
+use crate::statistics::{Histogram, Slowdown, TimeMeter};
 use crate::time::{Duration, Instant};
 use crate::timer::Timer;
 
@@ -120,6 +120,9 @@ impl Scheduler {
                 self.restart_deadline(queue);
             }
             self.update_priority(queue);
+            if let Some(device) = self.queues.get(&queue).map(|queue| queue.device) {
+                self.update_budget(device);
+            }
             if priority.class() != attr.priority.class() {
                 self.reset_queue_virtual_time(queue, attr.priority.class());
             }
@@ -198,6 +201,7 @@ impl Scheduler {
             gap: None,
             slice: None,
             hardware_priority_set: None,
+            slowdown: Slowdown::default(),
             meter: TimeMeter::default(),
         };
         let (expected, suspended) = (stopped || task.hinted, task.suspended);

@@ -2,9 +2,10 @@
 //! hardware and hold watcher.
 //!
 //! The slice rules were measured on an H200. A single high queue gets a slice so long that the
-//! hardware never interrupts it; several get short ones and are ordered by preempting. Low queues
-//! beside a high one get the shortest slice, and only one of them may be runnable, because two
-//! tiny slices starve each other. Where all priorities are equal, no slice is changed.
+//! hardware never interrupts it, or that of a [plan](crate::slice_plan) for its latency budget;
+//! several get short ones and are ordered by preempting. Low queues beside a high one get the
+//! shortest slice, or that of the plan, and only one of them may be runnable, because two tiny
+//! slices starve each other. Where all priorities are equal, no slice is changed.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -12,8 +13,11 @@ use core::cmp::Reverse;
 use super::Scheduler;
 use super::state::{ClassMix, Device};
 use crate::backend::{Command, Mechanism};
+use crate::busy_periods::BusyTime;
+use crate::event::EventError;
 use crate::id::{DeviceId, QueueId};
 use crate::priority::{Class, Priority};
+use crate::slice_plan::PlanChooser;
 use crate::time::Duration;
 
 impl Scheduler {
@@ -49,13 +53,14 @@ impl Scheduler {
             mixed: device.levels.iter().filter(|&&count| count > 0).count() > 1,
             high_queues: device.high.len().min(2),
         };
-        if class_mix == device.class_mix {
+        let is_same = class_mix == device.class_mix;
+        device.class_mix = class_mix;
+        self.update_budget(id);
+        if is_same {
             return;
         }
-        device.class_mix = class_mix;
-        let queues: Vec<QueueId> =
-            device.entities.values().flat_map(|entity| entity.queues.iter().copied()).collect();
-        device.unset_queues.extend(queues);
+        self.set_all_slices(id);
+        let Some(device) = self.devices.get_mut(&id) else { return };
         let exclusive = class_mix.mixed && class_mix.high_queues > 0;
         if device.run_order(Class::Low).exclusive != exclusive {
             self.end_turn(id, Class::Low);
@@ -67,9 +72,65 @@ impl Scheduler {
         self.changed_devices.insert(id);
     }
 
-    /// The next slice or hardware priority to set on a device.
+    /// All slices of a device have to be set anew.
+    fn set_all_slices(&mut self, id: DeviceId) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let queues: Vec<QueueId> =
+            device.entities.values().flat_map(|entity| entity.queues.iter().copied()).collect();
+        device.unset_queues.extend(queues);
+        self.changed_devices.insert(id);
+    }
+
+    /// Updates whose latency budget counts on a device.
+    pub(super) fn update_budget(&mut self, id: DeviceId) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let ClassMix { mixed, high_queues } = device.class_mix;
+        let is_beside_others = mixed && high_queues == 1;
+        let only = device.high.first().map(|(_, Reverse(queue))| *queue);
+        let wanted = only.filter(|_| is_beside_others).and_then(|queue| {
+            let task = self.queues.get(&queue).and_then(|queue| self.tasks.get(&queue.task))?;
+            let budget = task.attr.latency_budget;
+            (!budget.is_zero()).then_some((queue, budget))
+        });
+        let current = device.budgeted.as_ref().map(|(queue, plans)| (*queue, plans.budget()));
+        if current == wanted {
+            return;
+        }
+        let before = device.slice_plan();
+        device.budgeted = wanted.map(|(queue, budget)| (queue, PlanChooser::new(budget)));
+        if device.slice_plan() != before {
+            self.set_all_slices(id);
+        }
+    }
+
+    /// What was measured of a queue with a hold channel.
+    pub(super) fn note_slowdown(&mut self, id: QueueId, time: BusyTime) -> Result<(), EventError> {
+        let now = self.now;
+        let queue = self.queue_mut(id)?;
+        queue.slowdown.add(time);
+        let device_id = queue.device;
+        let Some(device) = self.devices.get_mut(&device_id) else { return Ok(()) };
+        if let Some((_, plans)) = device.budgeted.as_mut().filter(|(queue, _)| *queue == id)
+            && plans.take(now, time)
+        {
+            self.set_all_slices(device_id);
+        }
+        Ok(())
+    }
+
+    /// The next slice or hardware priority to set on a device, or what to measure.
     pub(super) fn next_setting(&mut self, id: DeviceId) -> Option<Command> {
         let device = self.devices.get_mut(&id)?;
+        let wanted = device.budgeted.as_ref().map(|(queue, _)| *queue);
+        if device.measured != wanted {
+            if let Some(queue) = device.measured.take().filter(|id| self.queues.contains_key(id)) {
+                return Some(Command::MeasureSlowdown { queue, always: false });
+            }
+            device.measured = wanted;
+            if let Some(queue) = wanted {
+                return Some(Command::MeasureSlowdown { queue, always: true });
+            }
+        }
         while let Some(&queue_id) = device.unset_queues.first() {
             let Some(queue) = self.queues.get_mut(&queue_id) else {
                 device.unset_queues.remove(&queue_id);
@@ -123,7 +184,7 @@ impl Scheduler {
         let wanted = working.or(lately).or_else(|| allowed.next());
         // A queue without competitors needs no hold.
         let is_alone = device.capabilities.mechanism == Mechanism::Slice && !device.class_mix.mixed;
-        let wanted = wanted.filter(|_| !is_alone);
+        let wanted = wanted.filter(|_| !is_alone && device.slice_plan().hold);
         if device.hold_permitted == wanted {
             return None;
         }
@@ -141,17 +202,14 @@ fn slice_for(device: &Device, priority: Priority) -> Option<Duration> {
     if device.capabilities.mechanism != Mechanism::Slice || !mixed {
         return None;
     }
+    let plan = device.slice_plan();
     match (priority.class(), high_queues) {
-        (Class::High, 1) => Some(SLICE_ALONE),
+        (Class::High, 1) => Some(plan.high),
         (Class::High, _) => Some(SLICE_AMONG_HIGH),
         (Class::Low, 0) => None,
-        (Class::Low, _) => Some(SLICE_LOW),
+        (Class::Low, _) => Some(plan.low),
     }
 }
 
-/// Longer than any request.
-const SLICE_ALONE: Duration = Duration::from_millis(1_000);
 /// Short enough for several high queues to alternate.
 const SLICE_AMONG_HIGH: Duration = Duration::from_millis(5);
-/// The shortest there is: the hardware switches as soon as a high queue has work.
-const SLICE_LOW: Duration = Duration::from_micros(1);

@@ -15,7 +15,10 @@ use crate::id::{DeviceId, GangId, QueueId, TaskId};
 use crate::priority::{Class, Priority};
 use crate::queue::RunState;
 use crate::ring::RingView;
-use crate::statistics::{Histogram, Measurement, MeasurementKind, QueueTotals, TimeMeter};
+use crate::slice_plan::{PlanChooser, SlicePlan};
+use crate::statistics::{
+    Histogram, Measurement, MeasurementKind, QueueTotals, Slowdown, TimeMeter,
+};
 use crate::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -32,6 +35,10 @@ pub(crate) struct Device {
     pub(crate) class_mix: ClassMix,
     /// Queues whose slice or hardware priority may have to be set.
     pub(crate) unset_queues: BTreeSet<QueueId>,
+    /// The only high queue, where its task has a latency budget, and how that is used.
+    pub(crate) budgeted: Option<(QueueId, PlanChooser)>,
+    /// The queue of which the slowdown is measured all the time.
+    pub(crate) measured: Option<QueueId>,
     /// The queue for which holds are permitted.
     pub(crate) hold_permitted: Option<QueueId>,
     /// The high queue that had work last.
@@ -57,6 +64,8 @@ impl Device {
             high: BTreeSet::new(),
             class_mix: ClassMix::default(),
             unset_queues: BTreeSet::new(),
+            budgeted: None,
+            measured: None,
             hold_permitted: None,
             last_active_high: None,
             waiting: BTreeSet::new(),
@@ -87,6 +96,11 @@ impl Device {
 
     pub(crate) fn run_order_mut(&mut self, class: Class) -> &mut RunOrder {
         &mut self.run_orders[class as usize]
+    }
+
+    /// How the classes share this device, if there is one high queue.
+    pub(crate) fn slice_plan(&self) -> SlicePlan {
+        self.budgeted.as_ref().map_or(SlicePlan::STRICT, |(_, chooser)| chooser.plan())
     }
 
     /// With slices only one low queue may be runnable, so turns belong to queues; else to tasks.
@@ -195,6 +209,7 @@ pub(crate) struct Queue {
     /// The slice in force; the outer none: never set.
     pub(crate) slice: Option<Option<Duration>>,
     pub(crate) hardware_priority_set: Option<Priority>,
+    pub(crate) slowdown: Slowdown,
     pub(crate) meter: TimeMeter,
 }
 
@@ -228,6 +243,9 @@ pub struct QueueView {
     pub ring: RingView,
     /// How long it has been off with work.
     pub starving: Duration,
+    /// How much slower it was than without other work, in per cent, where that is measured: an
+    /// average of its last second with work.
+    pub slowdown_percent: Option<u32>,
     /// Time and commands so far.
     pub totals: QueueTotals,
 }
@@ -261,6 +279,7 @@ impl Scheduler {
             active: queue.active,
             ring: queue.ring,
             starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
+            slowdown_percent: queue.slowdown.percent(),
             totals: queue.meter.read(self.now),
         }
     }

@@ -5,6 +5,7 @@
 
 mod activity;
 mod background;
+mod budgets;
 mod faults;
 mod gangs;
 mod priorities;
@@ -165,6 +166,8 @@ impl Testbed {
     /// Removes the ring of a queue that vanishes.
     fn forget(&mut self, queue: u64) {
         self.rings.remove(&QueueId(queue));
+        // A hold ends with its queue.
+        self.held.retain(|_, held| *held != queue);
     }
 
     fn change(&mut self, task: u64, attr: SchedAttr) {
@@ -279,7 +282,7 @@ impl Testbed {
                 Command::ForbidHold { .. } => {
                     assert_eq!(self.held.remove(&device), Some(queue.0));
                 }
-                Command::SetHardwarePriority { .. } => {}
+                Command::MeasureSlowdown { .. } | Command::SetHardwarePriority { .. } => {}
             }
         }
         while let Some(decision) = self.scheduler.poll_decision() {

@@ -6,9 +6,11 @@ mod liveness;
 mod model;
 
 use gpreempt_core::backend::Mechanism;
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::config::{Aging, Config, PolicyKind};
 use gpreempt_core::event::{Event, SchedAttr};
 use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use proptest::prelude::*;
@@ -55,13 +57,17 @@ fn attr(gangs: bool) -> impl Strategy<Value = SchedAttr> {
         proptest::option::of(duration(1..20_000)),
         proptest::option::of((0..2u64).prop_map(GangId)),
         any::<bool>(),
+        select(vec![0, 0, 20, 400]),
     )
-        .prop_map(move |(priority, weight, deadline, gang, has_min_share)| SchedAttr {
-            priority,
-            weight,
-            deadline,
-            gang: gang.filter(|_| gangs),
-            has_min_share,
+        .prop_map(move |(priority, weight, deadline, gang, has_min_share, percent)| {
+            SchedAttr {
+                priority,
+                weight,
+                deadline,
+                gang: gang.filter(|_| gangs),
+                has_min_share,
+                latency_budget: LatencyBudget::from_percent(percent).unwrap(),
+            }
         })
 }
 
@@ -105,6 +111,10 @@ fn event(gangs: bool) -> impl Strategy<Value = Event> {
         2 => (queue(), any::<bool>())
             .prop_map(|(queue, suspended)| Event::QueueSuspended { queue, suspended }),
         1 => queue().prop_map(|queue| Event::QueueVanished { queue }),
+        4 => (queue(), duration(1..200_000), 0..=100_u64).prop_map(|(queue, busy, percent)| {
+            let off = Duration::from_nanos(busy.as_nanos() * percent / 100);
+            Event::SlowdownMeasured { queue, time: BusyTime { busy, off } }
+        }),
         4 => (task(), proptest::option::of(duration(1..20_000)))
             .prop_map(|(task, deadline)| Event::HintBegin { task, deadline }),
         3 => task().prop_map(|task| Event::HintEnd { task }),
@@ -308,6 +318,7 @@ fn a_gang_and_a_hint_do_not_preempt_each_other_for_ever() {
         deadline: deadline.map(Duration::from_nanos),
         gang: gang.map(GangId),
         has_min_share: false,
+        latency_budget: LatencyBudget::ZERO,
     };
     let tasks = [
         t(8, None, Some(1)),

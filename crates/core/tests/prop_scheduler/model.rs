@@ -125,6 +125,7 @@ impl Model {
             Event::QueueChanged { queue: id, .. }
             | Event::QueueSuspended { queue: id, .. }
             | Event::QueueVanished { queue: id }
+            | Event::SlowdownMeasured { queue: id, .. }
             | Event::RingObserved { queue: id, .. } => queue(id),
             Event::Preempted { queue: id } | Event::PreemptFailed { queue: id, .. } => {
                 queue(id)?;
@@ -196,6 +197,7 @@ impl Model {
             }
             Event::QueueChanged { .. }
             | Event::RingObserved { .. }
+            | Event::SlowdownMeasured { .. }
             | Event::HintBegin { .. }
             | Event::HintEnd { .. }
             | Event::DeviceExternallyScheduled { .. }
@@ -297,7 +299,7 @@ impl Model {
                 Command::ForbidHold { .. } => {
                     assert_eq!(self.held.remove(&truth.device), Some(id));
                 }
-                Command::SetHardwarePriority { .. } => {}
+                Command::MeasureSlowdown { .. } | Command::SetHardwarePriority { .. } => {}
             }
         }
         panic!("commands without end");

@@ -176,6 +176,14 @@ fn open_to_every_user(rule: &Rule, settings: AttrSettings) -> Option<String> {
 }
 
 fn without_effect(rule: &Rule, settings: AttrSettings, policy: PolicyKind) -> Option<String> {
+    if settings.latency_budget.is_some_and(|budget| !budget.is_zero())
+        && let Some(priority) = settings.priority.filter(|level| level.class() == Class::Low)
+    {
+        return Some(format!(
+            "{}: latency_budget has no effect at priority {priority}; it needs 8 to 15.",
+            rule.label
+        ));
+    }
     let key = if settings.weight.is_some() && !policy.policy().uses_weights() {
         "weight"
     } else if settings.deadline.is_some() && !policy.policy().uses_deadlines() {

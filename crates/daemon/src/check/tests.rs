@@ -21,6 +21,7 @@ name = "serving"
 command = "serve.py"
 priority = 12
 deadline_us = 500
+latency_budget = "20%"
 
 [[rule]]
 user = "ghost"
@@ -115,9 +116,9 @@ fn a_configuration_is_explained_with_its_processes() {
 
         Rules; the first that matches a process counts:
           1 "serving" (line 11): if the command line contains serve.py: priority 12,
-            deadline 500us
-          2 (line 17): if the user is ghost: weight 3, its environment is ignored
-          3 (line 22): if the user is number 1000 and the command line contains
+            deadline 500us, latency budget 20 %
+          2 (line 18): if the user is ghost: weight 3, its environment is ignored
+          3 (line 23): if the user is number 1000 and the command line contains
             serve.py: not scheduled
 
         Warnings:
@@ -128,14 +129,15 @@ fn a_configuration_is_explained_with_its_processes() {
           rule 1 "serving" (line 11) gives 12 to matching processes of every user; add a
             user, a container or a cgroup that begins with /.
           rule 1 "serving" (line 11): deadline_us has no effect under policy fair.
-          rule 2 (line 17): there is no user ghost in /etc/passwd, so the rule matches
+          rule 2 (line 18): there is no user ghost in /etc/passwd, so the rule matches
             nothing; write users of a directory server as numbers.
-          rule 3 (line 22) never applies: rule 1 "serving" (line 11) matches every
+          rule 3 (line 23) never applies: rule 1 "serving" (line 11) matches every
             process that it matches.
 
         Processes:
           1 py\u{1b}thon (alice): priority 12 (rule 1 "serving" (line 11)), deadline
-            500us (rule 1 "serving" (line 11))
+            500us (rule 1 "serving" (line 11)), latency budget 20 % (rule 1 "serving"
+            (line 11))
           2 py\u{1b}thon (alice, container 3f2a9c81d4e5): priority 9 (its environment)
               GPREEMPT_PRIORITY asks for 13 and gets 9: a higher priority needs root or
                 the group gpreempt.
@@ -156,6 +158,7 @@ fn the_json_report_has_the_same_content() {
     assert_eq!((&process["scheduled"], &process["priority"]["value"]), (&true.into(), &12.into()));
     assert_eq!(process["priority"]["source"], "rule 1 \"serving\" (line 11)");
     assert_eq!(process["deadline_us"]["value"], 500);
+    assert_eq!(process["latency_budget_percent"]["value"], 20);
     assert_eq!(json["warnings"].as_array().unwrap().len(), report.warnings.len());
 }
 
@@ -171,6 +174,12 @@ fn warnings_are_not_given_without_a_cause() {
     let edf = format!("[scheduler]\npolicy = \"edf\"\n{idle}");
     let warnings = check(&edf, &[]).warnings;
     assert_eq!(warnings, ["rule 1 (line 3): weight has no effect under policy edf."]);
+    let budget = |priority| {
+        let rule = format!("user = 1\npriority = {priority}\nlatency_budget = \"20%\"");
+        check(&format!("[[rule]]\n{rule}\n"), &[]).warnings
+    };
+    let warning = "rule 1 (line 1): latency_budget has no effect at priority 7; it needs 8 to 15.";
+    assert_eq!((budget(8), budget(7)), (vec![], vec![warning.to_owned()]));
 }
 
 #[test]

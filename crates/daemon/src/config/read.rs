@@ -13,8 +13,8 @@ use super::{
     ServiceConfig, Unmanaged,
 };
 use crate::fields::{
-    self, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Spanned, Table, Text,
-    Within, exactly_one, line_at, listed, quoted,
+    self, Budget, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Spanned, Table,
+    Text, Within, exactly_one, line_at, listed, quoted,
 };
 use crate::glob::Glob;
 use crate::process_attributes::PciAddress;
@@ -265,6 +265,7 @@ struct RawRule {
     priority: Option<PriorityLevel>,
     weight: Option<Int<1, WEIGHT_MAX>>,
     deadline_us: Option<Int<1, { AttrSettings::DEADLINE_US_MAX }>>,
+    latency_budget: Option<Budget>,
     unmanaged: Option<Unmanaged>,
     trust_env: Option<bool>,
     ignore: Option<bool>,
@@ -328,11 +329,12 @@ impl RawRule {
             ("priority", self.priority.is_some()),
             ("weight", self.weight.is_some()),
             ("deadline_us", self.deadline_us.is_some()),
+            ("latency_budget", self.latency_budget.is_some()),
             ("unmanaged", self.unmanaged.is_some()),
             ("trust_env", self.trust_env.is_some()),
         ];
         if let (Some((key, _)), Some(_)) =
-            (given[..3].iter().find(|(_, is_there)| *is_there), self.unmanaged)
+            (given[..4].iter().find(|(_, is_there)| *is_there), self.unmanaged)
         {
             let why = format!(
                 "has no meaning beside `{key}`, with which the rule names the process; take out \
@@ -355,6 +357,7 @@ impl RawRule {
                 priority: self.priority.map(|level| level.0),
                 weight: self.weight.map(Int::u32),
                 deadline: self.deadline_us.map(Int::us),
+                latency_budget: self.latency_budget.map(|budget| budget.0),
             })),
         }
     }

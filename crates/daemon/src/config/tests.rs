@@ -4,6 +4,7 @@ use std::fs;
 
 use gpreempt_core::config::{Aging, PolicyKind};
 use gpreempt_core::hold::HoldLimits;
+use gpreempt_core::latency_budget::LatencyBudget;
 
 use super::*;
 use crate::glob::Glob;
@@ -150,6 +151,7 @@ fn a_rule_says_what_happens_to_unmanaged_processes() {
     for (more, why) in [
         ("priority = 3", "rule[0].unmanaged: has no meaning beside `priority`"),
         ("weight = 3", "rule[0].unmanaged: has no meaning beside `weight`"),
+        ("latency_budget = \"20%\"", "rule[0].unmanaged: has no meaning beside `latency_budget`"),
         ("ignore = true", "rule[0].unmanaged: has no meaning beside `ignore = true`"),
     ] {
         let error = rule(more).unwrap_err().to_string();
@@ -162,7 +164,7 @@ fn rules_are_read_in_order_with_their_lines() {
     let config = parse(
         "[[rule]]\nuser = \"alice\"\npriority = 12\n\n[[rule]]\nname = \"b\"\nuser = 7\n\
          executable = \"/bin/*\"\ncommand = \"x\"\ncgroup = \"/c\"\ncontainer = \"d\"\n\
-         env = [\"A=1\", \"B=*\"]\ngpu = \"1\"\nweight = 3\ndeadline_us = 9\ntrust_env = false\n\
+         env = [\"A=1\", \"B=*\"]\ngpu = \"1\"\nweight = 3\ndeadline_us = 9\nlatency_budget = \"20%\"\ntrust_env = false\n\
          [[rule]]\ngpu = \"GPU-7\"\nignore = true\n",
     );
     let [first, second, third] = &config.rules[..] else { panic!("three rules") };
@@ -183,13 +185,19 @@ fn rules_are_read_in_order_with_their_lines() {
     ];
     assert_eq!(second.conditions, expected);
     let deadline = Some(Duration::from_micros(9));
-    let wish = AttrSettings { priority: None, weight: Some(3), deadline };
+    let latency_budget = LatencyBudget::from_percent(20);
+    let wish = AttrSettings { priority: None, weight: Some(3), deadline, latency_budget };
     assert_eq!((second.action, second.trust_env), (Action::Give(wish), false));
     assert_eq!(third.action, Action::Ignore);
     assert_eq!(third.conditions, [Condition::Gpu(GpuPattern::UuidPrefix("GPU-7".into()))]);
     let names: Vec<String> = config.environment_names().into_iter().collect();
-    let expected = ["A", "B", "GPREEMPT_DEADLINE_US", "GPREEMPT_PRIORITY", "GPREEMPT_WEIGHT"];
-    assert_eq!(names, expected);
+    let expected = ["A", "B"].into_iter().chain([
+        "GPREEMPT_DEADLINE_US",
+        "GPREEMPT_LATENCY_BUDGET",
+        "GPREEMPT_PRIORITY",
+        "GPREEMPT_WEIGHT",
+    ]);
+    assert!(names.iter().eq(expected), "{names:?}");
 }
 
 #[test]

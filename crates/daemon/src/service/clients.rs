@@ -273,7 +273,8 @@ impl Service {
                 self.settle_queue_suspensions(now_ns);
                 if !was_suspended {
                     // A device may have stopped it nevertheless; the answer is sent later.
-                    self.hardware.begin(request_ref, key)?;
+                    let asker = (uid, self.reads.is_trusted(uid));
+                    self.hardware.begin(request_ref, asker, key)?;
                     return Ok(Answer::Nothing);
                 }
             }

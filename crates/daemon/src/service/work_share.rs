@@ -17,6 +17,9 @@ pub(crate) struct WorkShare {
 }
 
 impl WorkShare {
+    /// The longest pause. Some work cannot be prevented by one, such as refusing connections; a
+    /// user does not owe it for longer. Other work is charged in pieces that need shorter pauses.
+    const PAUSE_MAX: Duration = Duration::from_millis(2_000);
     /// Work that may be done after a pause before the next one.
     const AFTER_PAUSE: Duration = Duration::from_millis(1);
 
@@ -25,7 +28,8 @@ impl WorkShare {
     }
 
     pub(crate) fn charge(&mut self, work: Duration, now: Instant) {
-        self.paid_at = self.paid_at.max(now) + work.times(self.one_in);
+        let most = now + self.burst.times(self.one_in) + Self::PAUSE_MAX;
+        self.paid_at = (self.paid_at.max(now) + work.times(self.one_in)).min(most);
         self.is_paused |= self.paid_at.since(now) > self.burst.times(self.one_in);
     }
 
@@ -78,5 +82,18 @@ mod tests {
         assert_eq!(share.rested(now), Duration::ZERO);
         let later = share.paid_at + burst;
         assert_eq!(share.rested(later), burst);
+    }
+
+    #[test]
+    fn work_that_no_pause_prevents_is_not_owed_for_ever() {
+        let mut share = WorkShare::new(8, Duration::from_millis(30), Instant::ZERO);
+        for second in 0..3_600 {
+            let now = Instant::ZERO + Duration::from_millis(second * 1_000);
+            share.charge(Duration::from_millis(200), now);
+            assert!(
+                share.resumes_at().is_none_or(|at| at.since(now) < Duration::from_millis(2_100))
+            );
+        }
+        assert!(share.is_paused());
     }
 }

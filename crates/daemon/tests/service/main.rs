@@ -8,5 +8,6 @@ mod emulated;
 mod lifecycle;
 mod misbehaving_clients;
 mod numbers;
+mod permissions;
 mod requests;
 mod undo;

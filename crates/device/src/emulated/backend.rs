@@ -308,6 +308,7 @@ impl Backend for EmulatedBackend {
             return;
         };
         let job = match command {
+            Command::MeasureSlowdown { always, .. } => return state.set_measured(always),
             Command::Preempt { .. } => state.stop(queue),
             Command::Resume { .. } => state.resume(queue),
             Command::SetSlice { slice, .. } => state.set_slice(slice),
@@ -320,7 +321,10 @@ impl Backend for EmulatedBackend {
     }
 
     fn observe(&mut self, queue: QueueId) -> Option<RingView> {
-        self.state(queue).map(QueueState::observe)
+        let state = self.state(queue)?;
+        let (ring, time) = (state.observe(), state.take_busy());
+        self.events.extend(time.map(|time| Event::SlowdownMeasured { queue, time }));
+        Some(ring)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

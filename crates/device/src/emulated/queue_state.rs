@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use gpreempt_core::busy_periods::{BusyTime, REPORT_BUSY};
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::priority::Priority;
 use gpreempt_core::ring::RingView;
@@ -26,6 +27,9 @@ pub(super) struct QueueState {
     /// Whether another program had stopped it when it was opened.
     was_stopped: bool,
     estimate: RunningEstimate,
+    /// Busy periods that were reported.
+    reported: BusyTime,
+    is_measured: bool,
     fetching: FetchState,
     in_force: ChangesInForce,
 }
@@ -83,6 +87,8 @@ impl QueueState {
             owner: None,
             was_stopped: info.is_stopped,
             estimate: RunningEstimate { can_tell_running, ..RunningEstimate::default() },
+            reported: BusyTime::default(),
+            is_measured: false,
             fetching: FetchState::default(),
             in_force: ChangesInForce::default(),
         }
@@ -197,6 +203,26 @@ impl QueueState {
     pub(super) fn set_hold(&mut self, is_permitted: bool) -> Job {
         self.in_force.hold = is_permitted;
         self.set(QueueProperty::HoldPermitted(is_permitted))
+    }
+
+    /// Whether its busy periods are reported although it gets no holds. The device measures all.
+    pub(super) fn set_measured(&mut self, is_measured: bool) {
+        self.is_measured = is_measured;
+    }
+
+    /// The busy periods since the last report, if there is enough to report. The page is memory of
+    /// the client, so the numbers may be anything.
+    pub(super) fn take_busy(&mut self) -> Option<BusyTime> {
+        if !self.is_measured && !self.in_force.hold {
+            return None;
+        }
+        let (total, before) = (self.page.busy(), self.reported);
+        let busy = total.busy.saturating_sub(before.busy);
+        if busy < REPORT_BUSY && total.busy >= before.busy {
+            return None;
+        }
+        self.reported = total;
+        Some(BusyTime { busy, off: total.off.saturating_sub(before.off).min(busy) })
     }
 
     pub(super) fn set_priority(&mut self, priority: Priority) -> Job {

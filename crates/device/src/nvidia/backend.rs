@@ -392,6 +392,7 @@ impl Backend for NvidiaBackend {
             }
             Command::PermitHold { .. } => return self.permit_hold(queue),
             Command::ForbidHold { .. } => return self.forbid_hold(queue),
+            Command::MeasureSlowdown { always, .. } => return self.set_probed(queue, always),
             Command::SetHardwarePriority { .. } => return,
         };
         match device.zip(job) {

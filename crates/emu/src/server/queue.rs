@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::time::Duration;
 use gpreempt_sim::external_gpu::ExternalGpuEvent;
@@ -59,6 +60,10 @@ impl RingPage for DevicePage {
 
     fn completed(&self, count: u64, latency: Duration) {
         self.0.set_completed(count, latency);
+    }
+
+    fn measured(&self, time: BusyTime) {
+        self.0.add_busy(time);
     }
 }
 

@@ -1,3 +1,4 @@
+use gpreempt_core::busy_periods::BusyTime;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
@@ -12,6 +13,7 @@ struct Shared {
     put: u64,
     get: u64,
     completed: u64,
+    measured: BusyTime,
     needs_doorbell: bool,
     slots: Vec<[u8; PACKET_BYTES]>,
 }
@@ -71,6 +73,12 @@ impl RingPage for Page {
 
     fn completed(&self, count: u64, _latency: Duration) {
         self.0.lock().unwrap().completed = count;
+    }
+
+    fn measured(&self, time: BusyTime) {
+        let mut shared = self.0.lock().unwrap();
+        shared.measured.busy += time.busy;
+        shared.measured.off += time.off;
     }
 }
 

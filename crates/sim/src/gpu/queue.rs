@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
+use gpreempt_core::busy_periods::BusyPeriods;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::{Duration, Instant};
 
 use super::execution::Execution;
 use crate::ring::Ring;
 use crate::ring::{PACKET_BYTES, Packet};
+use crate::track::Activity;
 
 /// Whether a queue's waves may be on compute units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,12 @@ pub(crate) struct HardwareQueue {
     pub(crate) completed: u64,
     /// How often running waves were preempted.
     pub(crate) preemptions: u32,
+    /// What it does now, since the last change of it.
+    pub(crate) activity: Activity,
+    /// How long its work was off the device.
+    pub(crate) periods: BusyPeriods,
+    /// Whether the scheduler wants to know that.
+    pub(crate) is_measured: bool,
     /// The first launch that the reset design submits again.
     pub(crate) kernel_offset: u64,
     /// Launches not in the ring: it was full, or the reset design has preempted the queue.
@@ -93,6 +101,9 @@ impl HardwareQueue {
             launches: Vec::new(),
             completed: 0,
             preemptions: 0,
+            activity: Activity::Idle,
+            periods: BusyPeriods::default(),
+            is_measured: false,
             kernel_offset: 0,
             backlog: VecDeque::new(),
         }

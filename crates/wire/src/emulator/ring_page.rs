@@ -10,6 +10,8 @@
 //!  128  u64  get: packets fetched, by the device
 //!  136  u64  completed: packets complete, by the device
 //!  144  u64  latency: nanoseconds of the device's time from the last doorbell to `completed`
+//!  152  u64  busy: nanoseconds of the queue's busy periods
+//!  160  u64  off: how long of that it had work and was off the device
 //! 4096  packets, 64 bytes each; packet n is in slot n modulo the number of slots
 //! ```
 //!
@@ -21,7 +23,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::ring::RingView;
+use gpreempt_core::time::Duration as CoreDuration;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -47,7 +51,9 @@ pub(crate) struct RingHead {
     get: AtomicU64,
     completed: AtomicU64,
     latency: AtomicU64,
-    rest: [AtomicU64; 493],
+    busy: AtomicU64,
+    off: AtomicU64,
+    rest: [AtomicU64; 491],
 }
 
 const HEAD_BYTES: usize = size_of::<RingHead>();
@@ -178,8 +184,20 @@ impl QueuePage {
 
     /// The device's time from the last doorbell to the last completion. Read after
     /// [`QueuePage::read`] showed that completion.
-    pub fn latency(&self) -> gpreempt_core::time::Duration {
-        gpreempt_core::time::Duration::from_nanos(self.head().latency.load(Ordering::Relaxed))
+    pub fn latency(&self) -> CoreDuration {
+        CoreDuration::from_nanos(self.head().latency.load(Ordering::Relaxed))
+    }
+
+    /// The length of the queue's busy periods since it was opened, on a device with time slices.
+    pub fn busy(&self) -> BusyTime {
+        let of = |word: &AtomicU64| CoreDuration::from_nanos(word.load(Ordering::Relaxed));
+        BusyTime { busy: of(&self.head().busy), off: of(&self.head().off) }
+    }
+
+    /// The device adds to them.
+    pub fn add_busy(&self, more: BusyTime) {
+        self.head().busy.fetch_add(more.busy.as_nanos(), Ordering::Relaxed);
+        self.head().off.fetch_add(more.off.as_nanos(), Ordering::Relaxed);
     }
 
     /// Whether the device executes the packets.

@@ -11,19 +11,22 @@
 //! - A socket in which files may wait is closed by a [`Closer`].
 #![expect(unsafe_code, reason = "a socket option that rustix lacks, and a thread's own table")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// `SOL_SOCKET` and `SO_PASSRIGHTS` of `asm-generic/socket.h`, which x86-64 and arm64 use.
 const SOL_SOCKET: c_int = 1;
 const SO_PASSRIGHTS: c_int = 83;
+/// Of `linux/prctl.h` and `asm-generic/signal.h`.
+const PR_SET_PDEATHSIG: c_int = 1;
+const SIGKILL: c_ulong = 9;
 
 unsafe extern "C" {
     fn setsockopt(
@@ -33,6 +36,11 @@ unsafe extern "C" {
         value: *const c_void,
         length: u32,
     ) -> c_int;
+    fn fork() -> c_int;
+    fn prctl(option: c_int, ...) -> c_int;
+    safe fn getppid() -> c_int;
+    safe fn pause() -> c_int;
+    safe fn _exit(status: c_int) -> !;
 }
 
 /// Makes the kernel refuse files that are sent to this socket, and to those that it accepts.
@@ -51,44 +59,47 @@ pub(super) fn refuse_files(socket: BorrowedFd<'_>) -> bool {
 /// table of its own, a copy; the caller closes the sockets in the common table, which are then not
 /// the last descriptors; and the thread ends, which closes the last ones.
 ///
-/// Where a thread may not have its own table (some container runtimes forbid `unshare`), it closes
-/// the sockets itself and may block; [`Closer::is_full`] then says when too many wait.
+/// Where a thread may not have its own table (the filters of container runtimes forbid `unshare`),
+/// the thread forks, and the child has the copy. It calls no other code and is killed.
 #[derive(Debug)]
 pub struct Closer {
     /// Whether files may wait in a socket.
     is_needed: bool,
     waiting: Vec<OwnedFd>,
     thread: Option<ClosingThread>,
-    /// Threads that close sockets in the common table.
-    blocked: Arc<AtomicUsize>,
+    /// Threads may not have their own tables.
+    needs_process: bool,
 }
 
 /// A thread that has been started, and the sockets that its table will contain.
 #[derive(Debug)]
 struct ClosingThread {
     sockets: Vec<OwnedFd>,
-    /// Whether the thread has its own table, once it knows.
-    has_table: Receiver<bool>,
-    /// Sockets that the thread closes itself. When this is dropped, the thread ends.
-    to_close: Sender<Vec<OwnedFd>>,
+    /// What has a copy of the table, once there is one.
+    copy: Receiver<Copied>,
+    /// When this is dropped, the thread ends, and with it the copy.
+    _end: Sender<()>,
+}
+
+/// What has a copy of the descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copied {
+    Thread,
+    Process,
+    /// There are too many processes; it is tried again.
+    Nothing,
 }
 
 impl Closer {
-    /// Threads that may block at once.
-    const THREADS_MAX: usize = 8;
     /// Sockets that may wait before no more clients are accepted.
     const WAITING_MAX: usize = 256;
     /// The thread calls few functions. Twice the least that the C library permits.
     const STACK_BYTES: usize = 32 << 10;
 
     /// For the sockets of a listener that does or does not [refuse](super::Listener) files.
-    pub fn new(refuses_files: bool) -> Self {
-        Self {
-            is_needed: !refuses_files,
-            waiting: Vec::new(),
-            thread: None,
-            blocked: Arc::default(),
-        }
+    pub const fn new(refuses_files: bool) -> Self {
+        let is_needed = !refuses_files;
+        Self { is_needed, waiting: Vec::new(), thread: None, needs_process: false }
     }
 
     /// Ends the connection at once and closes the socket soon.
@@ -105,7 +116,8 @@ impl Closer {
         !self.waiting.is_empty() || self.thread.is_some()
     }
 
-    /// Whether so many sockets wait for threads that block that no more clients can be accepted.
+    /// Whether so many sockets wait that no more clients can be accepted: this process may start
+    /// neither threads nor processes now.
     pub const fn is_full(&self) -> bool {
         self.waiting.len() >= Self::WAITING_MAX
     }
@@ -115,48 +127,74 @@ impl Closer {
         if let Some(thread) = self.thread.take() {
             self.finish(thread);
         }
-        // ORDERING: a limit; the number may be out of date.
-        let is_blocked = self.blocked.load(Ordering::Relaxed) >= Self::THREADS_MAX;
-        if self.thread.is_none() && !self.waiting.is_empty() && !is_blocked {
+        if self.thread.is_none() && !self.waiting.is_empty() {
             self.start();
         }
     }
 
     fn finish(&mut self, thread: ClosingThread) {
-        match thread.has_table.try_recv() {
+        match thread.copy.try_recv() {
             Err(TryRecvError::Empty) => self.thread = Some(thread),
-            // The thread has the last descriptors of these sockets.
-            Ok(true) => drop(thread.sockets),
-            Ok(false) | Err(TryRecvError::Disconnected) => {
-                let unsent = thread.to_close.send(thread.sockets);
-                // The thread has failed; the next one closes them.
-                self.waiting.extend(unsent.err().map(|unsent| unsent.0).unwrap_or_default());
+            Ok(copied @ (Copied::Thread | Copied::Process)) => {
+                self.needs_process = copied == Copied::Process;
+                // The copy has the last descriptors of these sockets.
+                drop(thread.sockets);
+            }
+            Ok(Copied::Nothing) | Err(TryRecvError::Disconnected) => {
+                self.waiting.extend(thread.sockets);
             }
         }
     }
 
     fn start(&mut self) {
-        let (table_sender, has_table) = channel();
-        let (to_close, to_close_receiver) = channel::<Vec<OwnedFd>>();
-        let blocked = Arc::clone(&self.blocked);
+        let (copy_sender, copy) = channel();
+        let (end, is_over) = channel();
+        let needs_process = self.needs_process;
         let run = move || {
-            // SAFETY: the thread uses no descriptor from here on, unless this call fails.
-            let has_table = unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok();
-            let _sent = table_sender.send(has_table);
-            if let Ok(sockets) = to_close_receiver.recv() {
-                // ORDERING: as above.
-                blocked.fetch_add(1, Ordering::Relaxed);
-                drop(sockets);
-                blocked.fetch_sub(1, Ordering::Relaxed);
+            if !needs_process {
+                // SAFETY: the thread uses no descriptor from here on, unless this call fails.
+                if unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok() {
+                    let _sent = copy_sender.send(Copied::Thread);
+                    let _ended = is_over.recv();
+                    return;
+                }
+            }
+            let child = fork_with_files();
+            let copied = if child.is_some() { Copied::Process } else { Copied::Nothing };
+            let _sent = copy_sender.send(copied);
+            let _ended = is_over.recv();
+            if let Some(child) = child {
+                // It ends at once, and only this thread waits for it.
+                let _killed = kill_process(child, Signal::KILL);
+                while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
             }
         };
         let builder = thread::Builder::new().name("closer".to_owned());
         // Without a thread the sockets wait for the next step.
         if builder.stack_size(Self::STACK_BYTES).spawn(run).is_ok() {
             let sockets = std::mem::take(&mut self.waiting);
-            self.thread = Some(ClosingThread { sockets, has_table, to_close });
+            self.thread = Some(ClosingThread { sockets, copy, _end: end });
         }
     }
+}
+
+/// A child that has copies of all descriptors and does nothing. It is killed when the thread that
+/// called this ends. None if there are too many processes.
+fn fork_with_files() -> Option<Pid> {
+    let parent = std::process::id().cast_signed();
+    // SAFETY: the child calls only functions that may be called after the fork of a program with
+    // threads, and never returns from here.
+    let child = unsafe { fork() };
+    if child == 0 {
+        // SAFETY: this option has a signal as its argument.
+        unsafe { prctl(PR_SET_PDEATHSIG, SIGKILL) };
+        // The parent may have ended before.
+        while getppid() == parent {
+            pause();
+        }
+        _exit(0)
+    }
+    if child > 0 { Pid::from_raw(child) } else { None }
 }
 
 impl Drop for Closer {
@@ -214,13 +252,24 @@ mod tests {
 
     #[test]
     fn a_socket_with_files_whose_close_lingers_is_closed_without_waiting() {
+        close_one_that_lingers(Closer::new(false));
+    }
+
+    #[test]
+    fn a_process_closes_it_where_a_thread_may_not_have_its_own_files() {
+        let mut closer = Closer::new(false);
+        closer.needs_process = true;
+        let closer = close_one_that_lingers(closer);
+        assert!(closer.needs_process);
+    }
+
+    fn close_one_that_lingers(mut closer: Closer) -> Closer {
         let (ours, theirs) = pair();
         let (file, far) = lingering();
         packet_socket::send(&theirs, b"x", &[file.as_fd()]).unwrap();
         drop((file, theirs));
         assert!(is_open(&far));
         let begun = Instant::now();
-        let mut closer = Closer::new(false);
         closer.close(ours);
         while closer.is_busy() {
             closer.step();
@@ -230,6 +279,7 @@ mod tests {
             assert!(begun.elapsed() < LINGER / 2, "the socket in the packet stays open");
             thread::yield_now();
         }
+        closer
     }
 
     #[test]
@@ -260,7 +310,7 @@ mod tests {
         let (ours, theirs) = pair();
         if refuse_files(ours.as_fd()) {
             let sent = packet_socket::send(&theirs, b"x", &[theirs.as_fd()]);
-            assert_eq!(sent, Err(rustix::io::Errno::PERM));
+            assert_eq!(sent, Err(Errno::PERM));
         }
         packet_socket::send(&theirs, b"x", &[]).unwrap();
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::num::NonZeroU32;
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::chunk::Chunk;
 use gpreempt_wire::event::{Event, EventKind};
@@ -56,6 +57,7 @@ fn the_examples_are_what_the_encoder_makes() {
         priority: Priority::new(12),
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
+        latency_budget: LatencyBudget::from_percent(20),
     };
     assert_example("Set", 2, Request::Set { process, change });
     let sentence = "process 4242 belongs to root; be root to change it";

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use expect_test::expect_file;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::chunk::Chunk;
 use gpreempt_wire::event::{Event, EventKind};
@@ -36,6 +37,7 @@ fn change() -> SchedAttrChange {
         priority: Priority::new(12),
         weight: NonZeroU32::new(0x0a0b_0c0d),
         deadline_us: Some(0x1112_1314_1516_1718),
+        latency_budget: None,
     }
 }
 
@@ -55,6 +57,13 @@ fn requests() -> Vec<Request> {
         Request::Register { process, change },
         Request::Register { process: Process::SENDER, change: SchedAttrChange::default() },
         Request::Set { process, change },
+        Request::Set {
+            process,
+            change: SchedAttrChange {
+                latency_budget: LatencyBudget::from_percent(0x0102),
+                ..SchedAttrChange::default()
+            },
+        },
         Request::Suspend { process, lease_ms },
         Request::Resume { process },
         Request::ResumeAll,

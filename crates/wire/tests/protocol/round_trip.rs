@@ -3,6 +3,7 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::chunk::Chunk;
 use gpreempt_wire::event::{Event, EventKind};
@@ -46,8 +47,15 @@ pub(crate) fn priority() -> impl Strategy<Value = Priority> {
 
 fn change() -> impl Strategy<Value = SchedAttrChange> {
     let weight = any::<NonZeroU32>();
-    (option::of(priority()), option::of(weight), option::of(any::<u64>())).prop_map(
-        |(priority, weight, deadline_us)| SchedAttrChange { priority, weight, deadline_us },
+    let budget = (0..=LatencyBudget::PERCENT_MAX).prop_map(LatencyBudget::from_percent);
+    let budget = prop_oneof![Just(None), budget];
+    (option::of(priority()), option::of(weight), option::of(any::<u64>()), budget).prop_map(
+        |(priority, weight, deadline_us, latency_budget)| SchedAttrChange {
+            priority,
+            weight,
+            deadline_us,
+            latency_budget,
+        },
     )
 }
 

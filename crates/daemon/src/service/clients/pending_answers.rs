@@ -230,6 +230,7 @@ mod tests {
             active: true,
             ring: RingView::default(),
             starving: Default::default(),
+            slowdown_percent: None,
             totals: QueueTotals::default(),
         }
     }

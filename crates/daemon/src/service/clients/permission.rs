@@ -187,7 +187,8 @@ impl fmt::Display for Right {
             Self::Always => "yes",
             Self::Never => "no",
             Self::LowClassWithinBounds => {
-                "up to the decision; without one, priorities up to 7 and any weight and deadline"
+                "up to the decision; without one, priorities up to 7 and any weight, deadline and \
+                 latency budget"
             }
             Self::WithinBounds => "up to the decision; without one, anything",
             Self::UnlessSuspended => "unless an administrator suspended it",
@@ -204,6 +205,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use gpreempt_core::latency_budget::LatencyBudget;
     use gpreempt_wire::reply::RefusalCode;
 
     const PASSWD: &[u8] = b"root:x:0:0::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
@@ -312,10 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn weight_and_deadline_are_bound_as_the_priority_is() {
+    fn weight_deadline_and_latency_budget_are_bound_as_the_priority_is() {
         let decided = SchedAttrChange {
             weight: NonZeroU32::new(5),
             deadline_us: Some(500),
+            latency_budget: LatencyBudget::from_percent(20),
             ..SchedAttrChange::default()
         };
         let mut target = Target::undecided(KEY, OWNER, level(7));
@@ -324,12 +327,17 @@ mod tests {
                 target.bounds = Bounds::default().or_by(0, &decided);
             }
             for (actor, caller, _) in ACTORS {
-                for (weight, deadline_us, is_above) in
-                    [(5, 500, false), (4, 0, false), (6, 500, true), (5, 499, true)]
-                {
+                for (weight, deadline_us, percent, is_above) in [
+                    (5, 500, 20, false),
+                    (4, 0, 21, false),
+                    (6, 500, 20, true),
+                    (5, 499, 20, true),
+                    (5, 500, 19, true),
+                ] {
                     let change = SchedAttrChange {
                         weight: NonZeroU32::new(weight),
                         deadline_us: Some(deadline_us),
+                        latency_budget: LatencyBudget::from_percent(percent),
                         ..SchedAttrChange::default()
                     };
                     let expected = match actor {
@@ -338,7 +346,7 @@ mod tests {
                         Actor::Other => false,
                     };
                     let checked = caller.check(Operation::Change(change), &target);
-                    assert_eq!(checked.is_ok(), expected, "{actor:?} {weight} {deadline_us}");
+                    assert_eq!(checked.is_ok(), expected, "{actor:?} {change:?}");
                 }
             }
         }
@@ -354,6 +362,16 @@ mod tests {
         assert_eq!(
             refusal(Operation::Change(priority(7)), &target),
             "priority 1 of process 4294967295 was set by root; only an administrator can raise it"
+        );
+        let budget = |percent| SchedAttrChange {
+            latency_budget: LatencyBudget::from_percent(percent),
+            ..SchedAttrChange::default()
+        };
+        target.bounds = Bounds::default().or_by(0, &budget(20));
+        assert_eq!(
+            refusal(Operation::Change(budget(0)), &target),
+            "latency budget 20 % of process 4294967295 was set by root; only an administrator can \
+             lower it"
         );
         target.suspended_by = Some(0);
         assert_eq!(
@@ -378,8 +396,13 @@ mod tests {
     const OPERATIONS: [(&str, Operation); 7] = [
         ("list processes and queues, read statistics, events and the policy", Operation::Read),
         (
-            "priority, weight, deadline: `Set`, `Register`, `SetQueue`",
-            Operation::Change(SchedAttrChange { priority: None, weight: None, deadline_us: None }),
+            "priority, weight, deadline, latency budget: `Set`, `Register`, `SetQueue`",
+            Operation::Change(SchedAttrChange {
+                priority: None,
+                weight: None,
+                deadline_us: None,
+                latency_budget: None,
+            }),
         ),
         ("suspend: `Suspend`, `SuspendQueues`", Operation::Suspend),
         ("resume: `Resume`, `ResumeAll`", Operation::Resume),

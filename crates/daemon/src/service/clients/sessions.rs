@@ -30,9 +30,10 @@ use super::users::{ServingOrder, Users};
 use crate::service::poller::{PollSource, Poller};
 use crate::service::telemetry::log::Log;
 
-/// Connections accepted in one iteration of the loop: about a millisecond of work.
-const ACCEPTED_AT_ONCE: usize = 16;
-/// The pause after that many: a flood of connections costs a fifth of a core.
+/// How long connections are accepted in one iteration of the loop. Those of a user that opens too
+/// many are refused, which costs little, so others do not wait long behind them.
+const ACCEPT_TIME: Duration = Duration::from_millis(1);
+/// The pause after that: a flood of connections costs a sixth of a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(5);
 /// Bytes that wait for one user's clients to read them. A session that would exceed it is closed,
 /// unless it is the only one that does not read.
@@ -198,7 +199,8 @@ impl Sessions {
         log: &mut Log,
     ) {
         let is_for_root = source == PollSource::RootClients;
-        for _ in 0..ACCEPTED_AT_ONCE {
+        let until_ns = monotonic_ns().saturating_add(ACCEPT_TIME.as_nanos());
+        while monotonic_ns() < until_ns && (is_for_root || !self.closer.is_full()) {
             let listener = if is_for_root { &mut self.root_listener } else { &mut self.listener };
             let Some(listener) = listener else { return };
             match listener.accept(Limits::default(), now) {

@@ -280,6 +280,7 @@ impl Backend for Backends {
             Command::SetSlice { .. }
             | Command::PermitHold { .. }
             | Command::ForbidHold { .. }
+            | Command::MeasureSlowdown { .. }
             | Command::SetHardwarePriority { .. } => None,
         };
         if let Some(owner) = self.owner_mut(command.queue()) {

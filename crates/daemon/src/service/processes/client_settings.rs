@@ -72,17 +72,19 @@ impl SchedOverride {
             priority: later.change.priority.or(self.change.priority),
             weight: later.change.weight.or(self.change.weight),
             deadline_us: later.change.deadline_us.or(self.change.deadline_us),
+            latency_budget: later.change.latency_budget.or(self.change.latency_budget),
         };
         Self { change, uid: later.uid }
     }
 
     /// Without the attributes that an administrator sets now. `None` if nothing is left.
     fn without(self, set: &SchedAttrChange) -> Option<Self> {
-        let SchedAttrChange { priority, weight, deadline_us } = self.change;
+        let SchedAttrChange { priority, weight, deadline_us, latency_budget } = self.change;
         let change = SchedAttrChange {
             priority: priority.filter(|_| set.priority.is_none()),
             weight: weight.filter(|_| set.weight.is_none()),
             deadline_us: deadline_us.filter(|_| set.deadline_us.is_none()),
+            latency_budget: latency_budget.filter(|_| set.latency_budget.is_none()),
         };
         (change != SchedAttrChange::default()).then_some(Self { change, uid: self.uid })
     }
@@ -93,6 +95,7 @@ impl SchedOverride {
         if let Some(us) = self.change.deadline_us {
             attr.deadline = deadline_of(us);
         }
+        attr.latency_budget = self.change.latency_budget.unwrap_or(attr.latency_budget);
         attr
     }
 }
@@ -165,6 +168,7 @@ impl Layers<Suspension> {
 mod tests {
     use std::num::NonZeroU32;
 
+    use gpreempt_core::latency_budget::LatencyBudget;
     use gpreempt_core::priority::Priority;
 
     use super::*;
@@ -174,7 +178,8 @@ mod tests {
 
     fn change(priority: Option<u8>, weight: u32) -> SchedAttrChange {
         let priority = priority.and_then(Priority::new);
-        SchedAttrChange { priority, weight: NonZeroU32::new(weight), deadline_us: None }
+        let weight = NonZeroU32::new(weight);
+        SchedAttrChange { priority, weight, ..SchedAttrChange::default() }
     }
 
     /// Priority and weight after these requests, for a process without a rule.
@@ -202,6 +207,25 @@ mod tests {
         assert_eq!(after(&[lowered, (OWNER, change(Some(1), 0))]), (1, 1));
         let restored = [lowered, (OWNER, change(Some(1), 0)), (OWNER, change(Some(2), 0))];
         assert_eq!(after(&restored), (2, 1));
+    }
+
+    #[test]
+    fn the_owner_raises_the_latency_budget_of_an_administrator_and_never_lowers_it() {
+        let budget = |caller, percent| {
+            let latency_budget = LatencyBudget::from_percent(percent);
+            (caller, SchedAttrChange { latency_budget, ..SchedAttrChange::default() })
+        };
+        let after = |requests: &[(Caller, SchedAttrChange)]| {
+            let mut layers = Layers::default();
+            requests.iter().for_each(|(caller, change)| layers.add(*caller, *change));
+            let attr = layers.apply(SchedAttr::default(), &layers.bounds(Bounds::default()));
+            attr.latency_budget.percent()
+        };
+        assert_eq!(after(&[(OWNER, change(Some(3), 0))]), 0);
+        assert_eq!(after(&[budget(OWNER, 30), budget(OWNER, 0)]), 0, "nothing binds");
+        assert_eq!(after(&[budget(ROOT, 20), budget(OWNER, 5)]), 20);
+        assert_eq!(after(&[budget(ROOT, 20), budget(OWNER, 60)]), 60);
+        assert_eq!(after(&[budget(OWNER, 60), budget(ROOT, 20)]), 20, "root replaces it");
     }
 
     #[test]

@@ -307,6 +307,7 @@ mod tests {
             priority: Sourced { value: level(priority), source: source.clone() },
             weight: Sourced { value: 1, source },
             deadline: None,
+            latency_budget: None,
         }
     }
 
@@ -377,8 +378,12 @@ mod tests {
         let label = RuleLabel { number: 1, name: None, line: 3 };
         let Outcome::Scheduled { weight, .. } = scheduled(1) else { panic!() };
         let priority = Sourced { value: level(1), source: label.into() };
-        process.assignment =
-            Assignment::new(Outcome::Scheduled { priority, weight, deadline: None });
+        process.assignment = Assignment::new(Outcome::Scheduled {
+            priority,
+            weight,
+            deadline: None,
+            latency_budget: None,
+        });
         assert_eq!(process.wanted().unwrap().priority, level(1));
         assert_eq!(process.why(), "priority 1 (rule 1 (line 3); uid 5 asked for 9)");
         let target = process.target(None);
@@ -433,7 +438,7 @@ mod tests {
         let Outcome::Scheduled { weight, .. } = scheduled(7) else { panic!() };
         let priority = Sourced { value: level(7), source: source.clone() };
         let weight = Sourced { source, ..weight };
-        let outcome = Outcome::Scheduled { priority, weight, deadline: None };
+        let outcome = Outcome::Scheduled { priority, weight, deadline: None, latency_budget: None };
         let mut of_environment = process(7, outcome);
         assert!(!of_environment.is_normal());
         of_environment.is_detached = true;

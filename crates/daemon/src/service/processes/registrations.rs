@@ -10,7 +10,7 @@ use gpreempt_device::process::ProcessKey;
 
 use super::client_settings::{Layers, SchedOverride};
 
-/// For each user but root and the user that runs the daemon.
+/// For each user but root and the user that runs the daemon, and for all of them together.
 const PER_USER_MAX: usize = 1_000;
 const ALL_MAX: usize = 10_000;
 /// More ancestors of a process are not searched for a registration.
@@ -39,7 +39,8 @@ impl Registrations {
         };
         let own = self.known.values().filter(is_own).count();
         self.known.contains_key(&key)
-            || (self.known.len() < ALL_MAX && (by_admin || own < PER_USER_MAX))
+            || by_admin
+            || (self.known.len() < ALL_MAX && own < PER_USER_MAX)
     }
 
     pub(crate) fn get_mut(&mut self, key: ProcessKey) -> Option<&mut Registration> {
@@ -147,5 +148,10 @@ mod tests {
         assert!(!known.has_room(key(1_000), 5, false));
         assert!(known.has_room(key(999), 5, false), "it is there already");
         assert!(known.has_room(key(1_000), 6, false) && known.has_room(key(1_000), 5, true));
+        for pid in 0..u32::try_from(ALL_MAX).unwrap() {
+            known.insert(key(pid), registration(1, 10 + pid / 1_000, false));
+        }
+        assert!(!known.has_room(key(u32::MAX), 6, false));
+        assert!(known.has_room(key(u32::MAX), 0, true), "users leave no room, and root needs none");
     }
 }

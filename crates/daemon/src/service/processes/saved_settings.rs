@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::process::SchedAttrChange;
@@ -30,13 +31,16 @@ const BYTES_MAX: u64 = 16 << 20;
 /// The beginning of the problem that is reported while the file cannot be written.
 const PROBLEM: &str = "user settings cannot be saved";
 
-/// [`SchedOverride`] in the file.
+/// [`SchedOverride`] in the file. The budget is absent where none was set, so that files of earlier
+/// versions are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedOverride {
     priority: Option<u8>,
     weight: Option<NonZeroU32>,
     deadline_us: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    latency_budget_percent: Option<u16>,
     uid: u32,
 }
 
@@ -112,16 +116,23 @@ enum ReadError {
 
 impl From<SchedOverride> for SavedOverride {
     fn from(overrides: SchedOverride) -> Self {
-        let SchedAttrChange { priority, weight, deadline_us } = overrides.change;
-        Self { priority: priority.map(Priority::level), weight, deadline_us, uid: overrides.uid }
+        let SchedAttrChange { priority, weight, deadline_us, latency_budget } = overrides.change;
+        Self {
+            priority: priority.map(Priority::level),
+            weight,
+            deadline_us,
+            latency_budget_percent: latency_budget.map(LatencyBudget::percent),
+            uid: overrides.uid,
+        }
     }
 }
 
 impl From<SavedOverride> for SchedOverride {
     fn from(saved: SavedOverride) -> Self {
-        let SavedOverride { priority, weight, deadline_us, uid } = saved;
+        let SavedOverride { priority, weight, deadline_us, latency_budget_percent, uid } = saved;
         let priority = priority.and_then(Priority::new);
-        Self { change: SchedAttrChange { priority, weight, deadline_us }, uid }
+        let latency_budget = latency_budget_percent.and_then(LatencyBudget::from_percent);
+        Self { change: SchedAttrChange { priority, weight, deadline_us, latency_budget }, uid }
     }
 }
 
@@ -407,6 +418,28 @@ mod tests {
     }
 
     #[test]
+    fn a_latency_budget_is_found_again_and_files_without_one_are_read() {
+        let folder = WorkFolder::new("orders").unwrap();
+        let (mut settings, ..) = SavedSettings::load(folder.root());
+        let latency_budget = LatencyBudget::from_percent(20);
+        let change = SchedAttrChange { latency_budget, ..SchedAttrChange::default() };
+        let overrides = Some(SchedOverride { change, uid: 5 }.into());
+        let processes = vec![SavedProcess { overrides, ..saved(own()) }];
+        settings.write(SavedState { processes, registrations: vec![] }).unwrap();
+        let budget = || {
+            let (settings, _, problem) = SavedSettings::load(folder.root());
+            assert_eq!(problem, None);
+            settings.layers_of(own()).0.owner.unwrap().change.latency_budget
+        };
+        assert_eq!(budget(), latency_budget);
+        let text = fs::read_to_string(folder.path(NAME)).unwrap();
+        let earlier = text.replace("\"latency_budget_percent\":20,", "");
+        assert_ne!(text, earlier);
+        fs::write(folder.path(NAME), earlier).unwrap();
+        assert_eq!(budget(), None);
+    }
+
+    #[test]
     fn a_file_that_cannot_be_read_is_put_aside() {
         let folder = WorkFolder::new("orders").unwrap();
         let (mut settings, ..) = SavedSettings::load(folder.root());
@@ -415,9 +448,10 @@ mod tests {
             .unwrap();
         let path = folder.path(NAME);
         let good = fs::read_to_string(&path).unwrap();
+        let of_other_boot = good.replace("\"boot\":\"", "\"boot\":\"0");
         let broken = [
             good.replace("\"version\":1", "\"version\":2"),
-            good.replace("\"boot\":\"", "\"boot\":\"0"),
+            of_other_boot.clone(),
             good.replace("is_detached", "is_fancy"),
             good[..good.len() / 2].to_owned(),
             String::new(),
@@ -428,7 +462,7 @@ mod tests {
             let (mut settings, _, problem) = SavedSettings::load(folder.root());
             assert_eq!(settings.take(own()), None, "{text}");
             // A file of another boot is not an error.
-            let is_other_boot = text.contains("\"boot\":\"0") && text.contains("version\":1");
+            let is_other_boot = text == of_other_boot;
             let aside = folder.path("orders.json.unread");
             assert_eq!(
                 (problem.is_none(), !aside.exists()),

@@ -246,6 +246,7 @@ impl Telemetry {
                 | CoreEvent::QueueChanged { .. }
                 | CoreEvent::QueueSuspended { .. }
                 | CoreEvent::RingObserved { .. }
+                | CoreEvent::SlowdownMeasured { .. }
                 | CoreEvent::HintBegin { .. }
                 | CoreEvent::HintEnd { .. }
                 | CoreEvent::PreemptFailed { .. }
@@ -295,6 +296,7 @@ mod tests {
             active,
             ring: RingView::default(),
             starving: Duration::ZERO,
+            slowdown_percent: None,
             totals: QueueTotals::default(),
         }
     }

@@ -148,6 +148,7 @@ mod tests {
             priority: Sourced { value: attr.priority, source: source(7) },
             weight: Sourced { value: attr.weight, source: SettingSource::BuiltIn },
             deadline: None,
+            latency_budget: None,
         });
         let key = ProcessKey { pid: 1, start_ticks: 1 };
         let labels = (ProcessLabels::default(), Assignment::new(outcome));

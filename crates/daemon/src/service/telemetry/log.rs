@@ -9,6 +9,7 @@ use std::sync::mpsc::Sender;
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_wire::text::is_obeyed;
 use gpreempt_wire::token_bucket::TokenBucket;
 
 use crate::config::LogLevel;
@@ -119,9 +120,9 @@ impl Log {
     }
 }
 
-/// The text contains names of processes: each control character becomes a space.
+/// The text contains names of processes: what a terminal would obey becomes a space.
 fn one_line(what: &str) -> String {
-    what.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    what.chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
 }
 
 /// How many problems are remembered.

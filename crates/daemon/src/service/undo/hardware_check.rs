@@ -31,8 +31,10 @@ use crate::service::processes::Named;
 
 /// Interval of the reads. One takes about a millisecond.
 const EVERY: Duration = Duration::from_secs(2);
-/// Clients that may wait for devices at once.
+/// Clients that may wait for devices at once, each of which has a thread: all of ordinary users,
+/// and those of one. Root and the user that runs the daemon have as many places for themselves.
 const PENDING_MAX: usize = 16;
+const PENDING_OF_USER_MAX: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct HardwareCheck {
@@ -43,15 +45,44 @@ pub(crate) struct HardwareCheck {
     unexplained_stops: Arc<Mutex<BTreeSet<ProcessKey>>>,
     done: Receiver<ResumeResult>,
     sender: Sender<ResumeResult>,
-    pending: usize,
+    pending: Pending,
     /// Dropping it ends the thread that reads every two seconds.
     _watch: Sender<()>,
+}
+
+/// The users whose clients wait for devices.
+#[derive(Debug, Default)]
+struct Pending {
+    trusted: usize,
+    others: Vec<u32>,
+}
+
+impl Pending {
+    fn has_room(&self, uid: u32, is_trusted: bool) -> bool {
+        if is_trusted {
+            return self.trusted < PENDING_MAX;
+        }
+        let own = self.others.iter().filter(|other| **other == uid).count();
+        self.others.len() < PENDING_MAX && own < PENDING_OF_USER_MAX
+    }
+
+    fn begin(&mut self, uid: u32, is_trusted: bool) {
+        if is_trusted { self.trusted += 1 } else { self.others.push(uid) }
+    }
+
+    fn end(&mut self, uid: u32) {
+        match self.others.iter().position(|other| *other == uid) {
+            Some(at) => drop(self.others.swap_remove(at)),
+            None => self.trusted = self.trusted.saturating_sub(1),
+        }
+    }
 }
 
 /// The result of one `Resume`.
 #[derive(Debug)]
 struct ResumeResult {
     request: RequestRef,
+    uid: u32,
     key: ProcessKey,
     result: Result<(), ResumeError>,
 }
@@ -75,7 +106,7 @@ pub(crate) enum ResumeError {
     StillStopped(ProcessKey),
     #[error("{name} is stopped and could not be resumed: {1}", name = Named(*.0))]
     Refused(ProcessKey, String),
-    #[error("too many clients wait for GPUs to answer; try again")]
+    #[error("too many clients of this user wait for GPUs to answer; try again")]
     Busy,
 }
 
@@ -120,7 +151,7 @@ impl HardwareCheck {
             })?;
         }
         let (sender, done) = channel();
-        let pending = 0;
+        let pending = Pending::default();
         Ok(Self {
             places,
             journal,
@@ -140,13 +171,14 @@ impl HardwareCheck {
         self.unexplained_stops.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts to resume a process that the daemon did not suspend.
+    /// Starts to resume a process that the daemon did not suspend, for the user who asks for it.
     pub(crate) fn begin(
         &mut self,
         request: RequestRef,
+        (uid, is_trusted): (u32, bool),
         key: ProcessKey,
     ) -> Result<(), ResumeError> {
-        if self.pending >= PENDING_MAX {
+        if !self.pending.has_room(uid, is_trusted) {
             return Err(ResumeError::Busy);
         }
         let (places, journal, undo_log) =
@@ -156,17 +188,17 @@ impl HardwareCheck {
         let spawned = thread.spawn(move || {
             let result = resume(&journal, &undo_log, &places, key);
             // A daemon that stops no longer receives.
-            let _ = sender.send(ResumeResult { request, key, result });
+            let _ = sender.send(ResumeResult { request, uid, key, result });
             waker.wake();
         });
         spawned.map_err(|_| ResumeError::Busy)?;
-        self.pending += 1;
+        self.pending.begin(uid, is_trusted);
         Ok(())
     }
 
     fn poll(&mut self) -> Option<ResumeResult> {
         let done = self.done.try_recv().ok()?;
-        self.pending = self.pending.saturating_sub(1);
+        self.pending.end(done.uid);
         self.unexplained_stops.lock().unwrap_or_else(PoisonError::into_inner).remove(&done.key);
         Some(done)
     }
@@ -235,7 +267,7 @@ fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehi
 impl Service {
     /// Answers the clients whose `Resume` is complete.
     pub(crate) fn answer_resumes(&mut self) {
-        while let Some(ResumeResult { request, key, result }) = self.hardware.poll() {
+        while let Some(ResumeResult { request, key, result, .. }) = self.hardware.poll() {
             let reply = match result {
                 Ok(()) => {
                     self.telemetry.log.warn(format_args!(
@@ -256,5 +288,30 @@ impl Service {
             };
             self.reply(request, reply);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_whose_devices_do_not_answer_leaves_places_for_others_and_for_root() {
+        let mut pending = Pending::default();
+        for uid in 1000..1010 {
+            for _ in 0..20 {
+                if pending.has_room(uid, false) {
+                    pending.begin(uid, false);
+                }
+            }
+        }
+        let of = |uid| pending.others.iter().filter(|other| **other == uid).count();
+        assert_eq!([1000, 1001, 1003, 1004].map(of), [4, 4, 4, 0]);
+        assert!(pending.has_room(0, true));
+        pending.begin(0, true);
+        pending.end(1001);
+        assert!(pending.has_room(1004, false) && !pending.has_room(1000, false));
+        pending.end(0);
+        assert_eq!(pending.trusted, 0);
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Holds {
     watcher: HoldWatcher,
     states: BTreeMap<QueueId, HoldState>,
     permitted: BTreeSet<QueueId>,
+    /// Queues of which the slowdown is measured all the time.
+    probed: BTreeSet<QueueId>,
     hint_sources: BTreeMap<TaskId, Weak<dyn HintSource>>,
 }
 
@@ -67,6 +69,7 @@ impl NvidiaBackend {
             watcher,
             states: BTreeMap::new(),
             permitted: BTreeSet::new(),
+            probed: BTreeSet::new(),
             hint_sources: BTreeMap::new(),
         });
         Ok(None)
@@ -93,6 +96,17 @@ impl NvidiaBackend {
         let Some(holds) = &mut self.holds else { return };
         holds.permitted.remove(&queue);
         holds.watcher.forbid(queue);
+    }
+
+    /// The scheduler wants to know all the time how long a queue is off the engine.
+    pub(super) fn set_probed(&mut self, queue: QueueId, is_probed: bool) {
+        let Some(holds) = &mut self.holds else { return };
+        if is_probed {
+            holds.probed.insert(queue);
+        } else {
+            holds.probed.remove(&queue);
+        }
+        holds.watcher.set_probed(queue, is_probed);
     }
 
     fn request_hold(&mut self, queue: QueueId) {
@@ -147,6 +161,7 @@ impl NvidiaBackend {
                 if let Some(source) = task.and_then(|task| holds.hint_sources.get(&task)) {
                     holds.watcher.watch_hints(queue, Weak::clone(source));
                 }
+                holds.watcher.set_probed(queue, holds.probed.contains(&queue));
                 if holds.permitted.contains(&queue) {
                     holds.watcher.permit(queue);
                 }
@@ -170,6 +185,9 @@ impl NvidiaBackend {
 
     /// The watcher noticed a change before the scheduler's loop did.
     pub(super) fn take_watcher_report(&mut self, queue: QueueId, report: WatcherReport) {
+        if let WatcherReport::Busy(time) = report {
+            return self.events.push_back(Event::SlowdownMeasured { queue, time });
+        }
         // Read again: the scheduler's views of a ring must follow each other.
         let Some(mut ring) = self.queues.get_mut(&queue).and_then(QueueState::observe) else {
             return;
@@ -231,6 +249,7 @@ impl NvidiaBackend {
     fn take_channel(&mut self, queue: QueueId) -> Option<(HoldSite, (HoldChannel, Rings))> {
         let holds = self.holds.as_mut()?;
         holds.permitted.remove(&queue);
+        holds.probed.remove(&queue);
         match holds.states.remove(&queue)? {
             HoldState::Ready(site, _) => Some((site, holds.watcher.remove(queue)?)),
             HoldState::Requested(_) | HoldState::Impossible(_) => None,
@@ -249,9 +268,11 @@ impl NvidiaBackend {
 
     /// Replaces the hold channel of a queue, whose rings have moved or whose channel is lost.
     pub(super) fn renew_hold(&mut self, queue: QueueId) {
-        let is_permitted =
-            self.holds.as_ref().is_some_and(|holds| holds.permitted.contains(&queue));
+        let Some(holds) = &self.holds else { return };
+        let is_permitted = holds.permitted.contains(&queue);
+        let is_probed = holds.probed.contains(&queue);
         self.drop_hold(queue);
+        self.set_probed(queue, is_probed);
         if is_permitted {
             self.permit_hold(queue);
         }

@@ -2,7 +2,7 @@
 //! group's kernels have finished.
 
 use super::command_ring::{CommandRing, DoorbellMap, FENCE, HOLD};
-use crate::hold_pages::{FENCED, HoldSlot, LOADED, WORD};
+use crate::hold_pages::{FENCED, HoldSlot, LOADED, PROBED, WORD};
 
 /// Sets the class of the engine object, for subchannel 1.
 const SET_OBJECT: u32 = 0x2001_2000;
@@ -27,6 +27,7 @@ pub struct HoldChannel {
     compute_class: u32,
     number: u32,
     fence: Option<FenceChannel>,
+    probe: u32,
 }
 
 /// The second channel: the hold's own is blocked while it waits.
@@ -49,7 +50,7 @@ impl HoldChannel {
         let ring = CommandRing::new(HOLD, token, base);
         let fence = fence_token
             .map(|token| FenceChannel { ring: CommandRing::new(FENCE, token, base), number: 0 });
-        Self { slot, doorbell, ring, base, compute_class, number: 0, fence }
+        Self { slot, doorbell, ring, base, compute_class, number: 0, fence, probe: 0 }
     }
 
     /// Begins a hold: the device switches to the context, reports it, and waits. False if too many
@@ -102,6 +103,29 @@ impl HoldChannel {
         self.fence.as_ref().is_some_and(|fence| self.slot.load(FENCED) == fence.number)
     }
 
+    /// Asks the device to report when the context is on the engine, which it should have work for:
+    /// otherwise the device switches to it. False if it cannot be asked.
+    pub fn place_probe(&mut self) -> bool {
+        // During a hold its own channel waits, and no fence is placed.
+        let ring = match &mut self.fence {
+            Some(fence) if self.slot.is_held() => &mut fence.ring,
+            Some(_) | None if self.slot.is_held() => return false,
+            Some(_) | None => &mut self.ring,
+        };
+        if !ring.has_room(&self.slot) {
+            return false;
+        }
+        self.probe = self.probe.wrapping_add(1);
+        let words = switch_words(self.compute_class, self.base + PROBED as u64, self.probe);
+        ring.submit(&self.slot, &self.doorbell, &words);
+        true
+    }
+
+    /// Whether the context was on the engine since the last probe was placed.
+    pub fn has_probe_answered(&self) -> bool {
+        self.slot.load(PROBED) == self.probe
+    }
+
     /// Tells the keeper that this process still watches the hold.
     pub fn beat(&self, now_ns: u64) {
         self.slot.beat(now_ns);
@@ -116,26 +140,17 @@ impl HoldChannel {
 
 /// The command: switch to the context, report it, wait.
 fn command_words(compute_class: u32, base: u64, number: u32) -> [u32; 16] {
-    let [loaded_low, loaded_high] = halves(base + LOADED as u64);
-    let [word_low, word_high] = halves(base + WORD as u64);
-    [
-        SET_OBJECT,
-        compute_class,
-        NO_OPERATION,
-        0,
-        SEMAPHORE,
-        loaded_low,
-        loaded_high,
-        number,
-        0,
-        RELEASE,
-        SEMAPHORE,
-        word_low,
-        word_high,
-        number,
-        0,
-        WAIT_HERE,
-    ]
+    let mut words = [0; 16];
+    words[..10].copy_from_slice(&switch_words(compute_class, base + LOADED as u64, number));
+    let [low, high] = halves(base + WORD as u64);
+    words[10..].copy_from_slice(&[SEMAPHORE, low, high, number, 0, WAIT_HERE]);
+    words
+}
+
+/// The command: switch to the context, and report it at that address.
+fn switch_words(compute_class: u32, address: u64, number: u32) -> [u32; 10] {
+    let [low, high] = halves(address);
+    [SET_OBJECT, compute_class, NO_OPERATION, 0, SEMAPHORE, low, high, number, 0, RELEASE]
 }
 
 /// The command: report when everything has finished.
@@ -159,6 +174,13 @@ mod tests {
         assert_eq!(words[..4], [0x2001_2000, 0xcbc0, 0x2001_2040, 0]);
         assert_eq!(words[4..10], [0x2005_0017, 0x0040_4040, 0xe0, 9, 0, 1]);
         assert_eq!(words[10..], [0x2005_0017, 0x0040_4000, 0xe0, 9, 0, 3]);
+    }
+
+    #[test]
+    fn a_probe_switches_and_reports() {
+        let words = switch_words(0xcbc0, 0xe0_0040_0000 + PROBED as u64, 5);
+        assert_eq!(words[..4], command_words(0xcbc0, 0, 0)[..4]);
+        assert_eq!(words[4..], [0x2005_0017, 0x0040_40c0, 0xe0, 5, 0, 1]);
     }
 
     #[test]

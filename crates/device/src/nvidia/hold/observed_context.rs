@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use gpreempt_core::busy_periods::{BusyPeriods, BusyTime, EngineSample, GAP_MAX};
 use gpreempt_core::hold::{ContextSample, Execution, HoldAction, HoldLimits, ReleaseReason};
 use gpreempt_core::hold_policy::HoldPolicy;
 use gpreempt_core::id::QueueId;
@@ -31,6 +32,10 @@ const QUIET_AFTER: Duration = Duration::from_millis(1);
 /// A sample this long after the one before is late: a first gap may be over by then.
 const LATE_AFTER: Duration = Duration::from_micros(300);
 
+/// Where rings alone tell, a context has work for this long after the last movement of a ring. A
+/// probe that comes later could switch to a context that is idle.
+const RECENTLY: Duration = Duration::from_micros(300);
+
 pub(super) struct ObservedContext {
     /// The GPU that it is on, by its index in the backend.
     pub(super) device: usize,
@@ -38,6 +43,12 @@ pub(super) struct ObservedContext {
     rings: Rings,
     fence: IdleFence,
     policy: HoldPolicy,
+    periods: BusyPeriods,
+    /// When the probe in flight was placed.
+    probed_at: Option<Instant>,
+    /// Probes tell at every sample whether the context is on the engine: its slices are so short
+    /// that it is interrupted. Otherwise it stays there from the beginning of a hold to its end.
+    is_probed: bool,
     counters: Arc<HoldCounters>,
     placed_at: Instant,
     /// The hold was placed, and no sample has shown it in force yet.
@@ -69,6 +80,9 @@ impl ObservedContext {
             // No hold lasts longer without new work.
             fence: IdleFence::new(limits.hold_max),
             policy: HoldPolicy::new(limits),
+            periods: BusyPeriods::default(),
+            probed_at: None,
+            is_probed: false,
             counters,
             placed_at: now,
             is_loading: false,
@@ -99,6 +113,10 @@ impl ObservedContext {
     pub(super) fn watch_hints(&mut self, source: Weak<dyn HintSource>) {
         self.source = Some(source);
         self.hints = HintState::default();
+    }
+
+    pub(super) fn set_probed(&mut self, is_probed: bool) {
+        self.is_probed = is_probed;
     }
 
     pub(super) fn end(&self) {
@@ -147,18 +165,21 @@ impl ObservedContext {
         if reading.submitted {
             self.fence.submitted();
         }
-        let execution = self.execution(now, loaded, moved);
+        let is_complete = self.policy.is_complete_with(reading.ring.put);
+        let execution = self.execution(now, loaded, (moved, is_complete));
         if let Some(fresh) = self.news(now, reading.submitted, execution) {
             self.reported = Some(fresh);
             report(queue, fresh);
         }
         let sample = ContextSample {
             submitted: reading.submitted,
+            packets: reading.ring.put,
             fetched: reading.fetched,
             pending: self.pending,
             loaded,
             execution,
         };
+        self.measure(now, sample, |time| report(queue, WatcherReport::Busy(time)));
         let action = self.policy.take_sample(now, sample, allowance);
         self.act(now, action);
         let predicted = self.policy.predicted_percent().map_or(0, |percent| percent + 1);
@@ -166,12 +187,19 @@ impl ObservedContext {
         moved
     }
 
-    /// Whether fetched work still runs, as far as idle fences tell.
-    fn execution(&mut self, now: Instant, loaded: bool, moved: bool) -> Execution {
+    /// Whether fetched work still runs, as far as idle fences tell. They are placed while rings do
+    /// not move, or when no more work is expected.
+    fn execution(
+        &mut self,
+        now: Instant,
+        loaded: bool,
+        (moved, is_complete): (bool, bool),
+    ) -> Execution {
         if self.fence.is_in_flight() {
             self.fence.sampled(now, self.hold.has_fence_answered());
         }
-        let is_silent = !moved && !self.pending;
+        // Probes need the channel, and tell nothing while a fence waits in it.
+        let is_silent = (!moved || is_complete) && !self.pending && !self.is_probed;
         if loaded && is_silent && !self.fence.is_in_flight() && self.hold.place_fence() {
             self.fence.placed(now);
             // A fence that only confirms an earlier answer can wait for the next sample.
@@ -183,6 +211,44 @@ impl ObservedContext {
         self.counters.is_fenced.store(self.fence.has_answered, Ordering::Relaxed);
         self.counters.is_running.store(execution == Execution::Running, Ordering::Relaxed);
         execution
+    }
+
+    /// Measures how long the context is off the engine with work.
+    fn measure(&mut self, now: Instant, sample: ContextSample, report: impl FnOnce(BusyTime)) {
+        let is_recent = now.since(self.moved_at) < RECENTLY;
+        let has_work = sample.pending
+            || match sample.execution {
+                Execution::Unknown => is_recent,
+                Execution::Running => true,
+                Execution::FinishedAt(_) => false,
+            };
+        let is_held = self.policy.is_held();
+        let is_off = if self.is_probed {
+            self.probe(now, has_work || is_held)
+        } else {
+            self.probed_at = None;
+            is_held && !sample.loaded
+        };
+        // Without probes nothing is known of requests that are not held.
+        let has_work = has_work && (self.is_probed || is_held);
+        let gap_max = if is_held { self.policy.release_threshold().max(GAP_MAX) } else { GAP_MAX };
+        if let Some(time) = self.periods.take(now, EngineSample { has_work, is_off }, gap_max) {
+            report(time);
+        }
+    }
+
+    /// Whether the context is off the engine, as the probe in flight tells. Places the next one.
+    fn probe(&mut self, now: Instant, may_place: bool) -> bool {
+        if let Some(placed_at) = self.probed_at {
+            if !self.hold.has_probe_answered() {
+                return now.since(placed_at) > ANSWER_AT_ONCE;
+            }
+            self.probed_at = None;
+        }
+        if may_place && !self.fence.is_in_flight() && self.hold.place_probe() {
+            self.probed_at = Some(now);
+        }
+        false
     }
 
     /// Waits for the answer to a fence for as long as an idle device needs.

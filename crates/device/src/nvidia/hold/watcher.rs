@@ -16,6 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration as Wait;
 
+use gpreempt_core::busy_periods::BusyTime;
 use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::idle_allowance::IdleAllowance;
@@ -43,6 +44,8 @@ pub enum WatcherReport {
     NewWork,
     /// A context has no work.
     Idle,
+    /// How long a context was busy, and off the engine with work.
+    Busy(BusyTime),
 }
 
 enum HoldCommand {
@@ -50,6 +53,7 @@ enum HoldCommand {
     Remove(QueueId, Sender<Option<(HoldChannel, Rings)>>),
     Permit(QueueId),
     Forbid(QueueId),
+    Probe(QueueId, bool),
     HintSource(QueueId, Weak<dyn HintSource>),
     Sample,
 }
@@ -114,6 +118,11 @@ impl HoldWatcher {
 
     pub fn forbid(&self, queue: QueueId) {
         self.order(HoldCommand::Forbid(queue));
+    }
+
+    /// Probes at every sample whether a context is on the engine, or no longer.
+    pub fn set_probed(&self, queue: QueueId, is_probed: bool) {
+        self.order(HoldCommand::Probe(queue, is_probed));
     }
 
     /// Reads the hints of this context there in every sample: a hint is a few hundred microseconds
@@ -283,6 +292,12 @@ impl RingObserver {
             HoldCommand::HintSource(queue, source) => {
                 if let Some(context) = self.contexts.get_mut(&queue) {
                     context.watch_hints(source);
+                }
+                return;
+            }
+            HoldCommand::Probe(queue, is_probed) => {
+                if let Some(context) = self.contexts.get_mut(&queue) {
+                    context.set_probed(is_probed);
                 }
                 return;
             }

@@ -367,6 +367,7 @@ impl NodeScheduler {
             Command::SetSlice { .. }
             | Command::PermitHold { .. }
             | Command::ForbidHold { .. }
+            | Command::MeasureSlowdown { .. }
             | Command::SetHardwarePriority { .. } => {}
         }
     }
