@@ -20,6 +20,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "queue": lambda: gpreempt.queue(1),
     "level": lambda: gpreempt.level(1),
     "set_priority": lambda: gpreempt.set_priority(3),
+    "set_latency_budget": lambda: gpreempt.set_latency_budget(20),
     "priority_of": gpreempt.priority_of,
     "detach": gpreempt.detach,
     "suspend": lambda: gpreempt.suspend(1),

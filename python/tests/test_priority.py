@@ -93,6 +93,18 @@ def test_nonsense_is_refused_before_anybody_is_asked(scene: Scene) -> None:
         gpreempt.set_priority(3, queue=10**12)
 
 
+def test_a_process_gets_a_latency_budget(scene: Scene) -> None:
+    load = scene.load(env={"GPREEMPT_PRIORITY": "2"})
+    queue_of(load)
+    for percent in (20, 400, 0):
+        gpreempt.set_latency_budget(percent, pid=load.pid)
+    for wrong in (-1, 401, 2**40):
+        with pytest.raises(gpreempt.InvalidArgument, match="percent is"):
+            gpreempt.set_latency_budget(wrong, pid=load.pid)
+    with pytest.raises(TypeError):
+        gpreempt.set_latency_budget("20%")  # type: ignore[arg-type]
+
+
 def test_a_process_that_is_not_there_is_an_error(scene: Scene) -> None:
     load = scene.load()
     load.kill()

@@ -260,6 +260,11 @@ int gpreempt_set_lease(uint32_t lease_ms);
 // group gpreempt.
 int gpreempt_set_priority(uint32_t pid, int priority);
 
+// Sets how much slower a process, and the children it starts from now on, may become in exchange
+// for throughput of others: 0 (as fast as possible) to 400 per cent. It counts while the process
+// has a priority of 8 or more and no other process on its GPU has one. `pid` 0 is the caller.
+int gpreempt_set_latency_budget(uint32_t pid, int percent);
+
 // Reads the priority of a process; GPREEMPT_ERROR_NOT_CONTROLLED if it has no queue that gpreemptd
 // controls. `pid` 0 is the calling process.
 int gpreempt_get_priority(uint32_t pid, int *priority);

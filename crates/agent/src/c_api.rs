@@ -87,6 +87,14 @@ pub extern "C" fn gpreempt_set_priority(pid: u32, priority: c_int) -> c_int {
     guarded(|| requests::set_priority(pid, priority))
 }
 
+/// Sets how much slower a process, and the children it starts from now on, may become in exchange
+/// for throughput of others: 0 (as fast as possible) to 400 per cent. It counts while the process
+/// has a priority of 8 or more and no other process on its GPU has one. `pid` 0 is the caller.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpreempt_set_latency_budget(pid: u32, percent: c_int) -> c_int {
+    guarded(|| requests::set_latency_budget(pid, percent))
+}
+
 /// Reads the priority of a process; GPREEMPT_ERROR_NOT_CONTROLLED if it has no queue that gpreemptd
 /// controls. `pid` 0 is the calling process.
 #[unsafe(no_mangle)]

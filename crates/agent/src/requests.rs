@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
@@ -26,6 +27,18 @@ pub(crate) fn set_priority(pid: u32, priority: c_int) -> Result<(), Failure> {
     let process = process(pid)?;
     let priority = Some(level(priority)?);
     let change = SchedAttrChange { priority, ..SchedAttrChange::default() };
+    session::request(&Request::Register { process, change })
+}
+
+pub(crate) fn set_latency_budget(pid: u32, percent: c_int) -> Result<(), Failure> {
+    let process = process(pid)?;
+    let budget = u16::try_from(percent).ok().and_then(LatencyBudget::from_percent);
+    let Some(budget) = budget else {
+        let max = LatencyBudget::PERCENT_MAX;
+        let sentence = format!("a latency budget is between 0 and {max} per cent, not {percent}");
+        return fail(ErrorCode::Argument, sentence);
+    };
+    let change = SchedAttrChange { latency_budget: Some(budget), ..SchedAttrChange::default() };
     session::request(&Request::Register { process, change })
 }
 

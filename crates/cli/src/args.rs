@@ -21,6 +21,7 @@ pub(crate) use bench::{
 };
 pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PingArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
+    TraitArgs,
 };
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
@@ -248,6 +249,9 @@ mod tests {
             "gpreempt run -p 16 -- true",
             "gpreempt run -p 3 --weight 0 -- true",
             "gpreempt set 1",
+            "gpreempt set 1 --latency-budget 401%",
+            "gpreempt run -p 12 --latency-budget x -- true",
+            "gpreempt attach 1 --latency-budget -1%",
             "gpreempt top --every 5ms",
             "gpreempt completions tcsh",
         ] {

@@ -104,11 +104,15 @@ impl Attach {
             let priority =
                 Priority::new(named.priority.unwrap_or(args.priority)).expect("a priority");
             let weight = named.weight.and_then(std::num::NonZeroU32::new);
-            let priority_given = Some(priority);
-            let change = SchedAttrChange { priority: priority_given, weight, ..Default::default() };
+            let change = SchedAttrChange {
+                priority: Some(priority),
+                weight,
+                deadline_us: None,
+                latency_budget: args.latency_budget,
+            };
             self.service.client.expect_ok(&Request::Set { process, change })?;
             let had = before.tasks.iter().find(|task| task.pid == named.pid);
-            let before = had.and_then(|had| options::attributes_of(had, named.weight.is_some()));
+            let before = had.and_then(|had| options::attributes_of(had, &change));
             self.targets.insert(named.pid, Target { task, priority, before });
         }
         let snapshot = self.contexts()?;

@@ -122,6 +122,7 @@ pub(crate) fn cell<T>(statistic: &Statistic<T>, of: &T) -> String {
         (Value::Count(ms), Unit::Milliseconds) => Duration::from_millis(ms).to_string(),
         (Value::Count(us), Unit::Microseconds) => Duration::from_micros(us).to_string(),
         (Value::Count(kib), Unit::Kibibytes) => memory(kib),
+        (Value::Count(percent), Unit::Percent) => format!("{percent}%"),
         (Value::Count(count), _) => count.to_string(),
         (Value::Real(ratio), Unit::Ratio) => percent(ratio),
         (Value::Real(number), _) => format!("{number:.1}"),

@@ -215,6 +215,8 @@ mod tests {
             estimated: true,
             gpu_memory_kib: Some(3 << 20),
             wait_us_p99: Some(1_200),
+            latency_budget_percent: Some(20),
+            slowdown_percent: Some(7),
             why: "r1".into(),
             queues: vec![queue(1), queue(0), queue(1)],
             ..TaskSnapshot::default()
@@ -253,6 +255,8 @@ mod tests {
             held | - | -
             waiting | - | 1.50s
             wait p99 | 1.20ms | -
+            budget | 20% | -
+            slowdown | 7% | -
             why | r1 | 
         "#]]
         .assert_eq(&(columns.collect::<Vec<_>>().join("\n") + "\n"));

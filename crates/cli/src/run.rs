@@ -111,6 +111,9 @@ fn command(args: &RunArgs) -> Command {
     if let Some(deadline) = args.traits.deadline.filter(|deadline| *deadline != 0) {
         command.env("GPREEMPT_DEADLINE_US", deadline.to_string());
     }
+    if let Some(budget) = args.traits.latency_budget {
+        command.env("GPREEMPT_LATENCY_BUDGET", format!("{}%", budget.percent()));
+    }
     command
 }
 

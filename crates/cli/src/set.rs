@@ -1,10 +1,11 @@
 //! `gpreempt set` and `gpreempt detach`: change or remove the attributes of a scheduled process.
 
+use gpreempt_core::priority::{Class, Priority};
 use gpreempt_wire::request::Request;
-use gpreempt_wire::statistics::Snapshot;
+use gpreempt_wire::statistics::TaskSnapshot;
 use serde_json::json;
 
-use crate::args::{DetachArgs, SetArgs};
+use crate::args::{DetachArgs, SetArgs, TraitArgs};
 use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
 use crate::policy::KERNEL_SCHEDULER;
@@ -16,9 +17,12 @@ pub(crate) fn main(args: &SetArgs) -> Result<(), Failure> {
     let process = service::process(pid)?;
     let change = args.traits.change(args.priority);
     client.expect_ok(&Request::Set { process, change })?;
-    let is_more = args.traits.weight.is_some() || args.traits.deadline.is_some();
+    let is_more = args.traits != TraitArgs::default();
+    let is_budget = args.traits.latency_budget.is_some_and(|budget| !budget.is_zero());
     let snapshot = service::snapshot(&mut client).ok();
-    let note = snapshot.as_ref().filter(|_| is_more).and_then(|known| kernel_note(known, pid));
+    let task = snapshot.as_ref().and_then(|all| all.tasks.iter().find(|task| task.pid == pid));
+    let note = task.filter(|_| is_more).and_then(kernel_note);
+    let note = note.or_else(|| task.filter(|_| is_budget).and_then(low_class_note));
     let effect = snapshot.zip(change.priority).map(|(snapshot, priority)| {
         Effect::new(&snapshot, Subject { pid, name: "the process", priority })
     });
@@ -49,6 +53,9 @@ fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(
         if let Some(deadline) = traits.deadline {
             result["deadline_us"] = deadline.into();
         }
+        if let Some(budget) = traits.latency_budget {
+            result["latency_budget_percent"] = budget.percent().into();
+        }
         if let Some(note) = note {
             result["note"] = note.into();
         }
@@ -64,14 +71,15 @@ fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(
         0 => "no deadline".to_owned(),
         us => format!("a deadline of {us} us"),
     }));
+    parts.extend(traits.latency_budget.map(|budget| format!("a latency budget of {budget}")));
     let note = note.map_or(String::new(), |note| format!("{note}\n"));
     let effect = effect.map_or(String::new(), |effect| format!("{}\n", effect.effect));
     output::print(&format!("{pid} has {}\n{note}{effect}", parts.join(", ")))
 }
 
-/// The note that weight and deadline of a process have no effect, where the kernel schedules it.
-fn kernel_note(snapshot: &Snapshot, pid: u32) -> Option<String> {
-    let task = snapshot.tasks.iter().find(|task| task.pid == pid)?;
+/// The note that only the priority of a process has an effect, where the kernel schedules it.
+fn kernel_note(task: &TaskSnapshot) -> Option<String> {
+    let pid = task.pid;
     (task.way.as_deref() == Some(KERNEL_SCHEDULER)).then(|| {
         format!(
             "the kernel schedules {pid} now (kfd_preempt_enable): only its priority has an effect \
@@ -80,10 +88,20 @@ fn kernel_note(snapshot: &Snapshot, pid: u32) -> Option<String> {
     })
 }
 
+/// The note that the latency budget of a process has no effect, where its priority is low.
+fn low_class_note(task: &TaskSnapshot) -> Option<String> {
+    let priority = task.priority.and_then(Priority::new);
+    let priority = priority.filter(|priority| priority.class() == Class::Low)?;
+    Some(format!(
+        "a latency budget has no effect at priority {priority}; it needs 8 to 15 (`gpreempt set {} \
+         -p 12`)",
+        task.pid
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpreempt_wire::statistics::TaskSnapshot;
 
     #[test]
     fn only_processes_that_the_kernel_schedules_have_a_note() {
@@ -92,9 +110,18 @@ mod tests {
             way: Some(way.to_owned()),
             ..TaskSnapshot::default()
         };
-        let tasks = vec![task(7, KERNEL_SCHEDULER), task(8, "own-calls")];
-        let snapshot = Snapshot { tasks, ..Snapshot::default() };
-        assert!(kernel_note(&snapshot, 7).unwrap().contains("schedules 7 now"));
-        assert_eq!((kernel_note(&snapshot, 8), kernel_note(&snapshot, 9)), (None, None));
+        assert!(kernel_note(&task(7, KERNEL_SCHEDULER)).unwrap().contains("schedules 7 now"));
+        assert_eq!(kernel_note(&task(8, "own-calls")), None);
+    }
+
+    #[test]
+    fn a_budget_at_a_low_priority_has_a_note() {
+        let note = |priority| {
+            low_class_note(&TaskSnapshot { pid: 7, priority, ..TaskSnapshot::default() })
+        };
+        let low = "a latency budget has no effect at priority 7; it needs 8 to 15 (`gpreempt set 7 \
+                   -p 12`)";
+        assert_eq!(note(Some(7)).as_deref(), Some(low));
+        assert_eq!((note(Some(8)), note(None)), (None, None));
     }
 }

@@ -25,13 +25,16 @@ use crate::time::{Duration, Instant};
 /// The shortest and the longest time that a switch is taken to last, whatever was measured.
 const SWITCH_MIN: Duration = Duration::from_micros(100);
 const SWITCH_MAX: Duration = Duration::from_micros(1_000);
-/// If fewer than half of the last 16 holds (at least 8) bridged a gap, only every 16th request is
-/// held, to detect a change, and the third of three submissions that follow each other this closely.
+/// If fewer than half of the last 16 holds (at least 8) bridged a gap, only every 64th request is
+/// held, to detect a change, and the fourth of four submissions that follow each other this closely.
 const CLOSELY: Duration = Duration::from_micros(1_000);
-const CLOSE_ENOUGH: u32 = 2;
+const CLOSE_ENOUGH: u32 = 3;
 const OUTCOMES_MAX: u32 = u16::BITS;
 const OUTCOMES_ENOUGH: u32 = 8;
-const TRY_EVERY: u32 = 16;
+const TRY_EVERY: u32 = 64;
+/// Packets that a program does not submit between two samples: a launch takes the processor at least
+/// 10 us, and mostly more.
+const MUCH_MORE: u64 = 8;
 
 /// The state of one context.
 #[derive(Debug)]
@@ -146,6 +149,13 @@ impl HoldPolicy {
     /// these have finished.
     pub fn is_complete_with(&self, packets: u64) -> bool {
         self.is_held() && self.length.is_complete_with(packets)
+    }
+
+    /// Whether the next sample may be omitted: the context is held, and its request will submit much
+    /// more.
+    pub fn may_omit_sample(&self) -> bool {
+        let is_on_engine = self.held.is_some_and(|held| held.on_engine_at.is_some());
+        is_on_engine && self.length.expected() >= MUCH_MORE
     }
 
     /// How long the context may be idle now before its hold is released.

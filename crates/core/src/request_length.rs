@@ -44,6 +44,12 @@ impl RequestLength {
         length.is_some() && length == self.usual()
     }
 
+    /// How many more packets the request that runs will submit; zero if that is not known.
+    pub(crate) fn expected(&self) -> u64 {
+        let end = self.begun_at.zip(self.usual()).map_or(0, |(begun_at, usual)| begun_at + usual);
+        end.saturating_sub(self.submitted)
+    }
+
     /// The length of the last requests, if they have the same.
     fn usual(&self) -> Option<u64> {
         if self.known < REQUESTS {
@@ -85,6 +91,11 @@ mod tests {
         let program = after([20; 8]);
         assert!(is_complete(&program, 20));
         assert!(!is_complete(&program, 19) && !is_complete(&program, 21));
+        let (mut length, total) = program;
+        length.submitted(total + 3);
+        assert_eq!(length.expected(), 17);
+        length.submitted(total + 30);
+        assert_eq!((length.expected(), after([20; 7]).0.expected()), (0, 0));
         assert!(!is_complete(&after([20; 7]), 20), "too few are known");
     }
 

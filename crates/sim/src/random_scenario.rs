@@ -4,6 +4,7 @@
 //! end of a function only.
 
 use gpreempt_core::config::{Aging, Config, PolicyKind};
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -145,6 +146,7 @@ fn task(
         priority: priority(prng),
         weight: u32_between(prng, 1, 8),
         deadline: prng.chance(1, 2).then(|| Duration::from_micros(prng.between(200, 20_000))),
+        latency_budget: LatencyBudget::ZERO,
         gang: (gangs && prng.chance(1, 2)).then(|| format!("gang{}", prng.below(2))),
         devices: if wide { all } else { one },
         queues: u32_between(prng, 1, 3),

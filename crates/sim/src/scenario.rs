@@ -4,6 +4,7 @@ mod checks;
 mod read;
 
 use gpreempt_core::config::Config;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct TaskSpec {
     pub weight: u32,
     /// How long after its arrival each request should be done.
     pub deadline: Option<Duration>,
+    /// How much slower it may become.
+    pub latency_budget: LatencyBudget,
     /// The gang it belongs to; tasks of one gang name the same.
     pub gang: Option<String>,
     /// The devices it uses; every launch goes to all of them.
@@ -105,6 +108,7 @@ impl TaskSpec {
             priority,
             weight: 1,
             deadline: None,
+            latency_budget: LatencyBudget::ZERO,
             gang: None,
             devices: vec![0],
             queues: 1,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use gpreempt_core::backend::{Backend, Capabilities, Command};
 use gpreempt_core::event::{Event, Fault, SchedAttr};
 use gpreempt_core::id::{DeviceId, GangId, QueueId, TaskId};
-use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::ring::RingView;
 use gpreempt_core::time::{Duration, Instant};
 
@@ -174,7 +173,7 @@ impl SimBackend {
             weight: client.spec.weight,
             deadline: client.spec.deadline,
             has_min_share: false,
-            latency_budget: LatencyBudget::ZERO,
+            latency_budget: client.spec.latency_budget,
             gang: gang.and_then(|gang| {
                 gangs.iter().zip(0..).find(|(name, _)| **name == gang).map(|(_, id)| GangId(id))
             }),

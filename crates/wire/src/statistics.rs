@@ -233,8 +233,17 @@ statistics! {
              .read_by(|task| task.priority.map(|_| task.weight).value())],
         /// Time from the arrival of a request to its deadline.
         pub deadline_us: Option<u64> [.metric("gpreempt_process_deadline_seconds").single()],
+        /// Latency budget: how much slower the process may become in exchange for throughput of
+        /// others; null if it is zero and for processes that are not scheduled.
+        pub latency_budget_percent: Option<u16>
+            [.metric("gpreempt_process_latency_budget_ratio").single()
+             .ps(17, "budget").if_known()],
+        /// How much slower the process was in its last second with work because it was off the
+        /// device with work, by its slowest queue; null where that is not measured.
+        pub slowdown_percent: Option<u32>
+            [.metric("gpreempt_process_slowdown_ratio").longest().ps(18, "slowdown").if_known()],
         /// Why the process has this priority.
-        pub why: String [.ps(19, "why")],
+        pub why: String [.ps(20, "why")],
         /// UUIDs of the devices that the process uses, as far as is known.
         pub gpus: Vec<String>,
         /// For a normal process: untouched (no high-priority process is active on its GPU), yields
@@ -279,7 +288,7 @@ statistics! {
         /// Commands for the process that failed.
         pub faults: u64 [.metric("gpreempt_process_faults_total")],
         /// How queues of the process are stopped, as for a device.
-        pub way: Option<String> [.ps(18, "way").if_known()],
+        pub way: Option<String> [.ps(19, "way").if_known()],
         /// Why no better method is used.
         pub no_better_way: Option<String>,
         /// Queues of the process.

@@ -35,7 +35,14 @@ from .errors import (
     WrongState,
 )
 from .hint import Critical, critical
-from .priority import attach, clear_queue_priority, detach, priority_of, set_priority
+from .priority import (
+    attach,
+    clear_queue_priority,
+    detach,
+    priority_of,
+    set_latency_budget,
+    set_priority,
+)
 from .queue_info import DeviceKind, Level, QueueInfo, find_queues, level, queue, queues
 from .scheduler import GPreemptScheduler
 from .statistics import Latencies, Statistics
@@ -105,6 +112,7 @@ __all__ = [
     "restore",
     "resume",
     "resume_process",
+    "set_latency_budget",
     "set_lease",
     "set_priority",
     "suspend",

@@ -101,6 +101,7 @@ _CODES: dict[str, list[Any]] = {
     "gpreempt_reactivate": [c_uint64],
     "gpreempt_level": [c_uint64, POINTER(c_int)],
     "gpreempt_set_priority": [c_uint32, c_int],
+    "gpreempt_set_latency_budget": [c_uint32, c_int],
     "gpreempt_get_priority": [c_uint32, POINTER(c_int)],
     "gpreempt_set_queue_priority": [c_uint64, c_int],
     "gpreempt_detach": [c_uint32],

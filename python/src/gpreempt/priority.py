@@ -1,4 +1,4 @@
-"""Priorities of processes and queues."""
+"""Priorities of processes and queues, and latency budgets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Iterator, Optional
 from . import _abi, _call
 from ._call import call
 from .errors import NoSuchProcess, NotControlled
+
+_LATENCY_BUDGET_MAX = 400
 
 
 def set_priority(
@@ -26,6 +28,17 @@ def set_priority(
         call("gpreempt_set_queue_priority", _call.queue_id(queue), wanted)
     else:
         raise TypeError("set_priority() is for a process or for a queue: say pid or queue")
+
+
+def set_latency_budget(percent: int, *, pid: Optional[int] = None) -> None:
+    """Sets how much slower this process, or another one, may become: 0 to 400 per cent.
+
+    A budget is exchanged for throughput of the others on its GPU; with 0 the process is as fast as
+    possible. It counts while the process has a priority of 8 or more and no other process on its
+    GPU has one. The children that the process starts from now on get the same.
+    """
+    budget = _call.whole(percent, "percent", 0, _LATENCY_BUDGET_MAX)
+    call("gpreempt_set_latency_budget", _call.process(pid), budget)
 
 
 def clear_queue_priority(queue: int) -> None:

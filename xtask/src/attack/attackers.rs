@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gpreempt_core::id::DeviceId;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::client::{Client, ClientOptions};
 use gpreempt_wire::emulator::client::Client as EmulatorClient;
@@ -328,6 +329,10 @@ fn overrule(args: &[String]) -> anyhow::Result<()> {
         deadline_us,
         latency_budget: None,
     };
+    let faster = SchedAttrChange {
+        latency_budget: LatencyBudget::from_percent(19),
+        ..SchedAttrChange::default()
+    };
     let options = ClientOptions::new(Role::Command, "attacker");
     let queues = Client::connect(&options)?.queues()?;
     let own = queues.iter().filter(|queue| queue.pid == pid);
@@ -337,6 +342,7 @@ fn overrule(args: &[String]) -> anyhow::Result<()> {
         Request::Set { process, change: raised(Priority::new(7), 0, None) },
         Request::Set { process, change: raised(None, 1000, None) },
         Request::Set { process, change: raised(None, 0, Some(1)) },
+        Request::Set { process, change: faster },
         Request::Register { process, change: raised(Priority::new(7), 1000, Some(1)) },
         Request::Detach { process },
         // The owner may ask for these; they must not end the administrator's suspension.

@@ -76,6 +76,7 @@ name = \"batch\"
 executable = \"*/gpreempt-load\"
 user = 61001
 priority = 1
+latency_budget = \"20%\"
 trust_env = false
 ";
     let target = Target::start(config)?;

@@ -49,6 +49,10 @@ static void without_arguments_that_make_sense(void) {
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0, 16));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0, -1));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_priority(0x80000000u, 4));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_latency_budget(0, 401));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_latency_budget(0, -1));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_latency_budget(0, 65536));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_latency_budget(0x80000000u, 20));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_get_priority(0, NULL));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_suspend_process(1, 0));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_lease(0));
@@ -103,6 +107,7 @@ static void without_a_daemon(void) {
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_restore(1));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_level(1, &number));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_set_priority(0, 4));
+    EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_set_latency_budget(0, 20));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_get_priority(0, &number));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_detach(0));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_hint_begin(0));
@@ -139,6 +144,7 @@ static void with_ids_that_never_were(void) {
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_level(NO_QUEUE, &number));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_QUEUE, gpreempt_set_queue_priority(NO_QUEUE, 3));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_priority(0x7fffffff, 3));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_latency_budget(0x7fffffff, 20));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_suspend_process(0x7fffffff, 100));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_get_priority(0, &number));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_suspend_process(0, 100));
@@ -196,6 +202,8 @@ static void with_a_queue(uint32_t pid) {
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_get_priority(pid, &number));
     EXPECT(GPREEMPT_OK, gpreempt_set_queue_priority(id, GPREEMPT_PRIORITY_OF_PROCESS));
     EXPECT(GPREEMPT_OK, gpreempt_set_priority(pid, 3));
+    EXPECT(GPREEMPT_OK, gpreempt_set_latency_budget(pid, 400));
+    EXPECT(GPREEMPT_OK, gpreempt_set_latency_budget(pid, 0));
     EXPECT(GPREEMPT_OK, gpreempt_get_priority(pid, &number));
     EXPECT(3, number);
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_resume_process(pid));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use gpreempt_core::config::PolicyKind;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::SchedAttrChange;
@@ -49,6 +50,10 @@ pub(crate) struct TraitArgs {
     #[arg(long, value_name = "US",
           value_parser = within::<u64>(0, 3_600_000_000))]
     pub(crate) deadline: Option<u64>,
+    /// How much slower the process may become in exchange for throughput of others, such as 20% (0%
+    /// to 400%), with a priority of 8 or more
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) latency_budget: Option<LatencyBudget>,
 }
 
 impl TraitArgs {
@@ -57,7 +62,7 @@ impl TraitArgs {
             priority: priority.and_then(Priority::new),
             weight: self.weight,
             deadline_us: self.deadline,
-            latency_budget: None,
+            latency_budget: self.latency_budget,
         }
     }
 }
@@ -207,6 +212,7 @@ mod tests {
         assert_eq!(change.priority, None);
         assert_eq!(change.weight.map(NonZeroU32::get), Some(3));
         assert_eq!(change.deadline_us, None);
+        assert_eq!(change.latency_budget, None);
         assert_eq!(traits.change(Some(15)).priority, Some(Priority::MAX));
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args as ClapArgs, ValueEnum};
 use gpreempt_core::config::PolicyKind;
+use gpreempt_core::latency_budget::LatencyBudget;
 
 use super::daemon::TraitArgs;
 use super::{parse_pid, within};
@@ -24,6 +25,10 @@ pub(crate) struct AttachArgs {
     /// The priority, 0 (lowest) to 15 (highest)
     #[arg(short, long, default_value_t = 4, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: u8,
+    /// How much slower each of the processes may become in exchange for throughput of others, such
+    /// as 20% (0% to 400%), with a priority of 8 or more
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) latency_budget: Option<LatencyBudget>,
     /// Print what would be changed, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -97,7 +102,10 @@ pub(crate) enum Interleave {
 /// Changes the priority of a process that gpreemptd or a running `gpreempt attach` schedules.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(group(
-    ArgGroup::new("change").args(["priority", "weight", "deadline"]).required(true).multiple(true)
+    ArgGroup::new("change")
+        .args(["priority", "weight", "deadline", "latency_budget"])
+        .required(true)
+        .multiple(true)
 ))]
 pub(crate) struct SetArgs {
     /// The process

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use gpreempt_core::config::{Aging, Config};
 use gpreempt_core::hold::HoldLimits;
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_daemon::config::SchedulerConfig;
@@ -63,11 +64,18 @@ fn context_options(args: &AttachArgs) -> ContextOptions {
     }
 }
 
-/// The attributes that a scheduled process had before; its weight only if that is changed.
-pub(super) fn attributes_of(task: &TaskSnapshot, with_weight: bool) -> Option<SchedAttrChange> {
+/// The attributes that a scheduled process had before a change: its priority, and the others that
+/// the change names.
+pub(super) fn attributes_of(
+    task: &TaskSnapshot,
+    change: &SchedAttrChange,
+) -> Option<SchedAttrChange> {
     let priority = Some(task.priority.and_then(Priority::new)?);
-    let weight = NonZeroU32::new(task.weight).filter(|_| with_weight);
-    Some(SchedAttrChange { priority, weight, ..SchedAttrChange::default() })
+    let weight = NonZeroU32::new(task.weight).filter(|_| change.weight.is_some());
+    let latency_budget = change.latency_budget.map(|_| {
+        task.latency_budget_percent.and_then(LatencyBudget::from_percent).unwrap_or_default()
+    });
+    Some(SchedAttrChange { priority, weight, deadline_us: None, latency_budget })
 }
 
 /// Refuses options that concern the whole scheduler or need a private session: beside a daemon its
@@ -131,9 +139,17 @@ mod tests {
     #[test]
     fn only_changed_attributes_are_restored() {
         let task = TaskSnapshot { priority: Some(3), weight: 7, ..TaskSnapshot::default() };
-        let change = attributes_of(&task, false).unwrap();
-        assert_eq!((change.priority, change.weight), (Priority::new(3), None));
-        assert_eq!(attributes_of(&task, true).unwrap().weight, NonZeroU32::new(7));
-        assert_eq!(attributes_of(&TaskSnapshot::default(), true), None, "it was not scheduled");
+        let nothing = SchedAttrChange::default();
+        let priority = Priority::new(3);
+        assert_eq!(attributes_of(&task, &nothing), Some(SchedAttrChange { priority, ..nothing }));
+        let latency_budget = LatencyBudget::from_percent(20);
+        let all = SchedAttrChange { weight: NonZeroU32::new(1), latency_budget, ..nothing };
+        let before = attributes_of(&task, &all).unwrap();
+        assert_eq!(before.weight, NonZeroU32::new(7));
+        assert_eq!(before.latency_budget, Some(LatencyBudget::ZERO));
+        let task = TaskSnapshot { latency_budget_percent: Some(30), ..task };
+        let before = attributes_of(&task, &all).unwrap();
+        assert_eq!(before.latency_budget, LatencyBudget::from_percent(30));
+        assert_eq!(attributes_of(&TaskSnapshot::default(), &all), None, "it was not scheduled");
     }
 }

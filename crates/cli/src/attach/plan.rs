@@ -1,5 +1,6 @@
 //! `gpreempt attach --dry-run`: what an attach would change. Reads only.
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_device::amd::queue::users;
 use gpreempt_device::amd::{KfdInstance, KfdLocation};
@@ -17,6 +18,8 @@ struct Row<'a> {
     pid: u32,
     name: &'a str,
     priority: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_budget_percent: Option<u16>,
     slice: Option<&'static str>,
     contexts: Vec<ContextRow<'a>>,
 }
@@ -36,7 +39,7 @@ const ON_AMD: &str = "off its AMD GPUs while a higher priority has work there";
 pub(super) fn print(args: &AttachArgs) -> Result<(), Failure> {
     let targets = targets(args)?;
     let rows: Vec<Row<'_>> =
-        targets.iter().map(|(process, priority)| row(process, *priority)).collect();
+        targets.iter().map(|(process, priority)| row(process, *priority, args)).collect();
     if args.json {
         return output::print_json(&rows);
     }
@@ -44,7 +47,10 @@ pub(super) fn print(args: &AttachArgs) -> Result<(), Failure> {
     for row in &rows {
         let Row { pid, name, priority, .. } = row;
         let what = row.slice.map_or_else(|| ON_AMD.to_owned(), |slice| format!("slice {slice}"));
-        text.push_str(&format!("{pid} ({name}): priority {priority}, {what}\n"));
+        let budget = row.latency_budget_percent;
+        let budget =
+            budget.map_or(String::new(), |percent| format!(", latency budget {percent} %"));
+        text.push_str(&format!("{pid} ({name}): priority {priority}{budget}, {what}\n"));
         for context in &row.contexts {
             let gpu = context.gpu.unwrap_or("unknown GPU");
             let ContextRow { group, channels, .. } = context;
@@ -58,10 +64,12 @@ pub(super) fn print(args: &AttachArgs) -> Result<(), Failure> {
     output::print(&text)
 }
 
-fn row(process: &InspectedProcess, priority: Priority) -> Row<'_> {
+fn row<'a>(process: &'a InspectedProcess, priority: Priority, args: &AttachArgs) -> Row<'a> {
+    let latency_budget_percent = args.latency_budget.map(LatencyBudget::percent);
     let (pid, name) = (process.info().key.pid, process.info().name.as_str());
     let InspectedProcess::Nvidia(process) = process else {
-        return Row { pid, name, priority: priority.level(), slice: None, contexts: Vec::new() };
+        let (priority, contexts) = (priority.level(), Vec::new());
+        return Row { pid, name, priority, latency_budget_percent, slice: None, contexts };
     };
     let slice = match priority.class() {
         Class::Low => "1 us; preempted during the turn of another low process",
@@ -79,7 +87,8 @@ fn row(process: &InspectedProcess, priority: Priority) -> Row<'_> {
             }));
         }
     }
-    Row { pid, name, priority: priority.level(), slice: Some(slice), contexts }
+    let (priority, slice) = (priority.level(), Some(slice));
+    Row { pid, name, priority, latency_budget_percent, slice, contexts }
 }
 
 /// The devices that may be changed.

@@ -14,6 +14,7 @@ mod demo_live;
 mod doctor;
 mod fake_daemon;
 mod following;
+mod latency_budget;
 mod machine;
 mod normal;
 mod private;

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
@@ -14,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Stage;
 use super::fake_daemon::{Answer, FakeDaemon};
 
-const SHOW: &str = "echo $$ $GPREEMPT_PRIORITY $GPREEMPT_WEIGHT $GPREEMPT_DEADLINE_US";
+const SHOW: &str = "echo $$ $GPREEMPT_PRIORITY $GPREEMPT_WEIGHT $GPREEMPT_DEADLINE_US \
+                    $GPREEMPT_LATENCY_BUDGET";
 
 #[test]
 fn the_daemon_knows_the_process_before_it_becomes_the_program() {
@@ -22,9 +24,10 @@ fn the_daemon_knows_the_process_before_it_becomes_the_program() {
     let daemon = FakeDaemon::start(folder.root(), |_| Answer::Ok);
     // Options after the program are the program's; `--` is allowed and not needed.
     let options = ["run", "-p", "12", "--weight", "3", "--deadline", "5000"];
-    let text = folder.stdout(&[&options[..], &["sh", "-c", SHOW]].concat());
+    let budget = ["--latency-budget", "20%", "sh", "-c", SHOW];
+    let text = folder.stdout(&[&options[..], &budget].concat());
     let (pid, rest) = text.trim_end().split_once(' ').unwrap();
-    assert_eq!(rest, "12 3 5000");
+    assert_eq!(rest, "12 3 5000 20%");
     let heard = daemon.heard_from();
     let [(peer, request), (_, Request::Snapshot)] = heard.as_slice() else {
         unreachable!("{heard:?}")
@@ -34,7 +37,7 @@ fn the_daemon_knows_the_process_before_it_becomes_the_program() {
         priority: Priority::new(12),
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
-        latency_budget: None,
+        latency_budget: LatencyBudget::from_percent(20),
     };
     assert_eq!(*request, Request::Register { process: Process::SENDER, change });
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_wire::policy::PolicySettings;
 use gpreempt_wire::process::Process;
@@ -155,8 +156,15 @@ fn set_says_what_changed() {
         latency_budget: None,
     };
     let one = SchedAttrChange { deadline_us: Some(5_000), ..SchedAttrChange::default() };
+    let result = folder.json(&["set", "4242", "--latency-budget", "20%", "--json"]);
+    assert_eq!(result, json!({ "pid": 4242, "latency_budget_percent": 20 }));
+    let latency_budget = LatencyBudget::from_percent(20);
+    let budget = SchedAttrChange { latency_budget, ..SchedAttrChange::default() };
+    let text = folder.stdout(&["set", "4242", "--latency-budget", "0"]);
+    assert_eq!(text, "4242 has a latency budget of 0 %\n");
+    let none = SchedAttrChange { latency_budget: Some(LatencyBudget::ZERO), ..budget };
     let set = |change| Request::Set { process: process(), change };
-    assert_eq!(changes(&daemon), [set(all), set(one)]);
+    assert_eq!(changes(&daemon), [set(all), set(one), set(budget), set(none)]);
     let (code, line) = folder.failure(&["set", "0", "-p", "3"]);
     assert_eq!((code, line.as_str()), (2, "gpreempt: there is no process 0"));
 }

@@ -164,7 +164,8 @@ fn rules_are_read_in_order_with_their_lines() {
     let config = parse(
         "[[rule]]\nuser = \"alice\"\npriority = 12\n\n[[rule]]\nname = \"b\"\nuser = 7\n\
          executable = \"/bin/*\"\ncommand = \"x\"\ncgroup = \"/c\"\ncontainer = \"d\"\n\
-         env = [\"A=1\", \"B=*\"]\ngpu = \"1\"\nweight = 3\ndeadline_us = 9\nlatency_budget = \"20%\"\ntrust_env = false\n\
+         env = [\"A=1\", \"B=*\"]\ngpu = \"1\"\nweight = 3\ndeadline_us = 9\n\
+         latency_budget = \"20%\"\ntrust_env = false\n\
          [[rule]]\ngpu = \"GPU-7\"\nignore = true\n",
     );
     let [first, second, third] = &config.rules[..] else { panic!("three rules") };

@@ -58,6 +58,7 @@ pub(super) fn number(value: &Value, unit: Unit) -> String {
             format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
         }
         (Value::Count(kib), Unit::Kibibytes) => kib.saturating_mul(1_024).to_string(),
+        (Value::Count(percent), Unit::Percent) => format!("{}.{:02}", percent / 100, percent % 100),
         (Value::Count(count), _) => count.to_string(),
         (Value::Real(f64::INFINITY), _) => "+Inf".to_owned(),
         (Value::Real(f64::NEG_INFINITY), _) => "-Inf".to_owned(),
@@ -89,6 +90,7 @@ mod tests {
             (Value::Count(u64::MAX), Unit::Milliseconds, "18446744073709551.615"),
             (Value::Count(7), Unit::Microseconds, "0.000007"),
             (Value::Count(8), Unit::Kibibytes, "8192"),
+            (Value::Count(107), Unit::Percent, "1.07"),
             (Value::Real(0.25), Unit::Ratio, "0.25"),
             (Value::Real(f64::NAN), Unit::None, "NaN"),
             (Value::Real(f64::INFINITY), Unit::None, "+Inf"),

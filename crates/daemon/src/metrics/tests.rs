@@ -29,6 +29,8 @@ fn task() -> TaskSnapshot {
         priority: Some(2),
         weight: 3,
         deadline_us: Some(5_000),
+        latency_budget_percent: Some(20),
+        slowdown_percent: Some(7),
         state: TaskState::Preempted,
         pending: Some(7),
         share: Some(0.25),
@@ -201,6 +203,10 @@ gpreempt_process_priority{WHO} 2
 gpreempt_process_weight{WHO} 3
 # TYPE gpreempt_process_deadline_seconds gauge
 gpreempt_process_deadline_seconds{WHO} 0.005000
+# TYPE gpreempt_process_latency_budget_ratio gauge
+gpreempt_process_latency_budget_ratio{WHO} 0.20
+# TYPE gpreempt_process_slowdown_ratio gauge
+gpreempt_process_slowdown_ratio{WHO} 0.07
 # TYPE gpreempt_process_state gauge
 gpreempt_process_state{WHO,state="preempted"} 1
 # TYPE gpreempt_process_pending gauge
@@ -275,6 +281,8 @@ fn more_processes_than_fit_are_summed() {
     assert_eq!(series["gpreempt_process_preempts_total{name=\"other\"}"], 48_000.0);
     assert_eq!(series["gpreempt_process_state{name=\"other\",state=\"preempted\"}"], 4_000.0);
     assert_eq!(series["gpreempt_process_waiting_seconds{name=\"other\"}"], 5.0);
+    assert_eq!(series["gpreempt_process_slowdown_ratio{name=\"other\"}"], 0.07);
+    assert_eq!(of("gpreempt_process_latency_budget_ratio").count(), PROCESSES_MAX);
     let device = "{name=\"other\",device=\"GPU-7f1c\"}";
     assert_eq!(series[&format!("gpreempt_process_device_queues_on{device}")], 4_000.0);
     assert_eq!(of("gpreempt_process_priority").count(), PROCESSES_MAX);

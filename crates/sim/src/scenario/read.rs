@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gpreempt_core::config::{Aging, Config};
+use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
 use serde::Deserialize;
@@ -16,8 +17,8 @@ use super::{
     Scenario, SchedulerSpec, TaskSpec, checks,
 };
 use crate::fields::{
-    Document, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Table, Within,
-    exactly_one, listed, nearest, quoted,
+    Budget, Document, FieldError, Int, Items, Name, Policy, PriorityLevel, ReadError, Table,
+    Within, exactly_one, listed, nearest, quoted,
 };
 use crate::isa::Program;
 use crate::kernels;
@@ -277,6 +278,7 @@ pub(super) struct RawTask {
     priority: Option<PriorityLevel>,
     weight: Option<Int<1, 1_000>>,
     deadline_us: Option<Int<1, US_MAX>>,
+    latency_budget: Option<Budget>,
     gang: Option<Name>,
     devices: Option<Items<Int<0, 15>, 16>>,
     queues: Option<Int<1, 64>>,
@@ -325,6 +327,7 @@ impl RawTask {
             priority: self.priority.map_or(Priority::DEFAULT, |level| level.0),
             weight: self.weight.map_or(1, Int::u32),
             deadline: self.deadline_us.map(Int::us),
+            latency_budget: self.latency_budget.map_or(LatencyBudget::ZERO, |budget| budget.0),
             gang: self.gang.map(|gang| gang.0),
             devices: task_devices(self.devices, devices)?,
             queues: self.queues.map_or(1, Int::u32),

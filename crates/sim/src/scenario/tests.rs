@@ -208,6 +208,14 @@ fn tasks_are_read_as_they_are_written() {
 }
 
 #[test]
+fn a_task_may_have_a_latency_budget() {
+    let percent = |text: &str| read(text).tasks[0].latency_budget.percent();
+    assert_eq!(percent(LEAST), 0);
+    let budget = "[[task]]\nlatency_budget = \"20%\"";
+    assert_eq!(percent(&LEAST.replace("[[task]]", budget)), 20);
+}
+
+#[test]
 fn faults_are_read_as_they_are_written() {
     let expected = [
         (31, 32, FaultKind::PreemptTimeout),

@@ -90,6 +90,8 @@ pub enum Unit {
     Kibibytes,
     /// A part from 0 to 1.
     Ratio,
+    /// Per cent, shown as a ratio in metrics.
+    Percent,
     /// Events per second.
     PerSecond,
 }
@@ -195,6 +197,7 @@ impl<T> Statistic<T> {
             "ms" => Some(Unit::Milliseconds),
             "kib" => Some(Unit::Kibibytes),
             "share" => Some(Unit::Ratio),
+            "percent" => Some(Unit::Percent),
             "per" => Some(Unit::PerSecond),
             _ => None,
         };
@@ -220,7 +223,7 @@ macro_rules! numbers {
     };
 }
 
-numbers! { bool u8 u32 u64 }
+numbers! { bool u8 u16 u32 u64 }
 
 impl ReadValue for f64 {
     fn value(&self) -> Value {

@@ -224,6 +224,10 @@ fn task_snapshot(
         priority: attr.filter(|_| !member.is_normal()).map(|attr| attr.priority.level()),
         weight: attr.map_or(1, |attr| attr.weight),
         deadline_us: attr.and_then(|attr| attr.deadline).map(Duration::as_micros),
+        latency_budget_percent: attr
+            .filter(|attr| !attr.latency_budget.is_zero())
+            .map(|attr| attr.latency_budget.percent()),
+        slowdown_percent: queues.iter().filter_map(|view| view.slowdown_percent).max(),
         why: member.why(),
         gpus: member.gpus.iter().cloned().collect(),
         normal: member.normal_state().map(str::to_owned),
@@ -322,6 +326,7 @@ mod tests {
     use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
     use gpreempt_core::config::Config;
     use gpreempt_core::event::{Event, SchedAttr};
+    use gpreempt_core::latency_budget::LatencyBudget;
     use gpreempt_core::priority::Priority;
     use gpreempt_core::ring::RingView;
     use gpreempt_core::scheduler_loop::SchedulerLoop;
@@ -416,7 +421,8 @@ mod tests {
             ..SchedAttr::default()
         };
         let deadline = Some(Duration::from_millis(8));
-        let high = SchedAttr { weight: 3, deadline, ..attr(12) };
+        let latency_budget = LatencyBudget::from_percent(20).unwrap();
+        let high = SchedAttr { weight: 3, deadline, latency_budget, ..attr(12) };
         schedule(&mut table, &mut devices, &fake, member(11, "server"), high);
         schedule(&mut table, &mut devices, &fake, member(12, "training"), attr(2));
         let mut suspended = member(13, "batch");
@@ -440,6 +446,9 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
+        let (busy, off) = (Duration::from_millis(107), Duration::from_millis(7));
+        let measured = Event::SlowdownMeasured { queue: QueueId(11), busy, off };
+        devices.driver.deliver(devices.driver.now(), measured).unwrap();
         telemetry.latencies.take_measurements(&mut devices, &table);
         let mut snapshot = telemetry.snapshot(2_000 * MS, &devices, (&table, &BTreeSet::new()), 2);
         assert_eq!(snapshot.daemon.pid, std::process::id());
@@ -459,6 +468,9 @@ mod tests {
         assert_eq!(groups.collect::<Vec<_>>(), [("high", 1, 0), ("low", 0, 2)]);
         let DeviceSnapshot { waits, faults, .. } = snapshot.devices[0];
         assert_eq!((waits, faults), (1, 0));
+        let slower = |task: &TaskSnapshot| (task.latency_budget_percent, task.slowdown_percent);
+        assert_eq!(slower(&snapshot.tasks[0]), (Some(20), Some(7)));
+        assert_eq!(slower(&snapshot.tasks[1]), (None, None), "a budget of zero");
     }
 
     #[test]

@@ -119,6 +119,11 @@ impl ObservedContext {
         self.is_probed = is_probed;
     }
 
+    /// Whether nothing is lost without the next sample.
+    pub(super) fn may_omit_sample(&self) -> bool {
+        !self.is_probed && self.policy.may_omit_sample()
+    }
+
     pub(super) fn end(&self) {
         self.hold.end();
     }

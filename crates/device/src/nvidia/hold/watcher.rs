@@ -227,7 +227,7 @@ impl WatcherShared {
                 return;
             }
             std::thread::sleep(until(next_turn(now(), SAMPLE_EVERY)));
-            self.observer().sample();
+            self.observer().sample_where(|context| !context.may_omit_sample());
         }
     }
 }
@@ -255,9 +255,13 @@ impl RingObserver {
 
     /// Samples every context.
     fn sample(&mut self) {
+        self.sample_where(|_| true);
+    }
+
+    fn sample_where(&mut self, wanted: impl Fn(&ObservedContext) -> bool) {
         // Read while the lock is held: time must not go backwards from one sample to the next.
         let now = now();
-        for (queue, context) in &mut self.contexts {
+        for (queue, context) in self.contexts.iter_mut().filter(|(_, context)| wanted(context)) {
             let allowance = self.allowances.entry(context.device).or_default();
             if context.sample(now, *queue, allowance, &mut self.report) {
                 self.moved_at = now;
