@@ -41,9 +41,7 @@ const BUDGETS: &[Budget] = &[
     Budget {
         group: "documents for users (README, quickstart, install, guides, reference)",
         words_max: 16_000,
-        is_member: |path| {
-            is_followed(path) || path.starts_with("docs/reference/") || path == "docs/README.md"
-        },
+        is_member: |path| is_followed(path) || path.starts_with("docs/reference/"),
     },
     Budget {
         group: "internals",

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use super::Problems;
 use super::page::Page;
-use crate::packages::HUNSPELL;
+use crate::packages::{HUNSPELL, HUNSPELL_BRITISH};
 
 /// The words that the dictionary does not have, one a line, sorted.
 const OUR_WORDS: &str = "docs/words.txt";
@@ -25,8 +25,8 @@ pub(super) fn check(
     if !list.lines().is_sorted() {
         problems.push(format!("{OUR_WORDS} is not sorted: LC_ALL=C sort -u"));
     }
-    if !HUNSPELL.is_installed() {
-        return Ok(Some(HUNSPELL.is_missing()));
+    if let Some(missing) = [HUNSPELL, HUNSPELL_BRITISH].iter().find(|it| !it.is_installed()) {
+        return Ok(Some(missing.is_missing()));
     }
     let words: BTreeSet<String> = pages.iter().flat_map(words).map(|(_, word)| word).collect();
     let asked = words.iter().map(String::as_str).filter(|word| !ours.contains(word));

@@ -24,10 +24,12 @@ impl Page {
         let heading = "#".repeat(level);
         let usage = command.clone().bin_name(words).render_usage().to_string();
         let usage = usage.trim_start_matches("Usage: ").lines().map(str::trim);
-        let usage = usage.map(|line| format!("`{line}`")).collect::<Vec<_>>().join(" or ");
+        let plain = format!("{words} [OPTIONS]");
+        let usage = usage.filter(|line| *line != plain).map(|line| format!(" `{line}`"));
+        let usage = usage.collect::<Vec<_>>().join(" or");
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
-        let _ = write!(self.text, "\n{heading} {name}\n\n{about}. {usage}\n");
+        let _ = write!(self.text, "\n{heading} {name}\n\n{about}.{usage}\n");
         let rows: String = command.get_arguments().filter_map(|it| self.row(it, name)).collect();
         if !rows.is_empty() {
             let _ = write!(self.text, "\n| argument | meaning |\n|---|---|\n{rows}");
