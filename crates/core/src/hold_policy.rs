@@ -9,7 +9,7 @@
 //! without new work, so a program that hangs or is stopped cannot keep the device. A program whose
 //! requests have no gaps gains nothing from a hold, so after a while it gets none. Two of its
 //! requests may follow each other closely by chance, so the policy counts how many holds bridged a
-//! gap. Where all requests submit the same ([`RequestLength`]), the hold ends with the last of it.
+//! gap. Where all requests submit the same (`RequestLength`), the hold ends with the last of it.
 //! If requests without gaps come periodically, the hold is placed just before the next one
 //! ([`ArrivalPredictor`]): their switch would take longer than they do. Idle time that bridged
 //! nothing is charged to the device's [`IdleAllowance`], and there is no hold while that is used
@@ -26,14 +26,14 @@ use crate::time::{Duration, Instant};
 const SWITCH_MIN: Duration = Duration::from_micros(100);
 const SWITCH_MAX: Duration = Duration::from_micros(1_000);
 /// If fewer than half of the last 16 holds (at least 8) bridged a gap, only every 64th request is
-/// held, to detect a change, and the fourth of four submissions that follow each other this closely.
+/// held, to detect a change, and the fourth of four submissions that follow each other closely.
 const CLOSELY: Duration = Duration::from_micros(1_000);
 const CLOSE_ENOUGH: u32 = 3;
 const OUTCOMES_MAX: u32 = u16::BITS;
 const OUTCOMES_ENOUGH: u32 = 8;
 const TRY_EVERY: u32 = 64;
-/// Packets that a program does not submit between two samples: a launch takes the processor at least
-/// 10 us, and mostly more.
+/// Packets that a program does not submit between two samples: a launch takes the processor 10 us
+/// or more.
 const MUCH_MORE: u64 = 8;
 
 /// The state of one context.
@@ -145,14 +145,14 @@ impl HoldPolicy {
         self.held.is_some()
     }
 
-    /// Whether the request that runs is complete with so many packets: no more work is expected when
-    /// these have finished.
+    /// Whether the request that runs is complete with so many packets: no more work is expected
+    /// when these have finished.
     pub fn is_complete_with(&self, packets: u64) -> bool {
         self.is_held() && self.length.is_complete_with(packets)
     }
 
-    /// Whether the next sample may be omitted: the context is held, and its request will submit much
-    /// more.
+    /// Whether the next sample may be omitted: the context is held, and its request will submit
+    /// much more.
     pub fn may_omit_sample(&self) -> bool {
         let is_on_engine = self.held.is_some_and(|held| held.on_engine_at.is_some());
         is_on_engine && self.length.expected() >= MUCH_MORE

@@ -11,11 +11,10 @@
 //! ```
 //!
 //! What a plan costs a process is measured. Time off the engine is paid from a credit, which grows
-//! with the time that the process is on the engine: the whole budget's part of it, up to
-//! [`CREDIT_TIME`]. The best plan that stayed within the budget is used; while there is plenty of
-//! credit, the next plan is tried for a window. Without credit the strict plan is used until half of
-//! it is back. So whatever plans cost, the slowdown stays within the budget, except for the credit
-//! and for one window.
+//! with the time that the process is on the engine: by the budget's part of it, for up to 500 ms.
+//! The best plan that stayed within the budget is used; while there is plenty of credit, the next
+//! plan is tried for a window. Without credit the strict plan is used until half of it is back. So
+//! whatever plans cost, the slowdown exceeds the budget by no more than one window.
 
 use crate::busy_periods::BusyTime;
 use crate::latency_budget::LatencyBudget;
@@ -139,7 +138,7 @@ impl PlanChooser {
         signed(CREDIT_TIME) * i64::from(self.budget.percent()) / 100
     }
 
-    /// Notes what the plan cost in a window, or in the part of it after which the credit was used up.
+    /// Notes what the plan cost in a window, or until the credit was used up.
     fn end_window(&mut self, now: Instant) {
         let (busy, off) = (self.busy, self.off);
         (self.busy, self.off) = (Duration::ZERO, Duration::ZERO);
@@ -267,7 +266,7 @@ mod tests {
             let mut chooser = PlanChooser::new(budget(percent));
             let (mut now, mut on_total, mut off_total) = (Instant::ZERO, 0, 0);
             for step in 0..4_000_u64 {
-                let phase = costs[step as usize * costs.len() / 4_000];
+                let phase = costs[usize::try_from(step).unwrap() * costs.len() / 4_000];
                 let on = 2_000_000 + step % 7 * 100_000;
                 let off = if chooser.plan == 0 { 0 } else { on * phase[chooser.plan] / 1_000 };
                 on_total += on;

@@ -2,7 +2,7 @@
 //!
 //! A daemon in a container has a control group namespace of its own, in which the kernel shows the
 //! paths of other processes relative to its own group (`/../../kubepods-...`). Rules and containers
-//! are about the paths of the node, so [`NamespaceRoot`] finds where the namespace begins.
+//! are about the paths of the node, so `NamespaceRoot` finds where the namespace begins.
 //!
 //! Every container runtime and batch system makes a control group for what it starts and puts its
 //! id into the path, so no runtime has to be asked. Names that are not in the path (those of Docker

@@ -83,9 +83,11 @@ impl AppliedMode {
         folder: &Path,
     ) -> Result<Self, String> {
         let child = match mode {
-            _ if mode.attaches() => Some(attach(nvidia, mode, policy, loads, folder)?),
             Mode::PeerSlices => peer(nvidia, loads, folder)?,
-            _ => None,
+            Mode::Slices | Mode::Hold | Mode::Budget15 | Mode::Budget30 | Mode::Budget60 => {
+                Some(attach(nvidia, mode, policy, loads, folder)?)
+            }
+            Mode::Alone | Mode::Default | Mode::Mps | Mode::MpsPriority | Mode::Hints => None,
         };
         if child.is_some() {
             std::thread::sleep(SETTLE);

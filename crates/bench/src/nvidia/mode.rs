@@ -78,7 +78,14 @@ impl Mode {
             Self::Budget15 => Some(15),
             Self::Budget30 => Some(30),
             Self::Budget60 => Some(60),
-            _ => None,
+            Self::Alone
+            | Self::Default
+            | Self::Mps
+            | Self::MpsPriority
+            | Self::PeerSlices
+            | Self::Slices
+            | Self::Hold
+            | Self::Hints => None,
         }
     }
 
@@ -106,7 +113,15 @@ impl Mode {
         match self {
             Self::Mps => Family::Mps,
             Self::MpsPriority => Family::MpsPriority,
-            _ => Family::Plain,
+            Self::Alone
+            | Self::Default
+            | Self::PeerSlices
+            | Self::Slices
+            | Self::Hold
+            | Self::Hints
+            | Self::Budget15
+            | Self::Budget30
+            | Self::Budget60 => Family::Plain,
         }
     }
 }
@@ -154,7 +169,12 @@ pub(super) fn estimate(step: &Step<'_>) -> Duration {
         }
         Mode::Default | Mode::Mps | Mode::MpsPriority => round(seconds),
         Mode::Hints => round(seconds) + DAEMON,
-        _ => round(seconds) + ATTACH,
+        Mode::PeerSlices
+        | Mode::Slices
+        | Mode::Hold
+        | Mode::Budget15
+        | Mode::Budget30
+        | Mode::Budget60 => round(seconds) + ATTACH,
     };
     let calls = if step.case.controlled { CALLS } else { Duration::ZERO };
     measured + calls + start(step, mode)

@@ -391,9 +391,9 @@ fn random_submissions_cost_at_most_5_percent() {
 fn the_hold_of_a_request_of_known_length_ends_with_its_last_work() {
     let mut context = SimulatedContext::new();
     let release_after = |context: &SimulatedContext| {
-        let releases = context.moves.iter().filter(|(_, action)| *action != HoldAction::Place);
+        let mut releases = context.moves.iter().filter(|(_, action)| *action != HoldAction::Place);
         // From the last of nine submissions.
-        releases.last().unwrap().0 - (context.begun_us + 8 * 3 * TICK)
+        releases.next_back().unwrap().0 - (context.begun_us + 8 * 3 * TICK)
     };
     for _ in 0..8 {
         context.request(9, 3);

@@ -46,12 +46,8 @@ fn a_budget_that_is_not_used_gives_the_others_slices() {
     assert!(bed.view(2).slowdown_percent > Some(20));
     bed.change(2, with(12));
     bed.change(2, budget(100));
-    let asked = |(_, command): &(_, Command)| match command {
-        Command::MeasureSlowdown { always, .. } => Some(*always),
-        _ => None,
-    };
-    let asked: alloc::vec::Vec<bool> = bed.commands.iter().filter_map(asked).collect();
-    assert_eq!(asked, [true, false, true]);
+    let asked = |(_, command): &&(_, Command)| matches!(command, Command::MeasureSlowdown { .. });
+    assert_eq!(bed.commands.iter().filter(asked).count(), 3, "to begin, to end, to begin again");
 }
 
 #[test]
