@@ -38,6 +38,8 @@ pub struct BusyPeriods {
     tail: BusyTime,
     sum: BusyTime,
     reported_at: Instant,
+    /// The packets that were submitted until then.
+    reported_packets: u64,
 }
 
 /// A length of busy periods.
@@ -47,28 +49,32 @@ pub struct BusyTime {
     pub busy: Duration,
     /// How long of that the context was off the engine.
     pub off: Duration,
+    /// The packets that were submitted meanwhile.
+    pub packets: u64,
 }
 
 impl BusyTime {
     fn add(&mut self, more: Self) {
         self.busy += more.busy;
         self.off += more.off;
+        self.packets += more.packets;
     }
 }
 
 impl BusyPeriods {
-    /// Takes in a sample of a context whose requests have gaps of at most `gap_max`. Returns the
-    /// sums since the last report when the next one is due.
+    /// Takes in a sample of a context whose requests have gaps of at most `gap_max`, and which has
+    /// submitted that many packets. Returns the sums since the last report when the next one is due.
     pub fn take(
         &mut self,
         now: Instant,
         sample: EngineSample,
         gap_max: Duration,
+        packets: u64,
     ) -> Option<BusyTime> {
         let passed = self.sampled_at.replace(now).map_or(Duration::ZERO, |at| now.since(at));
         let off = if sample.is_off { passed } else { Duration::ZERO };
         if sample.has_work || self.is_in_period {
-            self.tail.add(BusyTime { busy: passed, off });
+            self.tail.add(BusyTime { busy: passed, off, packets: 0 });
         }
         if sample.has_work {
             self.is_in_period = true;
@@ -80,13 +86,16 @@ impl BusyPeriods {
         let is_due = self.sum.busy >= REPORT_BUSY || now.since(self.reported_at) >= REPORT_EVERY;
         (is_due && !self.sum.busy.is_zero()).then(|| {
             self.reported_at = now;
-            core::mem::take(&mut self.sum)
+            let before = core::mem::replace(&mut self.reported_packets, packets);
+            BusyTime { packets: packets.saturating_sub(before), ..core::mem::take(&mut self.sum) }
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const WORK: EngineSample = EngineSample { has_work: true, is_off: false };
@@ -101,7 +110,7 @@ mod tests {
         let (mut busy, mut off) = (0, 0);
         let all = [&[IDLE], samples, &[IDLE; 200]].concat();
         for (sample, ms) in all.into_iter().zip(1..) {
-            if let Some(time) = periods.take(Instant::from_nanos(ms * 1_000_000), sample, GAP) {
+            if let Some(time) = periods.take(Instant::from_nanos(ms * 1_000_000), sample, GAP, 0) {
                 busy += time.busy.as_micros();
                 off += time.off.as_micros();
             }
@@ -122,7 +131,8 @@ mod tests {
     #[test]
     fn long_periods_are_reported_while_they_last() {
         let mut periods = BusyPeriods::default();
-        let report = |ms: u64| periods.take(Instant::from_nanos(ms * 1_000_000), WORK, GAP);
-        assert_eq!((1..=100).filter_map(report).count(), 19);
+        let report = |ms: u64| periods.take(Instant::from_nanos(ms * 1_000_000), WORK, GAP, 3 * ms);
+        let reports: Vec<BusyTime> = (1..=100).filter_map(report).collect();
+        assert_eq!((reports.len(), reports[9].packets), (19, 15));
     }
 }

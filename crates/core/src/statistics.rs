@@ -238,6 +238,7 @@ mod tests {
         let time = |busy, off| BusyTime {
             busy: Duration::from_millis(busy),
             off: Duration::from_millis(off),
+            packets: 0,
         };
         let mut slowdown = Slowdown::default();
         assert_eq!(slowdown.percent(), None);

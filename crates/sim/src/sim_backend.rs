@@ -221,6 +221,15 @@ impl SimBackend {
     }
 }
 
+impl SimBackend {
+    /// From now on: the simulator measures exactly, whether the queue is held or not.
+    fn measure_slowdown(&mut self, queue: QueueId) {
+        if let Some(queue) = self.gpu.queues.get_mut(&queue) {
+            queue.is_measured = true;
+        }
+    }
+}
+
 impl Backend for SimBackend {
     fn submit(&mut self, command: Command) {
         let queue = command.queue();
@@ -241,13 +250,12 @@ impl Backend for SimBackend {
                 self.call(device, command);
             }
             Command::SetSlice { .. } => self.call(device, command),
-            Command::PermitHold { queue } => self.permit_hold(device, queue),
-            Command::ForbidHold { .. } => self.forbid_hold(device),
-            Command::MeasureSlowdown { always, .. } => {
-                if let Some(queue) = self.gpu.queues.get_mut(&queue) {
-                    queue.is_measured = always;
-                }
+            Command::PermitHold { queue } => {
+                self.measure_slowdown(queue);
+                self.permit_hold(device, queue);
             }
+            Command::ForbidHold { .. } => self.forbid_hold(device),
+            Command::MeasureSlowdown { .. } => self.measure_slowdown(queue),
             // A hint to firmware that this device does not have.
             Command::SetHardwarePriority { .. } => {}
         }

@@ -193,7 +193,8 @@ impl crate::gpu::Gpu {
         let past = std::mem::replace(&mut queue.activity, next);
         let has_work = !matches!(past, Activity::Idle | Activity::Hold);
         let sample = EngineSample { has_work, is_off: has_work && past != Activity::Run };
-        if let Some(time) = queue.periods.take(now, sample, GAP_MAX)
+        let packets = queue.ring.view(None).put;
+        if let Some(time) = queue.periods.take(now, sample, GAP_MAX, packets)
             && !queue.ring.measured(time)
         {
             self.measured.push((id, time));

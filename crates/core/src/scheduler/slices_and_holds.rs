@@ -17,7 +17,7 @@ use crate::busy_periods::BusyTime;
 use crate::event::EventError;
 use crate::id::{DeviceId, QueueId};
 use crate::priority::{Class, Priority};
-use crate::slice_plan::PlanChooser;
+use crate::slice_plan::{PlanChooser, SlicePlan};
 use crate::time::Duration;
 
 impl Scheduler {
@@ -121,7 +121,9 @@ impl Scheduler {
     /// The next slice or hardware priority to set on a device, or what to measure.
     pub(super) fn next_setting(&mut self, id: DeviceId) -> Option<Command> {
         let device = self.devices.get_mut(&id)?;
-        let wanted = device.budgeted.as_ref().map(|(queue, _)| *queue);
+        // While the strict plan is in force, holds tell when the queue is on the engine.
+        let is_interrupted = device.slice_plan() != SlicePlan::STRICT;
+        let wanted = device.budgeted.as_ref().filter(|_| is_interrupted).map(|(queue, _)| *queue);
         if device.measured != wanted {
             if let Some(queue) = device.measured.take().filter(|id| self.queues.contains_key(id)) {
                 return Some(Command::MeasureSlowdown { queue, always: false });

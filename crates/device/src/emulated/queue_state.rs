@@ -216,13 +216,15 @@ impl QueueState {
         if !self.is_measured && !self.in_force.hold {
             return None;
         }
-        let (total, before) = (self.page.busy(), self.reported);
+        let total = BusyTime { packets: self.page.read().put, ..self.page.busy() };
+        let before = self.reported;
         let busy = total.busy.saturating_sub(before.busy);
         if busy < REPORT_BUSY && total.busy >= before.busy {
             return None;
         }
         self.reported = total;
-        Some(BusyTime { busy, off: total.off.saturating_sub(before.off).min(busy) })
+        let off = total.off.saturating_sub(before.off).min(busy);
+        Some(BusyTime { busy, off, packets: total.packets.saturating_sub(before.packets) })
     }
 
     pub(super) fn set_priority(&mut self, priority: Priority) -> Job {

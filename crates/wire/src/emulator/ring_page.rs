@@ -191,7 +191,7 @@ impl QueuePage {
     /// The length of the queue's busy periods since it was opened, on a device with time slices.
     pub fn busy(&self) -> BusyTime {
         let of = |word: &AtomicU64| CoreDuration::from_nanos(word.load(Ordering::Relaxed));
-        BusyTime { busy: of(&self.head().busy), off: of(&self.head().off) }
+        BusyTime { busy: of(&self.head().busy), off: of(&self.head().off), packets: 0 }
     }
 
     /// The device adds to them.

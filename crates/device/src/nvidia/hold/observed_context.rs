@@ -237,7 +237,8 @@ impl ObservedContext {
         // Without probes nothing is known of requests that are not held.
         let has_work = has_work && (self.is_probed || is_held);
         let gap_max = if is_held { self.policy.release_threshold().max(GAP_MAX) } else { GAP_MAX };
-        if let Some(time) = self.periods.take(now, EngineSample { has_work, is_off }, gap_max) {
+        let engine = EngineSample { has_work, is_off };
+        if let Some(time) = self.periods.take(now, engine, gap_max, sample.packets) {
             report(time);
         }
     }
