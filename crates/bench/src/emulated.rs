@@ -213,7 +213,7 @@ mod tests {
         let cases: Vec<_> = suite.cases.iter().collect();
         let steps = plan::steps(&cases, &modes, &selection(&[]));
         let missing = Emulated::default().missing(&steps);
-        assert_eq!(missing.len(), 11, "{missing:?}");
+        assert_eq!(missing.len(), 18, "{missing:?}");
         assert_eq!(missing[0], "case resnet: inference is a PyTorch program and needs a GPU");
         for name in built_in_names().filter(|name| *name != "torch") {
             let suite = built_in(name).unwrap();

@@ -101,7 +101,7 @@ fn the_suite_of_the_hardware_tests_can_be_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hw/hardware.toml");
     let text = std::fs::read_to_string(path).unwrap();
     let suite = gpreempt_bench::suite::read_suite("hw/hardware.toml", &text).unwrap();
-    assert_eq!((suite.cases.len(), suite.criteria.len()), (11, 12));
+    assert_eq!((suite.cases.len(), suite.criteria.len()), (15, 13));
 }
 
 #[test]
