@@ -110,6 +110,8 @@ suspend=$!
 started="$started $suspend"
 session=/run/user/4242/gpreempt/session-$suspend-0
 wait_for grep -q suspended "$out/suspend"
+# Stopped first: it would start another keeper as soon as the first one is gone.
+kill -STOP $suspend
 kill -9 $(cut -d' ' -f1 $session-*/lock) $suspend
 wait_for sh -c "! kill -0 $suspend"
 test -n "$(ls $session-*/$load-*.json)"
@@ -137,11 +139,12 @@ const ROOT_PROTECTS: &str = r#"
 daemon=$!
 started="$started $daemon"
 wait_for grep -q "ready at" "$out/daemon"
+state() { "$bin/gpreempt" ps --json | tr -d ' \n' | grep -q "\"normal\":\"$1\""; }
+wait_for state untouched
 "$bin/gpreempt" run -p 12 "$bin/gpreempt-load" be --socket $emulator --kernel-us 4000 \
     --seconds 3600 >"$out/root" 2>"$out/root.err" &
 online=$!
 started="$started $online"
-state() { "$bin/gpreempt" ps --json | tr -d ' \n' | grep -q "\"normal\":\"$1\""; }
 wait_for state yields
 grep -q "will be preempted for it, now 1 other process on GPU 0" "$out/root.err"
 code=0
