@@ -50,6 +50,14 @@ def resnet50():
     return nn.Sequential(*layers)
 
 
+def transformer_layers(count, width):
+    return nn.ModuleList(nn.ModuleDict({
+        "before": nn.LayerNorm(width), "three": nn.Linear(width, 3 * width),
+        "out": nn.Linear(width, width), "after": nn.LayerNorm(width),
+        "wide": nn.Linear(width, 4 * width), "narrow": nn.Linear(4 * width, width),
+    }) for _ in range(count))
+
+
 class Decoder(nn.Module):
     """A small transformer that makes one token after the other, with its keys and values kept."""
 
@@ -59,11 +67,7 @@ class Decoder(nn.Module):
         super().__init__()
         width = self.WIDTH
         self.words = nn.Embedding(self.WORDS, width)
-        self.layers = nn.ModuleList(nn.ModuleDict({
-            "before": nn.LayerNorm(width), "three": nn.Linear(width, 3 * width),
-            "out": nn.Linear(width, width), "after": nn.LayerNorm(width),
-            "wide": nn.Linear(width, 4 * width), "narrow": nn.Linear(4 * width, width),
-        }) for _ in range(self.LAYERS))
+        self.layers = transformer_layers(self.LAYERS, width)
         self.last = nn.Linear(width, self.WORDS)
 
     def forward(self, token, place, cache):
@@ -99,11 +103,7 @@ class Transformer(nn.Module):
         super().__init__()
         width = self.WIDTH
         self.words = nn.Embedding(self.WORDS, width)
-        self.layers = nn.ModuleList(nn.ModuleDict({
-            "before": nn.LayerNorm(width), "three": nn.Linear(width, 3 * width),
-            "out": nn.Linear(width, width), "after": nn.LayerNorm(width),
-            "wide": nn.Linear(width, 4 * width), "narrow": nn.Linear(4 * width, width),
-        }) for _ in range(self.LAYERS))
+        self.layers = transformer_layers(self.LAYERS, width)
         self.last = nn.Linear(width, self.WORDS)
 
     def forward(self, tokens, cache=None, place=None):
