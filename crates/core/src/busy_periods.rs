@@ -63,7 +63,7 @@ impl BusyTime {
 
 impl BusyPeriods {
     /// Takes in a sample of a context whose requests have gaps of at most `gap_max`, and which has
-    /// submitted that many packets. Returns the sums since the last report when the next one is due.
+    /// submitted that many packets. Returns the sums since the last report when a report is due.
     pub fn take(
         &mut self,
         now: Instant,

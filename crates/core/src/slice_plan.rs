@@ -12,7 +12,7 @@
 //!
 //! What a plan costs is measured: the slowdown of the process, and how long it occupies the engine
 //! for each packet, switches included. That is what the others do not get. A process that submits
-//! ahead of the device needs the engine for less time when it is interrupted, because its work waits
+//! ahead of the device needs the engine for less time when interrupted, because its work waits
 //! in the ring meanwhile; one that waits for each kernel needs more, for the switches. So the plan
 //! within the budget with the least occupation is used, and the strict one if none is better.
 //!

@@ -10,7 +10,8 @@ use gpreempt_sim::scenario::{Arrivals, RequestStep, Scenario, SchedulerSpec};
 
 use crate::builder::{checked, kernel, launch, task, us};
 
-/// Requests of 300 kernels of 14 us, each of which takes the processor 30 us, beside kernels of 8 ms.
+/// Requests of 300 kernels of 14 us, each of which takes the processor 30 us, beside kernels of
+/// 8 ms.
 /// Returns the average time of a request in us and the best-effort kernels.
 fn run(budget: Option<u16>, sync: bool) -> (u64, u64) {
     let step = RequestStep { count: 300, cpu: us(30), sync, ..launch(1) };

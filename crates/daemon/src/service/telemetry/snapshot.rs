@@ -447,7 +447,11 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
-        let time = BusyTime { busy: Duration::from_millis(107), off: Duration::from_millis(7) };
+        let time = BusyTime {
+            busy: Duration::from_millis(107),
+            off: Duration::from_millis(7),
+            packets: 0,
+        };
         let measured = Event::SlowdownMeasured { queue: QueueId(11), time };
         devices.driver.deliver(devices.driver.now(), measured).unwrap();
         telemetry.latencies.take_measurements(&mut devices, &table);
