@@ -132,7 +132,7 @@ impl PlanChooser {
         self.credit = (self.credit + earned - signed(off)).clamp(-DEBT_MAX, max);
         self.window.busy += busy;
         self.window.off += off;
-        self.window.packets += packets;
+        self.window.packets = self.window.packets.saturating_add(packets);
         self.is_in_debt |= self.credit < 0;
         if self.window.busy < WINDOW && (self.credit >= 0 || self.plan == 0) {
             return false;
@@ -154,11 +154,13 @@ impl PlanChooser {
         let BusyTime { busy, off, packets } = core::mem::take(&mut self.window);
         let on = busy.saturating_sub(off).as_nanos();
         let low = self.plan().low;
-        let switches = off.as_nanos() * SWITCHES.as_nanos() / (low + SWITCHES).as_nanos();
-        let slowdown = off.as_nanos().saturating_mul(1_000) / on.max(1);
-        let occupation = (on + switches) / packets.max(1);
+        let off_ns = off.as_nanos();
+        let switches = off_ns.saturating_mul(SWITCHES.as_nanos()) / (low + SWITCHES).as_nanos();
+        let slowdown = off_ns.saturating_mul(1_000) / on.max(1);
+        let occupation = on.saturating_add(switches) / packets.max(1);
         let cost = &mut self.costs[self.plan];
-        let averaged = |before: u64, measured: u64| (before * 3 + measured) / 4;
+        let averaged =
+            |before: u64, measured: u64| before.saturating_mul(3).saturating_add(measured) / 4;
         let is_first = cost.per_mille.is_none();
         cost.per_mille = Some(cost.per_mille.map_or(slowdown, |before| averaged(before, slowdown)));
         cost.occupation = if is_first { occupation } else { averaged(cost.occupation, occupation) };
@@ -177,7 +179,7 @@ impl PlanChooser {
     fn is_good(&self, plan: usize) -> bool {
         let (cost, strict) = (self.costs[plan], self.costs[0]);
         let is_within = cost.per_mille.is_some_and(|cost| cost <= per_mille(self.budget));
-        is_within && cost.occupation * 100 <= strict.occupation * BETTER
+        is_within && cost.occupation / BETTER <= strict.occupation / 100
     }
 
     fn next(&self, now: Instant) -> usize {
@@ -293,6 +295,17 @@ mod tests {
         let (slowdown, times) = run(60, [5, 50, 100, 150, 190, 250, 300, 350, 400], 0, 60);
         assert!(slowdown <= 20, "{slowdown}");
         assert!(times[0] * 20 > 19 * times.iter().sum::<u64>(), "{times:?}");
+    }
+
+    /// A client of the emulated GPU can write any numbers into its page.
+    #[test]
+    fn no_number_is_too_large() {
+        let mut chooser = PlanChooser::new(budget(400));
+        for times in [(u64::MAX, u64::MAX, u64::MAX), (u64::MAX, 0, 0), (0, u64::MAX, 1)] {
+            for step in 0..20 {
+                chooser.take(Instant::from_nanos(step), time(times.0, times.1, times.2));
+            }
+        }
     }
 
     proptest! {
