@@ -17,6 +17,7 @@ use crate::busy_periods::BusyTime;
 use crate::event::EventError;
 use crate::id::{DeviceId, QueueId};
 use crate::priority::{Class, Priority};
+use crate::queue::RunState;
 use crate::slice_plan::{PlanChooser, SlicePlan};
 use crate::time::Duration;
 
@@ -121,9 +122,13 @@ impl Scheduler {
     /// The next slice or hardware priority to set on a device, or what to measure.
     pub(super) fn next_setting(&mut self, id: DeviceId) -> Option<Command> {
         let device = self.devices.get_mut(&id)?;
-        // While the strict plan is in force, holds tell when the queue is on the engine.
+        // While the strict plan is in force, holds tell when the queue is on the engine. A probe
+        // is work of its own: it would bring the context of a preempted queue onto the engine.
         let is_interrupted = device.slice_plan() != SlicePlan::STRICT;
-        let wanted = device.budgeted.as_ref().filter(|_| is_interrupted).map(|(queue, _)| *queue);
+        let is_on =
+            |id: &QueueId| self.queues.get(id).is_some_and(|queue| queue.run_state == RunState::On);
+        let budgeted = device.budgeted.as_ref().map(|(queue, _)| *queue);
+        let wanted = budgeted.filter(|queue| is_interrupted && is_on(queue));
         if device.measured != wanted {
             if let Some(queue) = device.measured.take().filter(|id| self.queues.contains_key(id)) {
                 return Some(Command::MeasureSlowdown { queue, always: false });

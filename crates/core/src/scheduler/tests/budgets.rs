@@ -53,6 +53,33 @@ fn a_budget_that_is_not_used_gives_the_others_slices() {
 }
 
 #[test]
+fn a_preempted_process_is_not_measured_all_the_time() {
+    let mut bed = beside(400);
+    for _ in 0..40 {
+        measured(&mut bed, 25, 0);
+    }
+    let last = |bed: &Testbed| {
+        let asked = bed.commands.iter().rev().find_map(|(_, command)| match *command {
+            Command::MeasureSlowdown { always, .. } => Some(always),
+            Command::Preempt { .. }
+            | Command::Resume { .. }
+            | Command::SetSlice { .. }
+            | Command::PermitHold { .. }
+            | Command::ForbidHold { .. }
+            | Command::SetHardwarePriority { .. } => None,
+        });
+        asked.unwrap()
+    };
+    assert!(last(&bed));
+    bed.suspend(2, true);
+    bed.run(ms(20));
+    assert!(!last(&bed));
+    bed.suspend(2, false);
+    bed.run(ms(20));
+    assert!(last(&bed));
+}
+
+#[test]
 fn a_budget_counts_only_beside_lower_ones_and_without_another_high_one() {
     let mut bed = beside(400);
     for _ in 0..40 {
