@@ -213,10 +213,12 @@ impl QueueState {
     /// The busy periods since the last report, if there is enough to report. The page is memory of
     /// the client, so the numbers may be anything.
     pub(super) fn take_busy(&mut self) -> Option<BusyTime> {
+        let total = BusyTime { packets: self.page.read().put, ..self.page.busy() };
         if !self.is_measured && !self.in_force.hold {
+            // What was before its first hold says nothing of its slowdown.
+            self.reported = total;
             return None;
         }
-        let total = BusyTime { packets: self.page.read().put, ..self.page.busy() };
         let before = self.reported;
         let busy = total.busy.saturating_sub(before.busy);
         if busy < REPORT_BUSY && total.busy >= before.busy {
