@@ -193,6 +193,7 @@ mod tests {
             weight: NonZeroU32::new(weight),
             deadline_us: Some(deadline_us),
             latency_budget: None,
+            evictable: None,
         }
     }
 

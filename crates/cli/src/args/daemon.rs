@@ -63,6 +63,7 @@ impl TraitArgs {
             weight: self.weight,
             deadline_us: self.deadline,
             latency_budget: self.latency_budget,
+            evictable: None,
         }
     }
 }

@@ -283,6 +283,9 @@ impl Service {
                 self.settle_queue_suspensions(now_ns);
             }
             Request::Detach { process } => processes.detach(requester, process, &mut context)?,
+            Request::Evict { .. } | Request::Restore { .. } | Request::MakeRoom { .. } => {
+                return Err(RequestError::MemoryUnsupported);
+            }
             Request::PolicyRead => {
                 let settings = policy_settings::to_wire(self.devices.scheduler().config());
                 return Ok(Reply::Policy(settings).into());
@@ -384,7 +387,10 @@ pub(crate) const fn work_of(request: &Request) -> Work {
         | Request::Suspend { .. }
         | Request::Resume { .. }
         | Request::ResumeAll
-        | Request::Detach { .. } => Work::Change,
+        | Request::Detach { .. }
+        | Request::Evict { .. }
+        | Request::Restore { .. }
+        | Request::MakeRoom { .. } => Work::Change,
         Request::PolicySet(_)
         | Request::Follow
         | Request::Trace { .. }

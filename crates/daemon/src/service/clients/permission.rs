@@ -402,6 +402,7 @@ mod tests {
                 weight: None,
                 deadline_us: None,
                 latency_budget: None,
+                evictable: None,
             }),
         ),
         ("suspend: `Suspend`, `SuspendQueues`", Operation::Suspend),

@@ -141,6 +141,8 @@ pub(crate) enum RequestError {
     NoSuchLevel(u64),
     #[error("this session has not suspended queue {0}")]
     NotSuspendedHere(u64),
+    #[error("this daemon cannot move GPU memory to the host")]
+    MemoryUnsupported,
 }
 
 impl RequestError {
@@ -181,7 +183,7 @@ impl RequestError {
             Self::Suspend(error) => error.code(),
             Self::Resume(error) => error.code(),
             Self::NoSuchQueue(_) | Self::QueueRefused(_) => RefusalCode::NoSuchQueue,
-            Self::NoSuchLevel(_) => RefusalCode::Unsupported,
+            Self::NoSuchLevel(_) | Self::MemoryUnsupported => RefusalCode::Unsupported,
             Self::NotSuspendedHere(_) => RefusalCode::WrongState,
         }
     }
