@@ -129,6 +129,13 @@ impl Layers<SchedOverride> {
         self.owner.map_or(decided, |owner| bounds.limit(owner.apply(decided)))
     }
 
+    /// Whether the process is evicted when processes with a higher priority need room.
+    pub(crate) fn evictable(&self, given: bool, bounds: &Bounds) -> bool {
+        let asked = |layer: Option<SchedOverride>| layer.and_then(|asked| asked.change.evictable);
+        let is_bound = bounds.evictable.as_ref().is_some_and(|bound| bound.value);
+        is_bound || asked(self.owner).or_else(|| asked(self.admin)).unwrap_or(given)
+    }
+
     /// The user whose request decides the priority, if one does.
     pub(crate) fn priority_by(&self) -> Option<u32> {
         let sets = |asked: &SchedOverride| asked.change.priority.is_some();

@@ -140,6 +140,16 @@ impl TrackedProcess {
         self.overrides.bounds(Bounds::of_configuration(&self.assignment))
     }
 
+    /// Whether it is evicted when processes with a higher priority need room. What nothing names
+    /// never is.
+    pub(crate) fn is_evictable(&self) -> bool {
+        let given = self.assignment.evictable.as_ref().is_some_and(|given| given.value);
+        !self.is_ignored()
+            && !self.is_detached
+            && !self.is_normal()
+            && self.overrides.evictable(given, &self.bounds())
+    }
+
     /// What permissions depend on. Where nothing binds, its owner may give it what every user may
     /// have, or what its environment gave it.
     pub(crate) fn target(&self, default_priority: Option<Priority>) -> Target {
