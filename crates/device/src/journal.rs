@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use crate::change::GpuChange;
+use crate::eviction::change::EvictChange;
 use crate::process::{ProcessInfo, ProcessKey};
 
 /// All changes in one process.
@@ -287,6 +288,38 @@ impl OwnerJournal {
             self.files()?.iter().filter_map(|path| read_record(path).ok()).collect();
         records.sort_by_key(|(record, _)| record.process);
         Ok(records)
+    }
+
+    /// The eviction that the record of a process names.
+    pub fn eviction_of(&self, process: ProcessKey) -> Option<EvictChange> {
+        let (record, _) = read_record(&self.path_of(process)).ok()?;
+        record.changes.into_iter().find_map(|change| match change {
+            GpuChange::Evict(eviction) => Some(eviction),
+            _ => None,
+        })
+    }
+
+    /// Removes the eviction from the record of a process.
+    pub fn forget_eviction(&self, process: ProcessKey) -> io::Result<()> {
+        let Ok((mut record, _)) = read_record(&self.path_of(process)) else { return Ok(()) };
+        let before = record.changes.len();
+        record.changes.retain(|change| !change.is_eviction());
+        match record.changes.len() {
+            0 => self.forget(process),
+            left if left == before => Ok(()),
+            _ => Ok(self.write(&record)?),
+        }
+    }
+
+    /// Whether nothing but evictions is left to undo: that may have to wait until a GPU has room,
+    /// and no other program waits for it.
+    pub fn has_only_evictions(&self) -> bool {
+        let Ok(files) = self.files() else { return false };
+        !files.is_empty()
+            && files.iter().all(|path| {
+                read_record(path)
+                    .is_ok_and(|(record, _)| record.changes.iter().all(GpuChange::is_eviction))
+            })
     }
 
     /// The number of records, readable or not.
