@@ -243,7 +243,7 @@ impl Service {
         if matches!(body, Request::Suspend { .. }) && self.clients.has_all_pending(uid) {
             return Err(RequestError::TooManyPending(uid));
         }
-        let (processes, mut context) = self.processes_and_context();
+        let (memory, processes, mut context) = self.memory_and_context();
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
@@ -280,11 +280,29 @@ impl Service {
             }
             Request::ResumeAll => {
                 processes.resume_all(requester.caller, &mut context);
+                self.memory.end_asked(requester.caller, &self.processes);
                 self.settle_queue_suspensions(now_ns);
             }
-            Request::Detach { process } => processes.detach(requester, process, &mut context)?,
-            Request::Evict { .. } | Request::Restore { .. } | Request::MakeRoom { .. } => {
-                return Err(RequestError::MemoryUnsupported);
+            Request::Detach { process } => {
+                let evicted_by = |key| memory.evicted_by(key);
+                let key = processes.detach(requester, process, evicted_by, &mut context)?;
+                memory.end_all_for(key);
+            }
+            Request::Evict { process, lease_ms, scope } => {
+                let by = (requester, request_ref);
+                if self.evict(by, process, (lease_ms, scope), now_ns)? {
+                    return Ok(Answer::Nothing);
+                }
+            }
+            Request::Restore { process } => {
+                self.restore((requester, request_ref), process)?;
+                return Ok(Answer::Nothing);
+            }
+            Request::MakeRoom { process, bytes, device } => {
+                let by = (requester, request_ref);
+                if self.make_room(by, process, (bytes, device), now_ns)? {
+                    return Ok(Answer::Nothing);
+                }
             }
             Request::PolicyRead => {
                 let settings = policy_settings::to_wire(self.devices.scheduler().config());
