@@ -97,6 +97,9 @@ pub enum UndoError {
     /// A call about the process does not return.
     #[error("process {0} does not answer; the keeper reverts the changes in it")]
     Silent(ProcessKey),
+    /// A keeper restores it, perhaps when the GPU has room.
+    #[error("the GPU memory of process {0} is still evicted; the keeper restores it")]
+    Evicted(ProcessKey),
     /// A call about all processes of a device does not return.
     #[error("{0} does not answer; the keeper reverts the changes there")]
     SilentDevice(&'static str),

@@ -295,7 +295,7 @@ impl OwnerJournal {
         let (record, _) = read_record(&self.path_of(process)).ok()?;
         record.changes.into_iter().find_map(|change| match change {
             GpuChange::Evict(eviction) => Some(eviction),
-            _ => None,
+            GpuChange::Nvidia(_) | GpuChange::Amd(_) | GpuChange::Emulated(_) => None,
         })
     }
 

@@ -241,7 +241,10 @@ fn wait_for_undo(journal: &Journal) -> io::Result<()> {
         let sessions = journal.sessions()?;
         // A stopped keeper undoes nothing, so the daemon does not wait for it.
         sessions.iter().for_each(keeper::end_stopped_keeper);
-        let is_undone = |session: &OwnerJournal| owner_lives(session) || !is_held(session);
+        // A keeper that restores memory may wait for room; the daemon does not wait for it.
+        let is_undone = |session: &OwnerJournal| {
+            owner_lives(session) || !is_held(session) || session.has_only_evictions()
+        };
         if sessions.iter().all(is_undone) {
             return Ok(());
         }

@@ -85,7 +85,9 @@ impl EvictChange {
             Outcome::Done { .. } | Outcome::Gone => Ok(()),
             // Another process has the record now, and restores what it names.
             Outcome::Stopped if is_patient => Ok(()),
-            other => Err(failed(other.to_string())),
+            not @ (Outcome::NoRoom { .. } | Outcome::Failed { .. } | Outcome::Stopped) => {
+                Err(failed(not.to_string()))
+            }
         }
     }
 }

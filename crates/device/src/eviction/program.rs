@@ -93,12 +93,11 @@ pub(super) fn carry_out(
     };
     loop {
         let outcome = attempt(order, connect, owner, LOCK_WAIT);
-        match outcome {
-            Outcome::NoRoom { .. } | Outcome::Failed { .. } if is_patient && owner.lives() => {
-                owner.sleep(ROOM_RETRY);
-            }
-            outcome => return outcome,
+        let may_change = matches!(outcome, Outcome::NoRoom { .. } | Outcome::Failed { .. });
+        if !is_patient || !may_change || !owner.lives() {
+            return outcome;
         }
+        owner.sleep(ROOM_RETRY);
     }
 }
 
