@@ -28,7 +28,7 @@ use gpreempt_wire::statistics::memory;
 use super::clients::pending_answers::RequestRef;
 use super::instant;
 use super::processes::{Context, Named, Processes};
-use claims::{Claim, has_rule_claims};
+use claims::{Claim, Stage, has_rule_claims};
 use errors::MemoryError;
 use eviction::{DeviceMemory, Eviction, Phase, Reasons, restorable};
 use mover::{Mover, MoverReport};
@@ -64,6 +64,9 @@ pub(crate) struct Memory {
     rates: Rates,
     /// What dead owners left and was moving when this service looked.
     left: Vec<LeftEviction>,
+    left_retry_ns: u64,
+    /// When the job looked last.
+    looked_ns: u64,
     last_id: u64,
     answers: Vec<LateAnswer>,
     /// Processes whose rule or environment claimed memory for them already.
@@ -81,6 +84,8 @@ impl Memory {
             turns: BTreeMap::new(),
             rates: Rates::default(),
             left: Vec::new(),
+            left_retry_ns: 0,
+            looked_ns: 0,
             last_id: 0,
             answers: Vec::new(),
             claimed: BTreeSet::new(),
@@ -96,15 +101,16 @@ impl Memory {
     /// When this job has to look again.
     pub(crate) fn next_ns(&self, now_ns: u64) -> Option<u64> {
         let is_busy = self.evictions.values().any(|eviction| !eviction.is_out())
-            || self.claims.values().any(|claim| !claim.is_granted())
-            || !self.left.is_empty();
+            || self.claims.values().any(|claim| claim.stage == Stage::Making);
         if is_busy {
             return Some(now_ns.saturating_add(LOOK_NS));
         }
+        let left = (!self.left.is_empty()).then_some(self.left_retry_ns);
         let waits = self.evictions.values().any(Eviction::may_return);
         let waits = waits.then(|| now_ns.saturating_add(ROOM_RETRY_NS / 4));
         let leases = self.evictions.values().filter_map(|known| known.reasons.asked.next_ns());
-        leases.chain(waits).chain(self.next_turn_ns()).min()
+        let next = leases.chain(waits).chain(left).chain(self.next_turn_ns()).min();
+        next.map(|at_ns| at_ns.max(self.looked_ns.saturating_add(LOOK_NS)))
     }
 
     /// The eviction of a process or tree.
@@ -120,17 +126,21 @@ impl Memory {
         processes: &mut Processes,
         context: &mut Context<'_>,
     ) -> Vec<LateAnswer> {
+        let mut is_due = now_ns.saturating_sub(self.looked_ns) >= LOOK_NS;
         while let Some(report) = self.mover.poll() {
             self.take_report(report, now_ns, processes, context);
+            is_due = true;
         }
-        if self.evictions.is_empty()
-            && self.claims.is_empty()
-            && self.left.is_empty()
-            && !self.has_turns(processes)
-            && !has_rule_claims(processes)
+        if !is_due
+            || self.evictions.is_empty()
+                && self.claims.is_empty()
+                && self.left.is_empty()
+                && !self.has_turns(processes)
+                && !has_rule_claims(processes)
         {
             return std::mem::take(&mut self.answers);
         }
+        self.looked_ns = now_ns;
         self.forget_ended(processes);
         self.continue_releases(now_ns, processes, context);
         self.end_leases(now_ns, context);

@@ -104,7 +104,11 @@ impl Processes {
                 0 | 1 => MemoryError::NoGpu(*key),
                 _ => MemoryError::SeveralGpus { key: *key, count },
             })?);
-            let device = self.evict_device(*key, context).ok_or(MemoryError::Amd(*key))?;
+            let has_controller = !process.controllers.is_empty();
+            let device = self.evict_device(*key, context).ok_or(match has_controller {
+                true => MemoryError::Amd(*key),
+                false => MemoryError::NoGpu(*key),
+            })?;
             targets.push((EvictTarget { key: *key, device }, bytes_of(*key, &readings)));
         }
         gpus.sort_unstable();

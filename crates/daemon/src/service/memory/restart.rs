@@ -19,6 +19,8 @@ use crate::service::processes::{Context, Named, Processes};
 /// How long a service that ends waits until memory is back. `TimeoutStopSec` of the systemd unit is
 /// longer.
 const STOP_MAX: Duration = Duration::from_secs(10);
+/// The time between two tries to take over what moves.
+const LEFT_RETRY_NS: u64 = 1_000_000_000;
 const STOP_STEP: Duration = Duration::from_millis(20);
 
 impl Memory {
@@ -36,6 +38,10 @@ impl Memory {
         processes: &mut Processes,
         context: &mut Context<'_>,
     ) {
+        if now_ns < self.left_retry_ns {
+            return;
+        }
+        self.left_retry_ns = now_ns.saturating_add(LEFT_RETRY_NS);
         for left in std::mem::take(&mut self.left) {
             let members: Vec<ProcessKey> =
                 left.processes().iter().map(|target| target.key).collect();
