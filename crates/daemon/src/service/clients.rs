@@ -243,7 +243,7 @@ impl Service {
         if matches!(body, Request::Suspend { .. }) && self.clients.has_all_pending(uid) {
             return Err(RequestError::TooManyPending(uid));
         }
-        let (memory, processes, mut context) = self.memory_and_context();
+        let (processes, mut context) = self.processes_and_context();
         match body {
             Request::ListQueues { .. }
             | Request::ReadQueue { .. }
@@ -283,24 +283,11 @@ impl Service {
                 self.memory.end_asked(requester.caller, &self.processes);
                 self.settle_queue_suspensions(now_ns);
             }
-            Request::Detach { process } => {
-                let evicted_by = |key| memory.evicted_by(key);
-                let key = processes.detach(requester, process, evicted_by, &mut context)?;
-                memory.end_all_for(key);
-            }
-            Request::Evict { process, lease_ms, scope } => {
-                let by = (requester, request_ref);
-                if self.evict(by, process, (lease_ms, scope), now_ns)? {
-                    return Ok(Answer::Nothing);
-                }
-            }
-            Request::Restore { process } => {
-                self.restore((requester, request_ref), process)?;
-                return Ok(Answer::Nothing);
-            }
-            Request::MakeRoom { process, bytes, device } => {
-                let by = (requester, request_ref);
-                if self.make_room(by, process, (bytes, device), now_ns)? {
+            Request::Detach { .. }
+            | Request::Evict { .. }
+            | Request::Restore { .. }
+            | Request::MakeRoom { .. } => {
+                if self.answer_about_memory((requester, request_ref), &body, now_ns)? {
                     return Ok(Answer::Nothing);
                 }
             }

@@ -6,7 +6,7 @@ use gpreempt_device::eviction::{EvictDevice, EvictTarget};
 use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::reply::Reply;
-use gpreempt_wire::request::EvictScope;
+use gpreempt_wire::request::{EvictScope, Request};
 
 use super::claims::{Claim, Stage, bytes_of};
 use super::errors::MemoryError;
@@ -247,8 +247,35 @@ impl Memory {
 }
 
 impl Service {
+    /// Serves requests that concern memory. Returns whether the client is answered later.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller answers the other requests")]
+    pub(crate) fn answer_about_memory(
+        &mut self,
+        by: (Requester, RequestRef),
+        body: &Request,
+        now_ns: u64,
+    ) -> Result<bool, RequestError> {
+        match *body {
+            Request::Evict { process, lease_ms, scope } => {
+                self.evict(by, process, (lease_ms, scope), now_ns)
+            }
+            Request::Restore { process } => self.restore(by, process).map(|()| true),
+            Request::MakeRoom { process, bytes, device } => {
+                self.make_room(by, process, (bytes, device), now_ns)
+            }
+            Request::Detach { process } => {
+                let (memory, processes, mut context) = self.memory_and_context();
+                let evicted_by = |key| memory.evicted_by(key);
+                let key = processes.detach(by.0, process, evicted_by, &mut context)?;
+                memory.end_all_for(key);
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Evicts a process or a tree. Returns whether the client is answered later.
-    pub(crate) fn evict(
+    fn evict(
         &mut self,
         (requester, by): (Requester, RequestRef),
         process: Process,
@@ -267,7 +294,7 @@ impl Service {
         Ok(memory.evict((info.key, members), &asked, processes, &context)?)
     }
 
-    pub(crate) fn restore(
+    fn restore(
         &mut self,
         (requester, by): (Requester, RequestRef),
         process: Process,
@@ -281,7 +308,7 @@ impl Service {
     }
 
     /// Claims memory for a process. Returns whether the client is answered later.
-    pub(crate) fn make_room(
+    fn make_room(
         &mut self,
         (requester, by): (Requester, RequestRef),
         process: Process,

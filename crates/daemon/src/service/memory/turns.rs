@@ -13,7 +13,7 @@ use gpreempt_device::process::ProcessKey;
 
 use super::claims::{Claim, Stage, bytes_of};
 use super::errors::MemoryError;
-use super::eviction::{DeviceMemory, Eviction, Phase, Reasons};
+use super::eviction::{DeviceMemory, Eviction, Reasons};
 use super::{Memory, READING_MAX_NS, memory_in, priority_of};
 use crate::service::instant;
 use crate::service::processes::process_table::TrackedProcess;
@@ -232,9 +232,8 @@ impl Memory {
         let measured: u64 = members.iter().map(|key| bytes_of(*key, readings)).sum();
         let out: u64 = evictions.iter().map(|known| known.bytes).sum();
         let waits = claim.is_some_and(|claim| claim.stage == Stage::WaitsForTurn);
-        let is_out = |known: &&Eviction| matches!(known.phase, Phase::Out { .. });
-        let place = if waits || (!evictions.is_empty() && evictions.iter().all(|one| is_out(&one)))
-        {
+        let is_out = |known: &Eviction| known.is_out();
+        let place = if waits || (!evictions.is_empty() && evictions.iter().all(|one| is_out(one))) {
             // One that may return already is on its way.
             let returns = evictions.iter().any(|known| known.reasons.is_empty());
             if returns && !waits { JobPlace::Moving } else { JobPlace::Evicted }

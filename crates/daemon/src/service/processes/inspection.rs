@@ -76,7 +76,7 @@ pub(crate) struct ProcessFacts {
 pub(crate) struct KnownFacts {
     facts: BTreeMap<ProcessKey, ProcessFacts>,
     /// A process that claims memory, with the GPU that it will use in place of those that it does.
-    claimant: Option<(ProcessKey, Inspected)>,
+    claimant: Option<Box<(ProcessKey, Inspected)>>,
 }
 
 /// What a request waits for.
@@ -122,7 +122,7 @@ impl KnownFacts {
     /// # Errors
     /// If it was not read: the request has to wait.
     pub(crate) fn claimant(&self, key: ProcessKey) -> Result<&Inspected, RequestError> {
-        let known = self.claimant.as_ref().filter(|(known, _)| *known == key);
+        let known = self.claimant.as_deref().filter(|(known, _)| *known == key);
         let unread = || RequestError::NotRead(Unread(Question::Claimant(key)));
         known.map(|(_, inspected)| inspected).ok_or_else(unread)
     }
@@ -256,7 +256,8 @@ impl Processes {
                 let devices: Vec<String> = devices.map(|(_, device)| device.uuid).collect();
                 Box::new(move || {
                     let search = Box::new(move || visible_gpu(key.pid, devices));
-                    let claimant = rules.inspect(key, search).ok().map(|read| (key, read));
+                    let read = rules.inspect(key, search).ok();
+                    let claimant = read.map(|read| Box::new((key, read)));
                     Finding::Facts(KnownFacts { claimant, ..KnownFacts::default() })
                 })
             }
