@@ -406,7 +406,10 @@ fn read_record(path: &Path) -> io::Result<(ProcessRecord, Revision)> {
     let file = open_regular(path, OpenOptions::new().read(true))?;
     let revision = Revision::of(&file.metadata()?);
     file.take(RECORD_MAX).read_to_end(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, revision))
+    let mut record: ProcessRecord = serde_json::from_slice(&text)?;
+    let folder = path.parent().unwrap_or(path);
+    record.changes = record.changes.into_iter().map(|change| change.in_journal(folder)).collect();
+    Ok((record, revision))
 }
 
 impl Revision {
