@@ -143,7 +143,7 @@ fn undo_own(journal: &Journal, args: &ResumeArgs, resumed: &mut Vec<u32>) -> Res
             if args.pid.is_some_and(|wanted| wanted != pid) || resumed.contains(&pid) {
                 continue;
             }
-            let undone = change::undo(&entry).map_err(Failure::run);
+            let undone = change::undo_now(&entry).map_err(Failure::run);
             match undone.and_then(|()| session.forget(process).map_err(Failure::run)) {
                 Ok(()) => resumed.push(pid),
                 // One that cannot be resumed does not keep the others suspended.

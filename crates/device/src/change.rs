@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::path::Path;
 
 use gpreempt_core::event::Fault;
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,9 @@ pub enum UndoError {
     /// A call about the process does not return.
     #[error("process {0} does not answer; the keeper reverts the changes in it")]
     Silent(ProcessKey),
+    /// A keeper restores it, perhaps when the GPU has room.
+    #[error("the GPU memory of process {0} is still evicted; the keeper restores it")]
+    Evicted(ProcessKey),
     /// A call about all processes of a device does not return.
     #[error("{0} does not answer; the keeper reverts the changes there")]
     SilentDevice(&'static str),
@@ -165,6 +169,15 @@ impl GpuChange {
     /// Whether it keeps a process from running.
     pub fn is_stop(&self) -> bool {
         self.on_device().is_stop()
+    }
+
+    /// This change, as a record of the journal in that folder.
+    #[must_use]
+    pub(crate) fn in_journal(self, folder: &Path) -> Self {
+        if let Self::Evict(eviction) = self {
+            return Self::Evict(eviction.in_journal(folder));
+        }
+        self
     }
 
     pub const fn is_eviction(&self) -> bool {
@@ -270,7 +283,7 @@ mod tests {
         let (bytes, gpu, slices) = (0, None, Vec::new());
         let other =
             Member { process: key(8), device: emulated, bytes, gpu, lock_timeout_ms: 7, slices };
-        let (journal, members) = ("/run/gpreempt/session-1-0-1".into(), vec![nvidia, other]);
+        let (journal, members) = (PathBuf::new(), vec![nvidia, other]);
         EvictChange::Evict { journal, members, since: 17 }.into()
     }
 
@@ -339,7 +352,7 @@ mod tests {
                 AmdChange::Priority { site: emulated }.into(),
             ),
             (
-                json!({"kind": "evict", "journal": "/run/gpreempt/session-1-0-1", "since": 17,
+                json!({"kind": "evict", "since": 17,
                        "members": [
                            {"process": {"pid": 4, "start_ticks": 5}, "device": {"on": "nvidia"},
                             "bytes": 6, "gpu": "GPU-7f1c", "lock_timeout_ms": 7,

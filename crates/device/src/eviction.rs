@@ -19,11 +19,14 @@ pub mod adoption;
 pub mod change;
 pub mod check;
 pub(crate) mod child;
+mod emulated;
 pub mod evictor;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod host_memory;
+mod libcuda;
 mod measure;
+mod nvidia;
 pub(crate) mod order;
 pub(crate) mod procedure;
 pub mod program;
@@ -90,7 +93,7 @@ pub enum Step {
 /// Why a call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    #[error("the process has ended")]
+    #[error("it has ended, or uses this GPU no more")]
     Gone,
     #[error("its kernels did not end in time")]
     TimedOut,

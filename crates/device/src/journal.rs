@@ -295,7 +295,7 @@ impl OwnerJournal {
         let (record, _) = read_record(&self.path_of(process)).ok()?;
         record.changes.into_iter().find_map(|change| match change {
             GpuChange::Evict(eviction) => Some(eviction),
-            _ => None,
+            GpuChange::Nvidia(_) | GpuChange::Amd(_) | GpuChange::Emulated(_) => None,
         })
     }
 
@@ -406,7 +406,10 @@ fn read_record(path: &Path) -> io::Result<(ProcessRecord, Revision)> {
     let file = open_regular(path, OpenOptions::new().read(true))?;
     let revision = Revision::of(&file.metadata()?);
     file.take(RECORD_MAX).read_to_end(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, revision))
+    let mut record: ProcessRecord = serde_json::from_slice(&text)?;
+    let folder = path.parent().unwrap_or(path);
+    record.changes = record.changes.into_iter().map(|change| change.in_journal(folder)).collect();
+    Ok((record, revision))
 }
 
 impl Revision {

@@ -168,6 +168,11 @@ impl UndoLog {
         if is_in_force { self.perform(process, change, false) } else { Ok(()) }
     }
 
+    /// Whether nothing is changed in a process.
+    pub fn is_unchanged(&self, process: ProcessKey) -> bool {
+        self.inner().changes_of(process).is_empty()
+    }
+
     /// Whether a change is recorded.
     pub fn has(&self, process: ProcessKey, change: &GpuChange) -> bool {
         self.inner().recorded(process, change).is_some()

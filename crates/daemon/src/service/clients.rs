@@ -280,11 +280,16 @@ impl Service {
             }
             Request::ResumeAll => {
                 processes.resume_all(requester.caller, &mut context);
+                self.memory.end_asked(requester.caller, &self.processes);
                 self.settle_queue_suspensions(now_ns);
             }
-            Request::Detach { process } => processes.detach(requester, process, &mut context)?,
-            Request::Evict { .. } | Request::Restore { .. } | Request::MakeRoom { .. } => {
-                return Err(RequestError::MemoryUnsupported);
+            Request::Detach { .. }
+            | Request::Evict { .. }
+            | Request::Restore { .. }
+            | Request::MakeRoom { .. } => {
+                if self.answer_about_memory((requester, request_ref), &body, now_ns)? {
+                    return Ok(Answer::Nothing);
+                }
             }
             Request::PolicyRead => {
                 let settings = policy_settings::to_wire(self.devices.scheduler().config());

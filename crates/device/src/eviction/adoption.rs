@@ -37,6 +37,11 @@ impl LeftEviction {
         self.change.members().iter().map(|member| member.bytes).sum()
     }
 
+    /// The UUID of their GPU, if it is known.
+    pub fn gpu(&self) -> Option<String> {
+        self.change.members().iter().find_map(|member| member.gpu.clone())
+    }
+
     /// When it began, in seconds since 1970.
     pub const fn since(&self) -> u64 {
         self.change.since()

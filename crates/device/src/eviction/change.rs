@@ -4,7 +4,7 @@
 //! before any is unlocked. Any of the records is enough to undo the whole job, and undoing it twice
 //! changes nothing: recovery follows the driver's state.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,9 @@ pub struct SliceBefore {
 pub enum EvictChange {
     #[serde(rename = "evict")]
     Evict {
-        /// The folder of the owner's journal. Without a record in it, no evictor makes a call.
+        /// The folder of the owner's journal, where the record was read or is written. Without a
+        /// record in it, no evictor makes a call.
+        #[serde(skip)]
         journal: PathBuf,
         members: Vec<Member>,
         /// When it began, in seconds since 1970.
@@ -74,18 +76,25 @@ impl EvictChange {
         *since
     }
 
+    /// The same, of the journal in that folder.
+    #[must_use]
+    pub(crate) fn in_journal(self, folder: &Path) -> Self {
+        let Self::Evict { members, since, .. } = self;
+        let journal = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        Self::Evict { journal, members, since }
+    }
+
     /// Restores and unlocks the processes of the job, as far as their driver states require it.
     pub(crate) fn recover(&self, pid: u32, patience: Patience) -> Result<(), ChangeError> {
         let Self::Evict { journal, members, .. } = self;
-        let is_patient = patience == Patience::UntilRoom;
-        let task = Task::Recover { is_patient };
+        let task = Task::Recover { is_patient: patience == Patience::UntilRoom };
         let order = Order { task, journal: Some(journal.clone()), members: members.clone() };
         let failed = |sentence| ChangeError::Evicted(pid, sentence);
         match run_to_end(&order).map_err(|error| failed(error.to_string()))? {
             Outcome::Done { .. } | Outcome::Gone => Ok(()),
-            // Another process has the record now, and restores what it names.
-            Outcome::Stopped if is_patient => Ok(()),
-            other => Err(failed(other.to_string())),
+            not @ (Outcome::NoRoom { .. } | Outcome::Failed { .. } | Outcome::Stopped) => {
+                Err(failed(not.to_string()))
+            }
         }
     }
 }

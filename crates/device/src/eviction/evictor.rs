@@ -314,10 +314,10 @@ impl Shared {
         if is_undone {
             self.forget(change);
         }
-        match outcome {
-            Outcome::Gone => EvictorReport::Gone { id },
-            other => EvictorReport::EvictFailed { id, sentence: other.to_string(), is_undone },
+        if outcome == Outcome::Gone {
+            return EvictorReport::Gone { id };
         }
+        EvictorReport::EvictFailed { id, sentence: outcome.to_string(), is_undone }
     }
 
     /// The program was killed, or could not be started.

@@ -206,9 +206,10 @@ impl Run<'_> {
                 Some(Call::Lock) => CheckpointState::Running,
                 Some(Call::Unlock) | None => continue,
             };
-            let may_take = match before {
-                CheckpointState::Running => Duration::from_millis(target.member.lock_timeout_ms),
-                _ => Duration::from_secs(target.member.bytes / BYTES_PER_S_MIN),
+            let may_take = if before == CheckpointState::Running {
+                Duration::from_millis(target.member.lock_timeout_ms)
+            } else {
+                Duration::from_secs(target.member.bytes / BYTES_PER_S_MIN)
             };
             let limit = IN_FLIGHT_MIN.saturating_add(may_take);
             let mut waited = Duration::ZERO;

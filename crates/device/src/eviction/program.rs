@@ -15,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::change::Member;
+use super::emulated::EmulatedCalls;
+use super::nvidia::Libraries;
 use super::order::{Line, Order, Outcome, Task};
 use super::procedure::{self, Surroundings, Target};
 use super::target_lock::TargetLock;
@@ -49,7 +51,8 @@ pub fn main() -> ExitCode {
     }
     let Ok(mut owner) = PipeOwner::new() else { return ExitCode::FAILURE };
     let mut orders = BufReader::new(io::stdin());
-    let mut connect = connect;
+    let libraries = Libraries::default();
+    let mut connect = |member: &Member| connect(&libraries, member);
     loop {
         let mut line = String::new();
         match orders.read_line(&mut line) {
@@ -69,12 +72,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn connect(member: &Member) -> Result<Box<dyn CheckpointCalls>, CallError> {
-    match member.device {
-        EvictDevice::Nvidia | EvictDevice::Emulated { .. } => {
-            Err(CallError::Refused("its driver cannot evict memory".to_owned()))
+fn connect(libraries: &Libraries, member: &Member) -> Result<Box<dyn CheckpointCalls>, CallError> {
+    Ok(match &member.device {
+        EvictDevice::Nvidia => Box::new(libraries.calls(member)?),
+        EvictDevice::Emulated { socket, instance } => {
+            Box::new(EmulatedCalls::new(member, socket.clone(), *instance))
         }
-    }
+    })
 }
 
 /// Carries out an order.
@@ -93,12 +97,11 @@ pub(super) fn carry_out(
     };
     loop {
         let outcome = attempt(order, connect, owner, LOCK_WAIT);
-        match outcome {
-            Outcome::NoRoom { .. } | Outcome::Failed { .. } if is_patient && owner.lives() => {
-                owner.sleep(ROOM_RETRY);
-            }
-            outcome => return outcome,
+        let may_change = matches!(outcome, Outcome::NoRoom { .. } | Outcome::Failed { .. });
+        if !is_patient || !may_change || !owner.lives() {
+            return outcome;
         }
+        owner.sleep(ROOM_RETRY);
     }
 }
 

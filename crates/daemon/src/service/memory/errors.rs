@@ -70,9 +70,9 @@ pub(crate) enum MemoryError {
 impl MemoryError {
     pub(crate) const fn code(&self) -> RefusalCode {
         match self {
-            Self::Already { .. }
-            | Self::SeveralGpus { .. }
-            | Self::Refused(_) => RefusalCode::CannotEvict,
+            Self::Already { .. } | Self::SeveralGpus { .. } | Self::Refused(_) => {
+                RefusalCode::CannotEvict
+            }
             Self::Amd(_) | Self::UnknownMemory(_) => RefusalCode::Unsupported,
             Self::Moving(_) | Self::HeldOut { .. } | Self::NoGpu(_) => RefusalCode::Busy,
             Self::NotEvicted(_) => RefusalCode::NotEvicted,

@@ -1,14 +1,15 @@
 //! One eviction: the processes that are evicted together, why, and where their memory is.
 //!
 //! ```text
-//!   Checking -> Releasing -> MovingOut -> Out -> MovingBack -> under control again
-//!      |            |            |                   |
-//!      refused      late         undone              no room: Out, and again later
+//!   Checking -> Ready -> Releasing -> MovingOut -> Out -> MovingBack -> under control again
+//!       |                    |            |                   |
+//!    refused               late        undone               no room: Out, and again later
 //! ```
 //!
 //! This module decides nothing about the machine; [`super`] carries out what follows.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpreempt_core::priority::Priority;
 use gpreempt_device::process::ProcessKey;
@@ -34,7 +35,8 @@ impl Reasons {
 
     /// Removes leases that have ended. Returns whether there was one.
     pub(crate) fn end_leases(&mut self, now_ns: u64) -> bool {
-        let before = std::mem::replace(&mut self.asked, self.asked.after(now_ns));
+        let before = self.asked;
+        self.asked = before.after(now_ns);
         before != self.asked
     }
 }
@@ -44,16 +46,24 @@ impl Reasons {
 pub(crate) enum Phase {
     /// Nothing was touched yet.
     Checking,
+    /// It can be done, and waits until others that are evicted for the same claim were checked.
+    Ready,
     /// The controllers release the processes.
-    Releasing { since_ns: u64 },
-    MovingOut { since_ns: u64 },
+    Releasing {
+        since_ns: u64,
+    },
+    MovingOut {
+        since_ns: u64,
+    },
     Out {
         /// Not before then is the next try to restore it.
         retry_ns: u64,
         /// Why it was not restored.
         waits: Option<String>,
     },
-    MovingBack { since_ns: u64 },
+    MovingBack {
+        since_ns: u64,
+    },
 }
 
 /// Processes that are evicted and restored together.
@@ -80,19 +90,11 @@ pub(crate) struct Eviction {
 impl Eviction {
     /// Whether nothing was touched yet.
     pub(crate) const fn is_planned(&self) -> bool {
-        matches!(self.phase, Phase::Checking)
+        matches!(self.phase, Phase::Checking | Phase::Ready)
     }
 
     pub(crate) const fn is_out(&self) -> bool {
         matches!(self.phase, Phase::Out { .. })
-    }
-
-    /// Whether memory moves, or is about to.
-    pub(crate) const fn is_moving(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Releasing { .. } | Phase::MovingOut { .. } | Phase::MovingBack { .. }
-        )
     }
 
     pub(crate) fn concerns(&self, key: ProcessKey) -> bool {
@@ -138,11 +140,11 @@ impl DeviceMemory {
 pub(crate) fn restorable(
     waiting: &[(u64, &Eviction)],
     now_ns: u64,
-    mut free: impl FnMut(&str) -> Option<u64>,
+    mut free: impl FnMut(&Eviction) -> Option<u64>,
 ) -> (Vec<u64>, Vec<(u64, u64)>) {
     let mut order: Vec<&(u64, &Eviction)> = waiting.iter().collect();
-    order.sort_by_key(|(id, eviction)| (std::cmp::Reverse(eviction.priority), *id));
-    let mut taken: std::collections::BTreeMap<&str, u64> = Default::default();
+    order.sort_by_key(|(id, eviction)| (Reverse(eviction.priority), *id));
+    let mut taken: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut now, mut short): (Vec<u64>, Vec<(u64, u64)>) = (Vec::new(), Vec::new());
     let mut blocked: BTreeSet<&str> = BTreeSet::new();
     for (id, eviction) in order {
@@ -152,7 +154,7 @@ pub(crate) fn restorable(
         }
         let Phase::Out { retry_ns, .. } = eviction.phase else { continue };
         let taken = taken.entry(gpu).or_default();
-        let left = free(gpu).map(|free| free.saturating_sub(*taken));
+        let left = free(eviction).map(|free| free.saturating_sub(*taken));
         match left {
             Some(left) if left < eviction.bytes => {
                 short.push((*id, left));
@@ -233,7 +235,8 @@ mod tests {
 
     #[test]
     fn memory_returns_when_no_reason_is_left() {
-        let mut reasons = Reasons { room: BTreeSet::from([3, 4]), turn: true, ..Reasons::default() };
+        let mut reasons =
+            Reasons { room: BTreeSet::from([3, 4]), turn: true, ..Reasons::default() };
         reasons.room.clear();
         assert!(!reasons.is_empty());
         reasons.turn = false;

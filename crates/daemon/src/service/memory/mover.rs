@@ -14,7 +14,10 @@ use gpreempt_device::undo_log::UndoLog;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MoverReport {
     /// The result of a check: why the processes cannot be evicted.
-    Checked { id: u64, result: Result<(), String> },
+    Checked {
+        id: u64,
+        result: Result<(), String>,
+    },
     Moved(EvictorReport),
 }
 

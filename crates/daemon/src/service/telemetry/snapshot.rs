@@ -251,6 +251,8 @@ fn task_snapshot(
         way: None,
         no_better_way: None,
         queues: queues.iter().map(queue_snapshot).collect(),
+        evictable: member.is_evictable(),
+        evictions: member.evictions,
         ..TaskSnapshot::default()
     }
 }
