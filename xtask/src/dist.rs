@@ -120,8 +120,8 @@ fn programs_work(root: &Path) -> anyhow::Result<()> {
     for (_, program) in PROGRAMS {
         let path = bin.join(program);
         ensure!(path.is_file(), "{program} is not there");
-        // The keeper is run by the others only and says nothing about itself.
-        if *program != "gpreempt-keeper" {
+        // These are run by the others only and say nothing about themselves.
+        if !["gpreempt-keeper", "gpreempt-evictor"].contains(program) {
             let said = capture(Command::new(&path).arg("--version"))?;
             let said = String::from_utf8_lossy(&said);
             ensure!(said.contains(VERSION), "{program} --version says `{said}`");

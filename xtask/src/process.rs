@@ -89,6 +89,7 @@ pub(crate) const PROGRAMS: &[(&str, &str)] = &[
     ("gpreempt-cli", "gpreempt"),
     ("gpreempt-daemon", "gpreemptd"),
     ("gpreempt-device", "gpreempt-keeper"),
+    ("gpreempt-device", "gpreempt-evictor"),
     ("gpreempt-bench", "gpreempt-load"),
     ("gpreempt-emu", "gpreempt-emu"),
 ];

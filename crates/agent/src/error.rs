@@ -134,8 +134,9 @@ fn of_refusal(code: RefusalCode) -> ErrorCode {
         RefusalCode::Limit => ErrorCode::Limit,
         RefusalCode::NotControlled => ErrorCode::NotControlled,
         RefusalCode::Unsupported => ErrorCode::Unsupported,
-        RefusalCode::Failed => ErrorCode::Device,
-        RefusalCode::WrongState => ErrorCode::State,
+        RefusalCode::Failed | RefusalCode::CannotEvict => ErrorCode::Device,
+        RefusalCode::NoRoom => ErrorCode::Limit,
+        RefusalCode::WrongState | RefusalCode::NotEvicted => ErrorCode::State,
         RefusalCode::Stopping => ErrorCode::Disconnected,
     }
 }

@@ -107,8 +107,8 @@ impl Attach {
             let change = SchedAttrChange {
                 priority: Some(priority),
                 weight,
-                deadline_us: None,
                 latency_budget: args.latency_budget,
+                ..SchedAttrChange::default()
             };
             self.service.client.expect_ok(&Request::Set { process, change })?;
             let had = before.tasks.iter().find(|task| task.pid == named.pid);

@@ -252,7 +252,12 @@ fn change(track: &mut QueueTrack, kind: EventKind) {
         | EventKind::HintEnd
         | EventKind::Suspended
         | EventKind::Released
-        | EventKind::Policy => {}
+        | EventKind::Policy
+        | EventKind::Evicting
+        | EventKind::Evicted
+        | EventKind::Restoring
+        | EventKind::Restored
+        | EventKind::Room => {}
     }
 }
 

@@ -10,6 +10,7 @@ use gpreempt_core::event::SchedAttr;
 use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::time::Duration;
+use gpreempt_wire::statistics::memory;
 
 use crate::accounts::{Accounts, MayRaise, RAISING_GROUP};
 use crate::config::{Config, Unmanaged};
@@ -72,6 +73,10 @@ pub struct Assignment {
     pub unmanaged: Unmanaged,
     /// The matching rule, if it has `trust_env = false`.
     pub distrusting: Option<RuleLabel>,
+    /// GPU memory that the process needs, in bytes.
+    pub memory: Option<Sourced<u64>>,
+    /// Whether the process is evicted when processes with a higher priority need room.
+    pub evictable: Option<Sourced<bool>>,
     /// Remarks for the operator, one sentence each.
     pub notes: Vec<String>,
 }
@@ -112,7 +117,8 @@ pub fn assign(
         default_priority.map(|value| Sourced { value, source: SettingSource::Default });
     let is_known = !ruled.is_empty() || !asked.is_empty();
     if !is_known && of_default.is_none() {
-        return Assignment { outcome: Outcome::Unknown, unmanaged, distrusting, notes };
+        let unknown = Assignment::new(Outcome::Unknown);
+        return Assignment { unmanaged, distrusting, notes, ..unknown };
     }
     let priority = first(ruled.priority, asked.priority, &of_rule);
     let weight = first(ruled.weight, asked.weight, &of_rule);
@@ -123,7 +129,9 @@ pub fn assign(
         deadline: first(ruled.deadline, asked.deadline, &of_rule),
         latency_budget: first(ruled.latency_budget, asked.latency_budget, &of_rule),
     };
-    Assignment { outcome, unmanaged, distrusting, notes }
+    let memory = first(ruled.memory, asked.memory, &of_rule);
+    let evictable = first(ruled.evictable, asked.evictable, &of_rule);
+    Assignment { outcome, unmanaged, distrusting, memory, evictable, notes }
 }
 
 /// The setting of the rule, or else that of the environment.
@@ -191,7 +199,14 @@ const LOW_MAX: Priority = match Priority::new(Priority::LEVELS / 2 - 1) {
 impl Assignment {
     /// An assignment without remarks, of no rule that distrusts the environment.
     pub const fn new(outcome: Outcome) -> Self {
-        Self { outcome, unmanaged: Unmanaged::Yield, distrusting: None, notes: Vec::new() }
+        Self {
+            outcome,
+            unmanaged: Unmanaged::Yield,
+            distrusting: None,
+            memory: None,
+            evictable: None,
+            notes: Vec::new(),
+        }
     }
 
     /// What a process gets whose rules are not known, because it could not be inspected in time:
@@ -212,6 +227,8 @@ impl Assignment {
         let sources = [&priority.source, &weight.source].into_iter();
         let sources = sources.chain(deadline.as_ref().map(|given| &given.source));
         let sources = sources.chain(latency_budget.as_ref().map(|given| &given.source));
+        let sources = sources.chain(self.memory.as_ref().map(|given| &given.source));
+        let sources = sources.chain(self.evictable.as_ref().map(|given| &given.source));
         let rule = sources.clone().find_map(SettingSource::binding);
         rule.or_else(|| sources.clone().find(|source| **source == SettingSource::Default).cloned())
     }
@@ -266,6 +283,14 @@ impl fmt::Display for Assignment {
                 }
                 if let Some(budget) = latency_budget {
                     write!(f, ", latency budget {} ({})", budget.value, budget.source)?;
+                }
+                if let Some(given) = &self.memory {
+                    let memory = memory(given.value / 1_024);
+                    write!(f, ", needs {memory} of GPU memory ({})", given.source)?;
+                }
+                if let Some(given) = &self.evictable {
+                    let word = if given.value { "evictable" } else { "not evictable" };
+                    write!(f, ", {word} ({})", given.source)?;
                 }
                 Ok(())
             }
@@ -348,6 +373,10 @@ priority = 1
         let expected = "priority 3 (default_priority), deadline 70.0us (its environment), \
                         latency budget 20 % (its environment)";
         assert_eq!(shown(DEFAULT, "other", &variables), expected);
+        let variables = [("GPREEMPT_MEMORY", "60GiB"), ("GPREEMPT_EVICTABLE", "1")];
+        let expected = "priority 4 (built in), needs 60 GiB of GPU memory (its environment), \
+                        evictable (its environment)";
+        assert_eq!(shown("", "other", &variables), expected);
     }
 
     #[test]

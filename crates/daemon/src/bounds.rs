@@ -23,6 +23,8 @@ pub struct Bounds {
     /// A value of `None` permits no deadline: processes without one rank below all others.
     pub deadline: Option<Sourced<Option<Duration>>>,
     pub latency_budget: Option<Sourced<LatencyBudget>>,
+    /// True where the owner may not keep the process from being evicted.
+    pub evictable: Option<Sourced<bool>>,
 }
 
 /// An attribute with its binding value, and who decided it.
@@ -38,6 +40,7 @@ pub enum BoundSetting {
     Weight(u32),
     Deadline(Option<Duration>),
     LatencyBudget(LatencyBudget),
+    Evictable,
 }
 
 impl Bounds {
@@ -46,6 +49,9 @@ impl Bounds {
     pub fn of_configuration(assignment: &Assignment) -> Self {
         let distrusting = assignment.distrusting.as_ref().map(|rule| rule.clone().into());
         let plain = SchedAttr::default();
+        let given = assignment.evictable.as_ref();
+        let evictable =
+            given.and_then(|given| sourced(given.value, given.source.binding().as_ref()));
         match &assignment.outcome {
             Outcome::Ignored(_) => Self::default(),
             Outcome::Unknown => Self {
@@ -53,6 +59,7 @@ impl Bounds {
                 weight: sourced(plain.weight, distrusting.as_ref()),
                 deadline: sourced(None, distrusting.as_ref()),
                 latency_budget: sourced(plain.latency_budget, distrusting.as_ref()),
+                evictable,
             },
             Outcome::Scheduled { priority, weight, deadline, latency_budget } => {
                 let of = |source: &SettingSource| source.binding().or_else(|| distrusting.clone());
@@ -69,6 +76,7 @@ impl Bounds {
                         Some(budget) => sourced(budget.value, of(&budget.source).as_ref()),
                         None => sourced(plain.latency_budget, distrusting.as_ref()),
                     },
+                    evictable,
                 }
             }
         }
@@ -82,11 +90,13 @@ impl Bounds {
         let weight = change.weight.and_then(|weight| sourced(weight.get(), source));
         let deadline = change.deadline_us.and_then(|us| sourced(deadline_of(us), source));
         let latency_budget = change.latency_budget.and_then(|budget| sourced(budget, source));
+        let evictable = change.evictable.and_then(|evictable| sourced(evictable, source));
         Self {
             priority: priority.or(self.priority),
             weight: weight.or(self.weight),
             deadline: deadline.or(self.deadline),
             latency_budget: latency_budget.or(self.latency_budget),
+            evictable: evictable.or(self.evictable),
         }
     }
 
@@ -113,7 +123,7 @@ impl Bounds {
 
     /// Refuses a change that exceeds the bounds; the error names the first attribute that does.
     pub fn check(&self, change: &SchedAttrChange) -> Result<(), Exceeded> {
-        let Self { priority, weight, deadline, latency_budget } = self;
+        let Self { priority, weight, deadline, latency_budget, evictable } = self;
         if let (Some(bound), Some(asked)) = (priority, change.priority)
             && asked > bound.value
         {
@@ -134,6 +144,11 @@ impl Bounds {
             && asked < bound.value
         {
             return Err(exceeded(BoundSetting::LatencyBudget(bound.value), bound));
+        }
+        if let (Some(bound), Some(false)) = (evictable, change.evictable)
+            && bound.value
+        {
+            return Err(exceeded(BoundSetting::Evictable, bound));
         }
         Ok(())
     }
@@ -160,6 +175,7 @@ impl BoundSetting {
             Self::Deadline(Some(_)) => "shorten",
             Self::Deadline(None) => "set",
             Self::LatencyBudget(_) => "lower",
+            Self::Evictable => "end",
         }
     }
 }
@@ -172,6 +188,7 @@ impl fmt::Display for BoundSetting {
             Self::Deadline(Some(deadline)) => write!(f, "deadline {deadline}"),
             Self::Deadline(None) => f.write_str("no deadline"),
             Self::LatencyBudget(budget) => write!(f, "latency budget {budget}"),
+            Self::Evictable => f.write_str("eviction for room"),
         }
     }
 }
@@ -193,6 +210,7 @@ mod tests {
             weight: NonZeroU32::new(weight),
             deadline_us: Some(deadline_us),
             latency_budget: None,
+            evictable: None,
         }
     }
 

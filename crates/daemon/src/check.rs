@@ -273,6 +273,8 @@ fn is_named(assignment: &Assignment) -> bool {
                 || is_named(&weight.source)
                 || deadline.as_ref().is_some_and(|given| is_named(&given.source))
                 || latency_budget.as_ref().is_some_and(|given| is_named(&given.source))
+                || assignment.memory.as_ref().is_some_and(|given| is_named(&given.source))
+                || assignment.evictable.as_ref().is_some_and(|given| is_named(&given.source))
         }
     }
 }

@@ -63,6 +63,9 @@ pub struct SchedulerConfig {
     /// Whether the GPU is kept reserved for high-priority processes between their kernels.
     pub hold: bool,
     pub hold_limits: HoldLimits,
+    /// How long evictable processes that do not fit into the memory of a GPU together have it in
+    /// turn; without one they take no turns.
+    pub swap_turn: Option<Duration>,
 }
 
 impl Default for SchedulerConfig {
@@ -74,6 +77,7 @@ impl Default for SchedulerConfig {
             allow_untested_driver: false,
             hold: true,
             hold_limits: HoldLimits::default(),
+            swap_turn: None,
         }
     }
 }

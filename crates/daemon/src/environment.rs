@@ -6,6 +6,7 @@
 use gpreempt_core::latency_budget::LatencyBudget;
 use gpreempt_core::priority::Priority;
 use gpreempt_core::time::Duration;
+use gpreempt_wire::memory_size::parse_bytes;
 
 use crate::fields::quoted;
 use crate::process_attributes::Environment;
@@ -15,7 +16,9 @@ pub const PRIORITY: &str = "GPREEMPT_PRIORITY";
 pub const WEIGHT: &str = "GPREEMPT_WEIGHT";
 pub const DEADLINE: &str = "GPREEMPT_DEADLINE_US";
 pub const LATENCY_BUDGET: &str = "GPREEMPT_LATENCY_BUDGET";
-pub const VARIABLES: [&str; 4] = [PRIORITY, WEIGHT, DEADLINE, LATENCY_BUDGET];
+pub const MEMORY: &str = "GPREEMPT_MEMORY";
+pub const EVICTABLE: &str = "GPREEMPT_EVICTABLE";
+pub const VARIABLES: [&str; 6] = [PRIORITY, WEIGHT, DEADLINE, LATENCY_BUDGET, MEMORY, EVICTABLE];
 
 /// The settings in an environment, and a sentence about each invalid value.
 pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
@@ -34,6 +37,7 @@ pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
     let level = number(PRIORITY, 0, u64::from(Priority::MAX.level()));
     let weight = number(WEIGHT, 1, u64::from(AttrSettings::WEIGHT_MAX));
     let deadline = number(DEADLINE, 1, AttrSettings::DEADLINE_US_MAX);
+    let evictable = number(EVICTABLE, 0, 1).map(|number| number == 1);
     let latency_budget = environment.get(LATENCY_BUDGET).and_then(|written| {
         let read: Result<LatencyBudget, _> = written.trim().parse();
         let noted = |error| {
@@ -42,11 +46,20 @@ pub fn settings(environment: &Environment) -> (AttrSettings, Vec<String>) {
         };
         read.map_err(noted).ok()
     });
+    let memory = environment.get(MEMORY).and_then(|written| {
+        let noted = |error| {
+            let written = quoted(written);
+            notes.push(format!("{MEMORY} is {written} and was ignored; {error}."));
+        };
+        parse_bytes(written.trim()).map_err(noted).ok()
+    });
     let settings = AttrSettings {
         priority: level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new),
         weight: weight.and_then(|weight| u32::try_from(weight).ok()),
         deadline: deadline.map(Duration::from_micros),
         latency_budget,
+        memory,
+        evictable,
     };
     (settings, notes)
 }
@@ -99,6 +112,22 @@ mod tests {
             assert_eq!((settings.is_empty(), notes), (true, vec![note]));
         }
         assert!(!read(&[(LATENCY_BUDGET, "0")]).0.is_empty(), "zero is a setting");
+    }
+
+    #[test]
+    fn memory_has_a_unit_and_evictable_is_0_or_1() {
+        let (settings, notes) = read(&[(MEMORY, "60GiB"), (EVICTABLE, "1")]);
+        assert_eq!((settings.memory, settings.evictable), (Some(60 << 30), Some(true)));
+        assert_eq!(notes, [""; 0]);
+        let (settings, notes) = read(&[(MEMORY, "60"), (EVICTABLE, "yes")]);
+        assert!(settings.is_empty());
+        let expected = [
+            "GPREEMPT_EVICTABLE is \"yes\" and was ignored; it must be an integer from 0 to 1.",
+            "GPREEMPT_MEMORY is \"60\" and was ignored; take a whole number above 0 with its unit \
+             KiB, MiB, GiB or TiB, for example 24GiB.",
+        ];
+        assert_eq!(notes, expected);
+        assert_eq!(read(&[(EVICTABLE, "0")]).0.evictable, Some(false));
     }
 
     #[test]

@@ -229,7 +229,7 @@ impl fmt::Display for PciAddress {
 }
 
 /// The beginning of a file, if it can be read.
-fn bounded(path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn bounded(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(bytes)

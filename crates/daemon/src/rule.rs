@@ -24,6 +24,10 @@ pub struct AttrSettings {
     pub deadline: Option<Duration>,
     /// How much slower the process may become.
     pub latency_budget: Option<LatencyBudget>,
+    /// GPU memory that the process needs, in bytes.
+    pub memory: Option<u64>,
+    /// Whether it is evicted when processes with a higher priority need room.
+    pub evictable: Option<bool>,
 }
 
 impl AttrSettings {

@@ -1,4 +1,5 @@
-//! The daemon's loop and the five jobs it runs: clients, processes, devices, undo and telemetry.
+//! The daemon's loop and the six jobs it runs: clients, processes, devices, memory, undo and
+//! telemetry.
 //!
 //! The loop waits on one epoll set (clients, signals, device threads, ends of processes), handles
 //! what is ready, lets the scheduler make a step, and waits again. It must never block: devices
@@ -9,6 +10,7 @@ mod clients;
 mod devices;
 mod errors;
 mod maintenance;
+mod memory;
 mod notify;
 mod poller;
 mod private;
@@ -32,6 +34,7 @@ use clients::pending_answers::CHECK_NS;
 use devices::Devices;
 pub use errors::Failure;
 use errors::LoopError;
+use memory::Memory;
 use notify::Notifier;
 use poller::{PollSource, Poller, Wakeup};
 pub use private::{PrivateOptions, PrivateService};
@@ -74,6 +77,7 @@ struct Service {
     clients: Clients,
     processes: Processes,
     devices: Devices,
+    memory: Memory,
     recovery: Recovery,
     telemetry: Telemetry,
     poller: Poller,
@@ -205,6 +209,7 @@ impl Service {
         }
         self.answer_suspensions();
         self.answer_resumes();
+        self.settle_memory(now_ns);
         let Self { clients, processes, devices, telemetry, poller, .. } = self;
         telemetry.publish(now_ns, devices, &processes.table, &mut clients.sessions, poller);
         self.maintain(now_ns)?;
@@ -293,6 +298,7 @@ impl Service {
         if !self.clients.pending.is_empty() {
             at_ns = at_ns.min(now_ns.saturating_add(CHECK_NS));
         }
+        at_ns = at_ns.min(self.memory.next_ns(now_ns).unwrap_or(u64::MAX));
         if let Some(at) = self.reads.next(instant(now_ns)) {
             at_ns = at_ns.min(at.as_nanos());
         }
@@ -313,16 +319,28 @@ impl Service {
         (processes, Context { devices, telemetry, recovery, poller, reads, facts })
     }
 
+    /// The same with the job that moves memory.
+    fn memory_and_context(&mut self) -> (&mut Memory, &mut Processes, Context<'_>) {
+        let Self { memory, processes, devices, telemetry, recovery, poller, reads, facts, .. } =
+            self;
+        (memory, processes, Context { devices, telemetry, recovery, poller, reads, facts })
+    }
+
     fn snapshot(&self, now_ns: u64) -> Snapshot {
         let sessions = self.clients.sessions.len();
         let known = (&self.processes.table, &self.hardware.unexplained_stops());
-        self.telemetry.snapshot(now_ns, &self.devices, known, sessions)
+        let mut snapshot = self.telemetry.snapshot(now_ns, &self.devices, known, sessions);
+        self.memory.add_to(&mut snapshot, now_ns);
+        snapshot
     }
 
     /// Closes all sessions and reverts every change.
     fn stop(mut self, result: Result<(), LoopError>) -> Result<(), LoopError> {
         self.notifier.stopping();
         self.clients.sessions.close_all();
+        if result.is_ok() {
+            self.restore_before_end();
+        }
         // A change that could not be reverted stays in the journal, and the keeper tries again.
         let released = self.devices.backends.release_all();
         let released = released.map_err(|error| LoopError::NotReleased(error.to_string()));

@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::path::Path;
 
 use gpreempt_core::event::Fault;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::amd::change::AmdChange;
 use crate::amd::pause::PauseError;
 use crate::emulated::change::EmulatedChange;
+use crate::eviction::change::{EvictChange, Patience};
 use crate::journal::ProcessRecord;
 use crate::nvidia::abi::status::Status;
 use crate::nvidia::change::NvidiaChange;
@@ -41,6 +43,9 @@ pub enum ChangeError {
     Emulated(u32, String),
     #[error("process {0}: the emulated GPU did not answer in time")]
     EmulatedTimeout(u32),
+    /// Its GPU memory is on the host.
+    #[error("process {0} is still evicted: {1}")]
+    Evicted(u32, String),
 }
 
 impl ChangeError {
@@ -73,6 +78,7 @@ impl ChangeError {
             | Self::Journal(_)
             | Self::Amd(..)
             | Self::Emulated(..)
+            | Self::Evicted(..)
             | Self::Rm(_, RmError::Os(_)) => Fault::NOT_SENT,
         }
     }
@@ -92,6 +98,9 @@ pub enum UndoError {
     /// A call about the process does not return.
     #[error("process {0} does not answer; the keeper reverts the changes in it")]
     Silent(ProcessKey),
+    /// A keeper restores it, perhaps when the GPU has room.
+    #[error("the GPU memory of process {0} is still evicted; the keeper restores it")]
+    Evicted(ProcessKey),
     /// A call about all processes of a device does not return.
     #[error("{0} does not answer; the keeper reverts the changes there")]
     SilentDevice(&'static str),
@@ -107,6 +116,7 @@ pub enum GpuChange {
     Nvidia(NvidiaChange),
     Amd(AmdChange),
     Emulated(EmulatedChange),
+    Evict(EvictChange),
 }
 
 /// What the changes of every vendor can do.
@@ -137,6 +147,7 @@ impl GpuChange {
             Self::Nvidia(change) => change,
             Self::Amd(change) => change,
             Self::Emulated(change) => change,
+            Self::Evict(change) => change,
         }
     }
 
@@ -159,6 +170,19 @@ impl GpuChange {
     pub fn is_stop(&self) -> bool {
         self.on_device().is_stop()
     }
+
+    /// This change, as a record of the journal in that folder.
+    #[must_use]
+    pub(crate) fn in_journal(self, folder: &Path) -> Self {
+        if let Self::Evict(eviction) = self {
+            return Self::Evict(eviction.in_journal(folder));
+        }
+        self
+    }
+
+    pub const fn is_eviction(&self) -> bool {
+        matches!(self, Self::Evict(_))
+    }
 }
 
 impl From<NvidiaChange> for GpuChange {
@@ -179,14 +203,40 @@ impl From<EmulatedChange> for GpuChange {
     }
 }
 
+impl From<EvictChange> for GpuChange {
+    fn from(change: EvictChange) -> Self {
+        Self::Evict(change)
+    }
+}
+
 /// Reverts all changes of a process, stops first. A process that has ended needs nothing. Returns
 /// the first error; all other changes are reverted.
+///
+/// The undo of an eviction comes last and waits until the GPU has room, perhaps for hours: this is
+/// for keepers.
 pub fn undo(record: &ProcessRecord) -> Result<(), UndoError> {
+    undo_with(record, Patience::UntilRoom)
+}
+
+/// The same without waiting for room: an eviction stays if there is none.
+pub fn undo_now(record: &ProcessRecord) -> Result<(), UndoError> {
+    undo_with(record, Patience::None)
+}
+
+fn undo_with(record: &ProcessRecord, patience: Patience) -> Result<(), UndoError> {
     let mut problem = Ok(());
     let (stops, others): (Vec<&GpuChange>, Vec<&GpuChange>) =
         record.changes.iter().rev().partition(|change| change.is_stop());
-    for change in stops.into_iter().chain(others) {
-        match change.on_device().perform(record.process, true) {
+    let (evictions, others): (Vec<&GpuChange>, Vec<&GpuChange>) =
+        others.into_iter().partition(|change| change.is_eviction());
+    for change in stops.into_iter().chain(others).chain(evictions) {
+        let undone = match (change, patience) {
+            (GpuChange::Evict(eviction), Patience::None) => {
+                eviction.recover(record.process.pid, patience)
+            }
+            _ => change.on_device().perform(record.process, true),
+        };
+        match undone {
             Ok(()) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => problem = problem.and_then(|()| Err(error.into())),
@@ -203,6 +253,8 @@ mod tests {
 
     use super::*;
     use crate::amd::KfdLocation;
+    use crate::eviction::EvictDevice;
+    use crate::eviction::change::{Member, SliceBefore};
     use crate::nvidia::hold::HoldSite;
 
     fn hold(slot: usize) -> GpuChange {
@@ -215,6 +267,24 @@ mod tests {
 
     fn slice(group: u32, set_us: u64) -> GpuChange {
         NvidiaChange::Slice { client: 1, group, original_us: 9, set_us }.into()
+    }
+
+    fn eviction() -> GpuChange {
+        let key = |pid| ProcessKey { pid, start_ticks: u64::from(pid) + 1 };
+        let emulated = EvictDevice::Emulated { socket: "/run/emu/gpu".into(), instance: 1 };
+        let nvidia = Member {
+            process: key(4),
+            device: EvictDevice::Nvidia,
+            bytes: 6,
+            gpu: Some("GPU-7f1c".to_owned()),
+            lock_timeout_ms: 7,
+            slices: vec![SliceBefore { client: 1, group: 2, slice_us: 2048 }],
+        };
+        let (bytes, gpu, slices) = (0, None, Vec::new());
+        let other =
+            Member { process: key(8), device: emulated, bytes, gpu, lock_timeout_ms: 7, slices };
+        let (journal, members) = (PathBuf::new(), vec![nvidia, other]);
+        EvictChange::Evict { journal, members, since: 17 }.into()
     }
 
     /// Every change, and its stored form.
@@ -280,6 +350,17 @@ mod tests {
             (
                 json!({"kind": "amd_priority", "site": site}),
                 AmdChange::Priority { site: emulated }.into(),
+            ),
+            (
+                json!({"kind": "evict", "since": 17,
+                       "members": [
+                           {"process": {"pid": 4, "start_ticks": 5}, "device": {"on": "nvidia"},
+                            "bytes": 6, "gpu": "GPU-7f1c", "lock_timeout_ms": 7,
+                            "slices": [{"client": 1, "group": 2, "slice_us": 2048}]},
+                           {"process": {"pid": 8, "start_ticks": 9},
+                            "device": {"on": "emulated", "socket": "/run/emu/gpu", "instance": 1},
+                            "bytes": 0, "gpu": null, "lock_timeout_ms": 7, "slices": []}]}),
+                eviction(),
             ),
         ]
     }

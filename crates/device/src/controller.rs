@@ -21,6 +21,7 @@ use gpreempt_core::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::{ChangeError, UndoError};
+use crate::eviction::EvictDevice;
 use crate::gauge::DeviceGauge;
 use crate::process::{ProcessError, ProcessKey};
 
@@ -57,6 +58,12 @@ pub trait Controller: Backend + Debug {
 
     /// Reads what the devices count and measure themselves, in a thread of the caller's.
     fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
+        None
+    }
+
+    /// Through which driver the memory of its processes moves to the host and back. None if it
+    /// cannot.
+    fn evict_device(&self) -> Option<EvictDevice> {
         None
     }
 

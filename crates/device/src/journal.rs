@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use crate::change::GpuChange;
+use crate::eviction::change::EvictChange;
 use crate::process::{ProcessInfo, ProcessKey};
 
 /// All changes in one process.
@@ -289,6 +290,38 @@ impl OwnerJournal {
         Ok(records)
     }
 
+    /// The eviction that the record of a process names.
+    pub fn eviction_of(&self, process: ProcessKey) -> Option<EvictChange> {
+        let (record, _) = read_record(&self.path_of(process)).ok()?;
+        record.changes.into_iter().find_map(|change| match change {
+            GpuChange::Evict(eviction) => Some(eviction),
+            GpuChange::Nvidia(_) | GpuChange::Amd(_) | GpuChange::Emulated(_) => None,
+        })
+    }
+
+    /// Removes the eviction from the record of a process.
+    pub fn forget_eviction(&self, process: ProcessKey) -> io::Result<()> {
+        let Ok((mut record, _)) = read_record(&self.path_of(process)) else { return Ok(()) };
+        let before = record.changes.len();
+        record.changes.retain(|change| !change.is_eviction());
+        match record.changes.len() {
+            0 => self.forget(process),
+            left if left == before => Ok(()),
+            _ => Ok(self.write(&record)?),
+        }
+    }
+
+    /// Whether nothing but evictions is left to undo: that may have to wait until a GPU has room,
+    /// and no other program waits for it.
+    pub fn has_only_evictions(&self) -> bool {
+        let Ok(files) = self.files() else { return false };
+        !files.is_empty()
+            && files.iter().all(|path| {
+                read_record(path)
+                    .is_ok_and(|(record, _)| record.changes.iter().all(GpuChange::is_eviction))
+            })
+    }
+
     /// The number of records, readable or not.
     pub fn len(&self) -> io::Result<usize> {
         Ok(self.files()?.len())
@@ -373,7 +406,10 @@ fn read_record(path: &Path) -> io::Result<(ProcessRecord, Revision)> {
     let file = open_regular(path, OpenOptions::new().read(true))?;
     let revision = Revision::of(&file.metadata()?);
     file.take(RECORD_MAX).read_to_end(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, revision))
+    let mut record: ProcessRecord = serde_json::from_slice(&text)?;
+    let folder = path.parent().unwrap_or(path);
+    record.changes = record.changes.into_iter().map(|change| change.in_journal(folder)).collect();
+    Ok((record, revision))
 }
 
 impl Revision {

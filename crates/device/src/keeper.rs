@@ -21,7 +21,7 @@ mod run;
 mod undo_threads;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,8 +57,14 @@ fn program() -> io::Result<(PathBuf, Option<&'static str>)> {
     if beside.is_file() { Ok((beside, None)) } else { Ok((own, Some("keeper"))) }
 }
 
-/// Reverts all changes of a journal.
-fn undo_all(held: &LockedJournal, undo_threads: &mut UndoThreads, tries: u32) -> io::Result<()> {
+/// Reverts all changes of a journal. Tries again every [`RETRY`], or after `busy` while threads are
+/// at every change that is left.
+fn undo_all(
+    held: &LockedJournal,
+    undo_threads: &mut UndoThreads,
+    tries: u32,
+    busy: Duration,
+) -> io::Result<()> {
     for _ in 0..tries {
         undo_threads.begin(held.journal(), |_| true);
         undo_threads.wait(held.journal());
@@ -68,7 +74,11 @@ fn undo_all(held: &LockedJournal, undo_threads: &mut UndoThreads, tries: u32) ->
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Ok(false) | Err(_) => {}
         }
-        std::thread::sleep(RETRY);
+        if undo_threads.are_at_all(held.journal()) {
+            undo_threads.wait_for_one(held.journal(), busy);
+        } else {
+            std::thread::sleep(RETRY);
+        }
     }
     Err(io::Error::other(format!(
         "{}: the changes in some processes could not be reverted",
@@ -83,13 +93,13 @@ fn undo_patiently(
     undo_threads: &mut UndoThreads,
     tries: u32,
 ) -> io::Result<()> {
-    let mut result = undo_all(held, undo_threads, tries);
+    let mut result = undo_all(held, undo_threads, tries, PATIENT_RETRY);
     let lives = |record: &ProcessRecord| record.process.check().is_ok();
     // A folder that cannot be read now may be readable later.
     let any_lives = |all: Vec<ProcessRecord>| all.iter().any(lives);
     while result.is_err() && held.journal().entries().map_or(true, any_lives) {
         std::thread::sleep(PATIENT_RETRY);
-        result = undo_all(held, undo_threads, 1);
+        result = undo_all(held, undo_threads, 1, PATIENT_RETRY);
     }
     result
 }
@@ -101,26 +111,31 @@ pub fn hand_over(journal: &crate::journal::Journal) -> io::Result<usize> {
     for session in journal.sessions()? {
         let folder = session.folder().to_owned();
         // The lock is released again at once, for the keeper.
-        if !matches!(session.hold(), Ok(Some(_))) {
-            continue;
+        if matches!(session.hold(), Ok(Some(_))) {
+            start_orphan(&folder)?;
+            count += 1;
         }
-        let (program, arguments) = program()?;
-        // A keeper without input takes its owner for dead, which it is.
-        let mut child = Command::new(program)
-            .args(arguments)
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        // A dead child stays a zombie until its parent waits for it.
-        let thread = std::thread::Builder::new().name("gpreempt-reaper".to_owned());
-        thread.spawn(move || {
-            let _ = child.wait();
-        })?;
-        count += 1;
     }
     Ok(count)
+}
+
+/// Starts a keeper for the journal of an owner that has ended.
+fn start_orphan(folder: &Path) -> io::Result<()> {
+    let (program, arguments) = program()?;
+    // A keeper without input takes its owner for dead, which it is.
+    let mut child = Command::new(program)
+        .args(arguments)
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // A dead child stays a zombie until its parent waits for it.
+    let thread = std::thread::Builder::new().name("gpreempt-reaper".to_owned());
+    thread.spawn(move || {
+        let _ = child.wait();
+    })?;
+    Ok(())
 }
 
 /// Kills the keeper of a journal whose owner is dead, if that keeper is stopped (`SIGSTOP`, a
@@ -147,10 +162,23 @@ pub fn end_stopped_keeper(session: &OwnerJournal) {
 ///
 /// A new owner journal has no keeper yet. So the caller holds the journal's lock, and a process
 /// that begins an owner journal holds it until its keeper runs.
+///
+/// Evicted memory is not restored here, because that takes long and may wait for room: a keeper is
+/// started for it.
 pub fn clean_up(
     journal: &crate::journal::Journal,
     undo: impl Fn(&ProcessRecord) -> Result<(), UndoError> + Clone + Send + Sync + 'static,
 ) -> io::Result<usize> {
+    let undo = move |record: &ProcessRecord| {
+        let mut others = record.clone();
+        others.changes.retain(|change| !change.is_eviction());
+        undo(&others)?;
+        if others.changes.len() == record.changes.len() {
+            Ok(())
+        } else {
+            Err(UndoError::Evicted(record.process))
+        }
+    };
     let mut cleaned = 0;
     let mut problem = Ok(());
     let all = journal.sessions()?;
@@ -165,7 +193,7 @@ pub fn clean_up(
     // All at once: one that cannot be reverted must not delay the others.
     let begun: Vec<(LockedJournal, UndoThreads)> = sessions.map(begin).collect();
     for (held, mut undo_threads) in begun {
-        let undone = undo_all(&held, &mut undo_threads, TRIES_CLEANING);
+        let undone = undo_all(&held, &mut undo_threads, TRIES_CLEANING, RETRY);
         if undone.is_err() && undo_threads.is_busy() {
             // The hanging thread may act much later, and no other program may control its process
             // before that.
@@ -174,6 +202,16 @@ pub fn clean_up(
                 let _ = undo_patiently(&held, &mut undo_threads, 1).and_then(|()| held.end());
             });
             problem = problem.and(undone);
+            continue;
+        }
+        if undone.is_err() && held.journal().has_only_evictions() {
+            let folder = held.journal().folder().to_owned();
+            // The keeper needs its lock.
+            drop(held);
+            match start_orphan(&folder) {
+                Ok(()) => cleaned += 1,
+                Err(error) => problem = problem.and(Err(error)),
+            }
             continue;
         }
         match undone.and_then(|()| held.end()) {

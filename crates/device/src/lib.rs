@@ -11,6 +11,7 @@ pub mod client_process;
 pub mod controller;
 pub mod device_users;
 pub mod emulated;
+pub mod eviction;
 pub mod gauge;
 pub mod hardware;
 pub mod hold_pages;

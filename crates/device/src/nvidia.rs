@@ -5,7 +5,7 @@ pub mod backend;
 pub mod change;
 mod client_index;
 pub mod driver;
-mod gauge;
+pub(crate) mod gauge;
 pub mod gpu;
 pub mod hold;
 pub mod import_client;

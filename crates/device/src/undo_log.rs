@@ -1,6 +1,7 @@
 //! The undo log: records a change in the journal, applies it, and removes the record after undo.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -67,6 +68,18 @@ impl UndoLog {
     /// [`Self::perform`]. Without a record it must not be applied.
     pub fn record(&self, process: ProcessKey, change: &GpuChange) -> Result<(), ChangeError> {
         self.inner().record(process, change).map(|_| ())
+    }
+
+    /// Removes the record of a change that the caller has reverted itself.
+    pub fn forget(&self, process: ProcessKey, change: &GpuChange) {
+        // As in `revert`: at worst the journal contains too much.
+        let _ = self.inner().remove_record(process, change);
+    }
+
+    /// The folder of the journal.
+    pub fn folder(&self) -> PathBuf {
+        let folder = self.inner().journal.folder().to_owned();
+        std::path::absolute(&folder).unwrap_or(folder)
     }
 
     /// Applies or reverts a change, and updates the journal. A change that fails in part is
@@ -155,6 +168,11 @@ impl UndoLog {
         if is_in_force { self.perform(process, change, false) } else { Ok(()) }
     }
 
+    /// Whether nothing is changed in a process.
+    pub fn is_unchanged(&self, process: ProcessKey) -> bool {
+        self.inner().changes_of(process).is_empty()
+    }
+
     /// Whether a change is recorded.
     pub fn has(&self, process: ProcessKey, change: &GpuChange) -> bool {
         self.inner().recorded(process, change).is_some()
@@ -171,7 +189,8 @@ impl UndoLog {
         journal.write(&records[at]).map_err(|error| ChangeError::Journal(error.into()))
     }
 
-    /// Reverts the changes of one process. Without changes it waits for no other thread.
+    /// Reverts the changes of one process but its eviction, which its evictor or a keeper reverts.
+    /// Without changes it waits for no other thread.
     pub fn undo_process(&self, process: ProcessKey) -> Result<(), UndoError> {
         self.undo_some(process, |_| true)
     }
@@ -194,6 +213,7 @@ impl UndoLog {
         process: ProcessKey,
         is_wanted: impl Fn(&GpuChange) -> bool,
     ) -> Result<(), UndoError> {
+        let is_wanted = |change: &GpuChange| !change.is_eviction() && is_wanted(change);
         let wanted = || self.inner().changes_of(process).into_iter().filter(&is_wanted);
         let lock = self.lock_of(process);
         let is_any = wanted().next().is_some();

@@ -132,10 +132,25 @@ fn give_up_rights(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     check(unsafe { libc::setresuid(uid, uid, uid) }.into())?;
     // SAFETY: numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
-    // Closed by exec, because the pipe on which the parent waits for exec is among them.
+    mark_descriptors()
+}
+
+/// Has exec close all descriptors but input, output and error. Not before, because the pipe on
+/// which the parent waits for exec is among them.
+fn mark_descriptors() -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC;
     // SAFETY: numbers only; nothing is closed before exec.
-    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) })
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A child of the same user that has no descriptor of this process but input, output and error.
+pub(crate) fn close_other_descriptors(command: &mut Command) {
+    // SAFETY: requires that the closure only does what is allowed between fork and exec. It makes
+    // one system call.
+    unsafe { command.pre_exec(mark_descriptors) };
 }
 
 #[cfg(test)]

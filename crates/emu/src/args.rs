@@ -8,6 +8,7 @@ use gpreempt_emu::kfd::KfdProfile;
 use gpreempt_emu::server::{KfdOptions, Options};
 use gpreempt_sim::model::{DeviceModel, MachineKind, read_model};
 use gpreempt_wire::emulated_kfd::GPU_SOCKET;
+use gpreempt_wire::memory_size::parse_bytes;
 
 /// An emulated GPU in real time, for real processes on any machine.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ pub(crate) struct ServeArgs {
     /// So many compute units instead of the model's: loads of few work-groups fill a small device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     compute_units: Option<u32>,
+    /// Memory of each device instead of the model's, for example 24GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    memory: Option<u64>,
 }
 
 #[derive(Clone, Debug, ClapArgs)]
@@ -98,6 +102,9 @@ impl ServeArgs {
         };
         if let Some(units) = self.compute_units {
             model.compute_units = units;
+        }
+        if let Some(bytes) = self.memory {
+            model.memory.bytes = bytes;
         }
         let machine = self.machine.unwrap_or(model.machine);
         if folder.is_some() && machine != MachineKind::Cwsr {
@@ -151,11 +158,13 @@ mod tests {
             "gpreempt-emu --machine dance --socket s",
             "gpreempt-emu --kfd f --kernel 2.4",
             "gpreempt-emu --kfd f --gfx 1",
+            "gpreempt-emu --socket s --memory 24",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
         for line in [
             "gpreempt-emu --socket s --devices 2 --model mi300x --machine tsg --compute-units 4",
+            "gpreempt-emu --socket s --memory 24GiB",
             "gpreempt-emu --kfd f --kernel 6.12.95 --gfx 110000 --xccs 1 --devices 2",
             "gpreempt-emu load be --socket s --seconds 5 --kernel-us 100 --depth 2 --json",
         ] {

@@ -5,6 +5,7 @@
 
 mod connection;
 mod kfd;
+mod memory;
 pub(crate) mod queue;
 mod requests;
 

@@ -134,6 +134,8 @@ impl SimBackend {
             let (queue, event) = match notice {
                 Notice::Stopped(queue) => (queue, Event::Preempted { queue }),
                 Notice::Resumed(queue) => (queue, Event::Resumed { queue }),
+                // No process is checkpointed here.
+                Notice::StepEnded(..) => continue,
             };
             let awaited = self.workers.iter().position(|worker| {
                 worker.current.as_ref().is_some_and(|call| {

@@ -7,6 +7,8 @@ use std::collections::BinaryHeap;
 use gpreempt_core::id::QueueId;
 use gpreempt_core::time::{Duration, Instant};
 
+use crate::process_memory::ProcessId;
+
 /// A future event. An `epoch` distinguishes valid events from those that were superseded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SimEvent {
@@ -28,6 +30,8 @@ pub(crate) enum SimEvent {
     SlotTurn { device: usize },
     /// The current call of a device's worker has reached the hardware.
     CallReaches { device: usize, epoch: u64 },
+    /// A step of a checkpoint has taken its time.
+    StepReaches { process: ProcessId, epoch: u64 },
     /// Killed launches were submitted again.
     Resubmitted { queue: QueueId, epoch: u64 },
     /// The hold watcher reads the rings.

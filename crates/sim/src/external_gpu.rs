@@ -5,6 +5,7 @@
 //! and asks [`ExternalGpu::next_at`] for the next event.
 
 mod calls;
+mod checkpoints;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,16 +21,20 @@ use crate::hold::HoldWatcher;
 use crate::isa::Program;
 use crate::memory::Memory;
 use crate::model::{DeviceModel, MachineKind};
+use crate::process_memory::{CheckpointError, ProcessId};
 use crate::ring::{Ring, RingPage};
 use crate::track::Tracks;
 use calls::CallQueue;
 pub use calls::{Call, CallId};
+pub use checkpoints::ProcessUsage;
 
 #[derive(Debug)]
 pub struct ExternalGpu {
     gpu: Gpu,
     holds: Vec<HoldWatcher>,
     calls: Vec<CallQueue>,
+    /// The call that began the current step of each process.
+    steps: BTreeMap<ProcessId, CallId>,
     events: VecDeque<ExternalGpuEvent>,
     /// Free indices of `gpu.memories`.
     free: Vec<usize>,
@@ -53,6 +58,11 @@ pub enum ExternalGpuEvent {
     Faulted {
         queue: QueueId,
         what: String,
+    },
+    StepEnded {
+        call: CallId,
+        process: ProcessId,
+        result: Result<(), CheckpointError>,
     },
 }
 
@@ -100,6 +110,7 @@ impl ExternalGpu {
             gpu: Gpu::new(model, machine, devices, programs, Tracks::default().metered()),
             holds: (0..devices).map(|_| HoldWatcher::sleeping()).collect(),
             calls: (0..devices).map(|_| CallQueue::default()).collect(),
+            steps: BTreeMap::new(),
             events: VecDeque::new(),
             free: Vec::new(),
             rung_at: BTreeMap::new(),
@@ -172,8 +183,10 @@ impl ExternalGpu {
 
     /// Frees the memory of a task whose queues are closed.
     pub fn close_memory(&mut self, id: MemoryId) {
+        self.gpu.end_task_memory(id.0);
         self.gpu.memories[id.0] = Memory::new(0);
         self.free.push(id.0);
+        self.handle_notices();
     }
 
     pub fn memory(&self, id: MemoryId) -> &[u8] {
@@ -204,6 +217,7 @@ impl ExternalGpu {
         self.gpu.closed.clear();
         self.gpu.tracks.forget(id);
         self.rung_at.remove(&id);
+        self.gpu.settle_locks();
         self.handle_notices();
         self.end_calls_of(id);
     }
@@ -294,6 +308,7 @@ impl ExternalGpu {
             SimEvent::CallReaches { device, epoch } => self.call_reaches(device, epoch),
             SimEvent::HoldPoll { device, epoch } => self.holds[device].poll(gpu, device, epoch),
             SimEvent::HoldSeen { queue, placed } => gpu.hold_seen(queue, placed),
+            SimEvent::StepReaches { process, epoch } => gpu.step_reaches(process, epoch),
             // Processes, schedulers, faults and the reset design exist in simulations only.
             SimEvent::Resubmitted { .. }
             | SimEvent::TaskStart { .. }
@@ -310,6 +325,7 @@ impl ExternalGpu {
     }
 
     fn handle_results(&mut self) {
+        self.gpu.settle_locks();
         self.handle_notices();
         while let Some((queue, what)) = self.gpu.failure.take() {
             self.close_queue(queue);

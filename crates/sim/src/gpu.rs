@@ -5,6 +5,7 @@
 //! on the units and how they are preempted ([`reset`], [`cwsr`], [`tsg`]). The GPU ignores
 //! priorities.
 
+mod checkpoint;
 mod control;
 mod cwsr;
 mod dispatch;
@@ -13,7 +14,7 @@ pub(crate) mod queue;
 mod reset;
 mod tsg;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use gpreempt_core::busy_periods::BusyTime;
@@ -24,6 +25,7 @@ use crate::event_queue::{EventQueue, SimEvent};
 use crate::isa::Program;
 use crate::memory::Memory;
 use crate::model::{DeviceModel, MachineKind};
+use crate::process_memory::{CheckpointError, MemoryTable, ProcessId};
 use crate::ring::Packet;
 use crate::ring::Ring;
 use crate::track::Tracks;
@@ -44,6 +46,10 @@ pub(crate) struct Gpu {
     pub(crate) closed: Vec<(QueueId, HardwareQueue)>,
     /// The memory of each task, by its index.
     pub(crate) memories: Vec<Memory>,
+    /// Which process has how much memory.
+    pub(crate) memory_table: MemoryTable,
+    /// Processes whose lock waits for their kernels.
+    locking: BTreeSet<ProcessId>,
     /// Loaded programs, by the number packets use.
     pub(crate) programs: Vec<Arc<Program>>,
     /// What the hardware finished, oldest first.
@@ -74,6 +80,8 @@ pub(crate) struct Device {
 pub(crate) enum Notice {
     Stopped(QueueId),
     Resumed(QueueId),
+    /// A step of a checkpoint has ended.
+    StepEnded(ProcessId, Result<(), CheckpointError>),
 }
 
 impl Gpu {
@@ -94,6 +102,8 @@ impl Gpu {
         Self {
             event_queue: EventQueue::default(),
             devices: (0..devices).map(|_| device()).collect(),
+            memory_table: MemoryTable::new(model.memory.bytes, devices as usize),
+            locking: BTreeSet::new(),
             model,
             machine,
             queues: BTreeMap::new(),
@@ -200,7 +210,9 @@ impl Gpu {
 
     /// Whether the command processor reads that ring.
     fn may_fetch(&self, id: QueueId) -> bool {
-        let Some(queue) = self.queues.get(&id).filter(|queue| !queue.parked) else { return false };
+        let Some(queue) = self.queues.get(&id).filter(|queue| !queue.is_closed_to_fetches()) else {
+            return false;
+        };
         match self.machine {
             MachineKind::None => true,
             // The host engine fetches even while another group is resident.

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod model;
 pub mod outcome;
 pub mod prng;
+pub mod process_memory;
 pub mod random_scenario;
 pub mod reference;
 pub mod ring;

@@ -45,6 +45,17 @@ impl Memory {
         self.store(address, sum)
     }
 
+    /// Takes the contents out and fills the memory with `filler`.
+    pub(crate) fn replace(&mut self, filler: u8) -> Vec<u8> {
+        let filled = vec![filler; self.bytes.len()];
+        std::mem::replace(&mut self.bytes, filled)
+    }
+
+    /// Copies contents back that [`replace`](Self::replace) took out.
+    pub(crate) fn put_back(&mut self, contents: &[u8]) {
+        self.bytes.copy_from_slice(contents);
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

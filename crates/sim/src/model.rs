@@ -82,6 +82,8 @@ pub struct DeviceModel {
     #[serde(deserialize_with = "table")]
     pub control: ControlCost,
     #[serde(deserialize_with = "table")]
+    pub memory: MemoryModel,
+    #[serde(deserialize_with = "table")]
     pub tsg: TsgModel,
     #[serde(deserialize_with = "table")]
     pub cwsr: CwsrModel,
@@ -118,6 +120,29 @@ pub struct ControlCost {
     pub resume: Duration,
     #[serde(rename = "set_slice_ns", deserialize_with = "step")]
     pub set_slice: Duration,
+}
+
+/// The memory of a device, and what it costs to move that of a process to the host and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryModel {
+    #[serde(deserialize_with = "number::<MEMORY_BYTES_MAX, _>")]
+    pub bytes: u64,
+    /// Locking a process whose kernels have finished.
+    #[serde(rename = "lock_ns", deserialize_with = "step")]
+    pub lock: Duration,
+    /// Checkpointing a process without memory.
+    #[serde(rename = "checkpoint_ns", deserialize_with = "step")]
+    pub checkpoint: Duration,
+    #[serde(deserialize_with = "number::<BYTES_PER_US_MAX, _>")]
+    pub checkpoint_bytes_per_us: u64,
+    /// Restoring a process without memory.
+    #[serde(rename = "restore_ns", deserialize_with = "step")]
+    pub restore: Duration,
+    #[serde(deserialize_with = "number::<BYTES_PER_US_MAX, _>")]
+    pub restore_bytes_per_us: u64,
+    #[serde(rename = "unlock_ns", deserialize_with = "step")]
+    pub unlock: Duration,
 }
 
 /// A run list with time slices.
@@ -173,6 +198,8 @@ pub struct ResetModel {
 
 /// The longest that any step of a device may take: 10 s.
 const STEP_NS_MAX: u64 = 10_000_000_000;
+/// More than any device has: 1 PiB.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
 /// More than any device moves in a microsecond.
 const BYTES_PER_US_MAX: u64 = 1_000_000_000_000;
 
@@ -310,6 +337,9 @@ mod tests {
             context = { save_ns = 7, restore_ns = 8, wave_bytes = 9, save_bytes_per_us = 10, \
             restore_bytes_per_us = 11 }\n\
             control = { preempt_ns = 12, resume_ns = 13, set_slice_ns = 14 }\n\
+            memory = { bytes = 26, lock_ns = 27, checkpoint_ns = 28, \
+            checkpoint_bytes_per_us = 29, restore_ns = 30, restore_bytes_per_us = 31, \
+            unlock_ns = 32 }\n\
             tsg = { slice_ns = 15, hold_poll_ns = 16, hold_quiet_ns = 17, hold_max_ns = 18, \
             hold_latency_ns = 19 }\n\
             cwsr = { queue_slots = 20, quantum_ns = 21 }\n\
@@ -334,6 +364,15 @@ mod tests {
                 restore_bytes_per_us: 11,
             },
             control: ControlCost { preempt: ns(12), resume: ns(13), set_slice: ns(14) },
+            memory: MemoryModel {
+                bytes: 26,
+                lock: ns(27),
+                checkpoint: ns(28),
+                checkpoint_bytes_per_us: 29,
+                restore: ns(30),
+                restore_bytes_per_us: 31,
+                unlock: ns(32),
+            },
             tsg: TsgModel {
                 slice: ns(15),
                 hold_poll: ns(16),
@@ -353,6 +392,7 @@ mod tests {
             keys::<DeviceModel>(),
             keys::<ContextCost>(),
             keys::<ControlCost>(),
+            keys::<MemoryModel>(),
             keys::<TsgModel>(),
             keys::<CwsrModel>(),
             keys::<ResetModel>(),
@@ -374,8 +414,8 @@ mod tests {
             assert!(error.field.ends_with(key), "{error} instead of {key}");
             left_out += 1;
         }
-        // All but the names of the five tables, which are in brackets.
-        assert_eq!(left_out, keys.len() - 5);
+        // All but the names of the six tables, which are in brackets.
+        assert_eq!(left_out, keys.len() - 6);
     }
 
     #[test]

@@ -206,6 +206,7 @@ impl<'a> Simulation<'a> {
             SimEvent::Resubmitted { queue, epoch } => backend.gpu.finish_resubmit(queue, epoch),
             SimEvent::HoldPoll { device, epoch } => backend.hold_poll(device, epoch),
             SimEvent::HoldSeen { queue, placed } => backend.gpu.hold_seen(queue, placed),
+            SimEvent::StepReaches { process, epoch } => backend.gpu.step_reaches(process, epoch),
             SimEvent::TaskStart { task } => backend.start_task(task),
             SimEvent::Arrive { task } => backend.arrive(task),
             SimEvent::Announce { task } => backend.announce(task),

@@ -103,6 +103,19 @@ impl Client {
         self.call_with_descriptor(request).map(|(reply, _)| reply)
     }
 
+    /// Sends a request that is answered with `Ok`, and waits for that long instead of the usual
+    /// time: for requests that are answered when memory has moved.
+    pub fn expect_ok_within(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<(), ClientError> {
+        let usual = std::mem::replace(&mut self.timeout, timeout);
+        let result = self.expect_ok(request);
+        self.timeout = usual;
+        result
+    }
+
     /// Sends a request that is answered with `Ok`.
     pub fn expect_ok(&mut self, request: &Request) -> Result<(), ClientError> {
         let reply = self.call(request)?;

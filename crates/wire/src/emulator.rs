@@ -11,8 +11,10 @@
 //!   client::Queue     == ring_page::QueuePage (shared memory) ==  a device of the emulator
 //! ```
 //!
-//! [`client`] is for programs that compute, [`control`] for the backend of a scheduler.
+//! [`client`] is for programs that compute, [`control`] for the backend of a scheduler,
+//! [`checkpoints`] for programs that move the memory of a process to the host and back.
 
+pub mod checkpoints;
 pub mod client;
 mod connection;
 pub mod control;
@@ -60,6 +62,8 @@ pub enum Role {
         /// ends.
         releases: bool,
     },
+    /// A program that takes processes of its user off the devices and brings them back.
+    Checkpointer,
 }
 
 /// One byte for the role, two flags of control, a zero, and the memory of a client. Fields that a
@@ -71,6 +75,7 @@ impl Field for Role {
         let (role, watches, releases, memory_bytes) = match *self {
             Self::Client { memory_bytes } => (CLIENT, false, false, memory_bytes),
             Self::Control { watches, releases } => (CONTROL, watches, releases, 0),
+            Self::Checkpointer => (CHECKPOINTER, false, false, 0),
         };
         role.put(body);
         watches.put(body);
@@ -88,16 +93,19 @@ impl Field for Role {
         match (role, watches, releases, memory_bytes) {
             (CLIENT, false, false, _) => Ok(Self::Client { memory_bytes }),
             (CONTROL, _, _, 0) => Ok(Self::Control { watches, releases }),
-            _ => Err(DecodeError::field(name, "1 with memory, or 2 with flags")),
+            (CHECKPOINTER, false, false, 0) => Ok(Self::Checkpointer),
+            _ => Err(DecodeError::field(name, "1 with memory, 2 with flags, or 3")),
         }
     }
 }
 
 const CLIENT: u8 = 1;
 const CONTROL: u8 = 2;
+const CHECKPOINTER: u8 = 3;
 
 messages! {
-    /// A request to the emulator. Each is answered once, apart from [`Request::List`].
+    /// A request to the emulator. Each is answered once, apart from [`Request::List`] and
+    /// [`Request::Memory`]. Those of a client wait while its process is locked or checkpointed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Request of PROTOCOL, from 1 {
         /// The first message. Answer: Welcome; a client's carries its doorbell, an eventfd.
@@ -157,6 +165,35 @@ messages! {
             /// The device.
             device: DeviceId; 4 zeros,
         },
+        /// A client allocates memory, which is counted and has no contents. Answer: Allocated.
+        17 = Allocate {
+            /// The device.
+            device: DeviceId; 4 zeros,
+            /// How many bytes.
+            bytes: u64,
+        },
+        /// A client frees an allocation. Answer: Done.
+        18 = Free(allocation: u64),
+        /// How the memory of all devices is used. Answers: DeviceMemory for each one and, for
+        /// control, ProcessMemory for each process and device; then Done.
+        19 = Memory,
+        /// Where a process and its memory are. Answer: CheckpointState.
+        20 = CheckpointState(pid: u32),
+        /// Waits until the kernels of a process have finished and starts no more. Answer: Done when
+        /// it is locked.
+        21 = Lock {
+            /// The process.
+            pid: u32; 4 zeros,
+            /// How long its kernels may take; none for no limit.
+            timeout: Option<Duration>,
+        },
+        /// Moves the memory of a locked process to the host. Answer: Done when it is there.
+        22 = Checkpoint(pid: u32),
+        /// Moves the memory of a checkpointed process back. Answer: Done when the process is
+        /// locked again.
+        23 = Restore(pid: u32),
+        /// Lets a locked process run. Answer: Done when it may.
+        24 = Unlock(pid: u32),
     }
 }
 
@@ -205,7 +242,7 @@ impl Field for Capabilities {
 
 codes! {
     /// Why the emulator refused a request.
-    pub enum Refusal as u32, "between 1 and 6" {
+    pub enum Refusal as u32, "between 1 and 15" {
         /// Only root and the emulator's own user may control.
         NotAllowed = 1 "only root and its own user may control it",
         /// A peer of this role may not send it.
@@ -218,6 +255,24 @@ codes! {
         TooMany = 5 "the limit of such objects was reached",
         /// A number is out of its range.
         BadNumber = 6 "a number is out of its range",
+        /// The device has too little free memory.
+        NoMemory = 7 "the device has too little free memory",
+        /// No process with that pid has memory or queues.
+        NoSuchProcess = 8 "the process does not use it",
+        /// The kernels of a process did not finish before the timeout; it continues.
+        NotReady = 9 "the kernels of the process did not finish in time",
+        /// Another step of the process has not ended.
+        Busy = 10 "another step of the process has not ended",
+        /// The process is locked, and may not be for this request.
+        IsLocked = 11 "the process is locked",
+        /// The process is checkpointed, and may not be for this request.
+        IsCheckpointed = 12 "the process is checkpointed",
+        /// The process runs, and may not for this request.
+        IsRunning = 13 "the process is not locked",
+        /// The process ended during the request.
+        ProcessGone = 14 "the process ended meanwhile",
+        /// There is no such allocation, or it is another client's.
+        NoSuchAllocation = 15 "there is no such allocation",
     }
 }
 
@@ -279,6 +334,64 @@ record! {
         pub is_resident: bool,
         /// How often the device saved the queue in the middle of a kernel.
         pub preemptions: u32,
+    }
+}
+
+codes! {
+    /// Where a process is between running and being off its devices, by the numbers of NVIDIA's
+    /// driver.
+    pub enum CheckpointState as u32, "between 0 and 3" {
+        /// It runs.
+        Running = 0 "running",
+        /// Its kernels have finished, and no more are started.
+        Locked = 1 "locked",
+        /// Its memory is on the host.
+        Checkpointed = 2 "checkpointed",
+        /// Neither can be reached. The emulated GPU never reports it.
+        Failed = 3 "failed",
+    }
+}
+
+record! {
+    /// Where a process and its memory are.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct CheckpointInfo {
+        /// The process.
+        pub pid: u32,
+        /// The state of the process.
+        pub state: CheckpointState,
+        /// Bytes that it has on all devices.
+        pub device_bytes: u64,
+        /// Bytes whose contents are on the host.
+        pub host_bytes: u64,
+    }
+}
+
+record! {
+    /// The memory of a device.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DeviceMemory {
+        /// The device.
+        pub device: DeviceId; 4 zeros,
+        /// All of its memory.
+        pub bytes: u64,
+        /// What is allocated.
+        pub used: u64,
+    }
+}
+
+record! {
+    /// What a process has on a device.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ProcessMemory {
+        /// The process.
+        pub pid: u32,
+        /// The device.
+        pub device: DeviceId,
+        /// Bytes on the device; during a restore, those that it will have.
+        pub device_bytes: u64,
+        /// Bytes whose contents are on the host.
+        pub host_bytes: u64,
     }
 }
 
@@ -350,5 +463,16 @@ messages! {
             /// How long at least one queue has had waves on compute units.
             busy: Duration,
         },
+        /// Memory was allocated.
+        114 = Allocated {
+            /// The id of the allocation, never used twice by one emulator.
+            allocation: u64,
+        },
+        /// How much of a device's memory is used.
+        115 = DeviceMemory(memory: DeviceMemory),
+        /// What a process has on a device.
+        116 = ProcessMemory(memory: ProcessMemory),
+        /// Where a process and its memory are.
+        117 = CheckpointState(info: CheckpointInfo),
     }
 }

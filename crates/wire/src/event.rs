@@ -7,7 +7,7 @@ use crate::text::Text;
 
 codes! {
     /// The kind of an event.
-    pub enum EventKind as u16, "between 1 and 17" {
+    pub enum EventKind as u16, "between 1 and 22" {
         /// The scheduler preempts a queue.
         Preempt = 1 "preempt",
         /// The queue is off its device. The duration is how long the preempt took.
@@ -45,6 +45,18 @@ codes! {
         Released = 16 "released",
         /// The policy or its parameters have changed.
         Policy = 17 "policy",
+        /// The GPU memory of a process begins to move to the host. The duration is an estimate of
+        /// how long that takes.
+        Evicting = 18 "evicting",
+        /// The GPU memory of a process is on the host. The duration is how long the move took.
+        Evicted = 19 "evicted",
+        /// The GPU memory of a process begins to move back. The duration is an estimate of how long
+        /// that takes.
+        Restoring = 20 "restoring",
+        /// The GPU memory of a process is back. The duration is how long the move took.
+        Restored = 21 "restored",
+        /// There is room for the memory that a process claimed. The duration is how long that took.
+        Room = 22 "room",
     }
 }
 

@@ -32,6 +32,7 @@ pub mod emulator;
 pub mod event;
 pub mod hint_page;
 pub mod lock_file;
+pub mod memory_size;
 pub mod message;
 pub mod packet_socket;
 pub mod policy;

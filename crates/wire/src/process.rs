@@ -97,12 +97,16 @@ pub struct SchedAttrChange {
     pub deadline_us: Option<u64>,
     /// How much slower the process may become; `Some` of zero makes it as fast as possible.
     pub latency_budget: Option<LatencyBudget>,
+    /// Whether its GPU memory may move to the host when processes with a higher priority need room.
+    pub evictable: Option<bool>,
 }
 
 const PRIORITY: u8 = 1;
 const WEIGHT: u8 = 2;
 const DEADLINE: u8 = 4;
 const LATENCY_BUDGET: u8 = 8;
+const HAS_EVICTABLE: u8 = 16;
+const IS_EVICTABLE: u8 = 32;
 
 /// Which attributes are present, then all of them; absent ones are zero.
 impl Field for SchedAttrChange {
@@ -113,7 +117,9 @@ impl Field for SchedAttrChange {
         let present = bit(self.priority.is_some(), PRIORITY)
             | bit(self.weight.is_some(), WEIGHT)
             | bit(self.deadline_us.is_some(), DEADLINE)
-            | bit(self.latency_budget.is_some(), LATENCY_BUDGET);
+            | bit(self.latency_budget.is_some(), LATENCY_BUDGET)
+            | bit(self.evictable.is_some(), HAS_EVICTABLE)
+            | bit(self.evictable == Some(true), IS_EVICTABLE);
         present.put(body);
         self.priority.map_or(0, Priority::level).put(body);
         self.latency_budget.unwrap_or_default().put(body);
@@ -123,8 +129,9 @@ impl Field for SchedAttrChange {
 
     fn take(_name: &'static str, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let present = u8::take("present", reader)?;
-        if present & !(PRIORITY | WEIGHT | DEADLINE | LATENCY_BUDGET) != 0 {
-            return Err(DecodeError::field("present", "made of the bits 1, 2, 4 and 8"));
+        let known = PRIORITY | WEIGHT | DEADLINE | LATENCY_BUDGET | HAS_EVICTABLE | IS_EVICTABLE;
+        if present & !known != 0 {
+            return Err(DecodeError::field("present", "made of the bits 1, 2, 4, 8, 16 and 32"));
         }
         let has = |bit: u8| present & bit != 0;
         let priority = Priority::take("priority", reader)?;
@@ -138,7 +145,8 @@ impl Field for SchedAttrChange {
         let is_consistent = (has(PRIORITY) || priority == Priority::MIN)
             && (has(WEIGHT) || weight.is_none())
             && (has(DEADLINE) || deadline_us == 0)
-            && (has(LATENCY_BUDGET) || latency_budget.is_zero());
+            && (has(LATENCY_BUDGET) || latency_budget.is_zero())
+            && (has(HAS_EVICTABLE) || !has(IS_EVICTABLE));
         if !is_consistent {
             return Err(DecodeError::field("attributes", "zero where `present` lacks their bit"));
         }
@@ -147,6 +155,7 @@ impl Field for SchedAttrChange {
             weight,
             deadline_us: has(DEADLINE).then_some(deadline_us),
             latency_budget: has(LATENCY_BUDGET).then_some(latency_budget),
+            evictable: has(HAS_EVICTABLE).then_some(has(IS_EVICTABLE)),
         })
     }
 }
@@ -170,7 +179,8 @@ mod tests {
             (2, 1, 0, "attributes"),
             (3, 2, LATENCY_BUDGET, "latency_budget"),
             (3, 2, 0, "latency_budget"),
-            (0, 16, 16, "present"),
+            (0, 32, 0, "attributes"),
+            (0, 64, 64, "present"),
         ] {
             let mut bytes = [0; 16];
             bytes[0] = present;

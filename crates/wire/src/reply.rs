@@ -11,7 +11,7 @@ use crate::text::Text;
 
 codes! {
     /// Why a request was refused, for programs; the sentence beside it is for people.
-    pub enum RefusalCode as u16, "between 1 and 13" {
+    pub enum RefusalCode as u16, "between 1 and 16" {
         /// The message breaks a rule of the protocol. The session is closed.
         BadMessage = 1,
         /// The client speaks another version of the protocol. The session is closed.
@@ -38,6 +38,12 @@ codes! {
         NoSuchQueue = 12,
         /// This session has not suspended the queue.
         WrongState = 13,
+        /// A GPU or the host is short of memory.
+        NoRoom = 14,
+        /// The GPU memory of the process cannot be moved.
+        CannotEvict = 15,
+        /// The GPU memory of the process is not on the host.
+        NotEvicted = 16,
     }
 }
 

@@ -23,6 +23,17 @@ codes! {
     }
 }
 
+codes! {
+    /// Which processes an eviction is about.
+    pub enum EvictScope as u8, "1 or 2" {
+        /// The process alone.
+        Process = 1,
+        /// The process and its descendants. All of them are locked before the memory of the first
+        /// one moves.
+        Tree = 2,
+    }
+}
+
 // 14 and 15 are reserved: earlier releases sent hints with them instead of the hint page.
 messages! {
     /// A request to the daemon.
@@ -115,6 +126,34 @@ messages! {
             queue: u64,
             /// The priority; none for that of the process.
             priority: Option<Priority>; 7 zeros,
+        },
+        /// Moves the GPU memory of a process to the host. Answered with `Ok` when it is there, which
+        /// takes seconds.
+        23 = Evict {
+            /// The process.
+            process: Process,
+            /// The memory returns after this many milliseconds; 0 if it stays until `Restore`.
+            lease_ms: u32,
+            /// The process alone, or its descendants too.
+            scope: EvictScope; 3 zeros,
+        },
+        /// Ends an eviction. Answered with `Ok` when the memory is on the GPU again, which takes
+        /// seconds, and longer while the GPU is full.
+        24 = Restore {
+            /// The process.
+            process: Process,
+        },
+        /// Makes room for a process that needs GPU memory, by evicting processes with a lower
+        /// priority that are evictable. Answered with `Ok` when the memory is free, which takes
+        /// seconds. The evicted processes return when the claim ends: with the process, or with a
+        /// claim of 0 bytes.
+        25 = MakeRoom {
+            /// The process that needs the memory.
+            process: Process,
+            /// How much; 0 ends the claim.
+            bytes: u64,
+            /// The GPU, by its number in the daemon. `u32::MAX` lets the daemon choose.
+            device: Option<u32>; 4 zeros,
         },
     }
 }

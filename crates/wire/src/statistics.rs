@@ -20,6 +20,7 @@
 //! and its meaning.
 
 mod definition;
+mod task_state;
 
 use gpreempt_core::statistics::Histogram;
 use gpreempt_core::time::Duration;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use definition::{Column, Combine, Metric, MetricKind, Statistic, Unit, Value};
 use definition::{ReadValue, statistics};
+pub use task_state::TaskState;
 
 statistics! {
     /// Everything that the service knows at one moment.
@@ -43,6 +45,8 @@ statistics! {
         pub devices: Vec<DeviceSnapshot> [.metric("gpreempt_devices")],
         /// Processes that use a device.
         pub tasks: Vec<TaskSnapshot> [.metric("gpreempt_processes")],
+        /// Processes that claimed GPU memory.
+        pub claims: Vec<ClaimSnapshot> [.metric("gpreempt_claims")],
         /// How long waits, preempts and holds took, for each class and rule.
         pub groups: Vec<GroupSnapshot>,
         /// Why some GPUs are not controlled, a sentence each.
@@ -104,6 +108,11 @@ statistics! {
         pub memory_used_kib: Option<u64> [.metric("gpreempt_device_memory_used_bytes")],
         /// Memory of the device.
         pub memory_total_kib: Option<u64> [.metric("gpreempt_device_memory_bytes")],
+        /// Memory of evicted processes of the device, which is on the host.
+        pub memory_evicted_kib: u64 [.metric("gpreempt_device_memory_evicted_bytes")],
+        /// Time until evictable processes that do not fit together take turns again; null without
+        /// such turns.
+        pub swap_turn_left_ms: Option<u64>,
         /// Power that the device draws, in milliwatts.
         pub power_mw: Option<u64>,
         /// Temperature of the device, in degrees Celsius.
@@ -249,7 +258,8 @@ statistics! {
         /// For a normal process: untouched (no high-priority process is active on its GPU), yields
         /// (it is preempted for one) or exempt (it is never preempted).
         pub normal: Option<String>,
-        /// Scheduling state: untouched, idle, running, preempted, suspended or stopped.
+        /// Scheduling state: untouched, idle, running, preempted, suspended, stopped, evicting,
+        /// evicted or restoring.
         pub state: TaskState [.metric("gpreempt_process_state")],
         /// Packets in the rings of the process that the device has not fetched; null if the process
         /// is not scheduled.
@@ -269,6 +279,23 @@ statistics! {
         /// Memory of the devices that the process uses; null if unknown.
         pub gpu_memory_kib: Option<u64> [.metric("gpreempt_process_gpu_memory_bytes")
              .ps(10, "memory").if_known().top(10, "memory", 8, 9)],
+        /// GPU memory of the process that is on the host; null if it is not evicted.
+        pub host_memory_kib: Option<u64> [.metric("gpreempt_process_host_memory_bytes")
+             .ps(21, "on host").if_known().top(14, "on host", 8, 10)],
+        /// Whether the process is evicted when processes with a higher priority need room.
+        pub evictable: bool,
+        /// Why the process is evicted, or about to be; null otherwise.
+        pub evicted_why: Option<String> [.ps(22, "evicted").if_known()],
+        /// Time until the eviction of the process ends by itself; null without a lease.
+        pub evict_lease_ms: Option<u64>,
+        /// How much of the memory has moved, while it moves to the host or back; an estimate.
+        pub moved_kib: Option<u64>,
+        /// How much longer that takes; an estimate.
+        pub move_left_ms: Option<u64>,
+        /// What an evicted process, which may return, waits for.
+        pub restore_waits: Option<String>,
+        /// Times that the memory of the process was moved to the host.
+        pub evictions: u64 [.metric("gpreempt_process_evictions_total")],
         /// Times that a queue of the process was preempted.
         pub preempts: u64 [.metric("gpreempt_process_preempts_total").ps(11, "preempts")],
         /// Preempts of the process in the last second.
@@ -314,6 +341,30 @@ statistics! {
         state_word = |task| task.state.word().value(), [.top(5, "state", 9, 4)],
         /// Holds placed for the queues of the process.
         held = |task| task.holds_placed().value(), [.ps(13, "held")],
+    }
+}
+
+statistics! {
+    /// GPU memory that a process claimed.
+    pub struct ClaimSnapshot {
+        /// Process id.
+        pub pid: u32,
+        /// Name of the process.
+        pub name: String,
+        /// UUID of the device.
+        pub gpu: String,
+        /// Memory that the process claimed.
+        pub claimed_kib: u64,
+        /// Whether the room has been made.
+        pub is_granted: bool,
+        /// How much of the memory in the way has moved; an estimate.
+        pub moved_kib: u64,
+        /// Memory in the way that has to move.
+        pub to_move_kib: u64,
+        /// How much longer that takes; an estimate.
+        pub left_ms: u64,
+        /// Processes that are evicted for the claim, by pid.
+        pub evicts: Vec<u32>,
     }
 }
 
@@ -374,51 +425,6 @@ statistics! {
         pub queues_on: u64 [.metric("gpreempt_process_device_queues_on")],
         /// Packets in these queues that the device has not fetched.
         pub pending: u64 [.metric("gpreempt_process_device_pending")],
-    }
-}
-
-/// The scheduling state of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskState {
-    /// The service does not schedule it.
-    #[default]
-    Untouched,
-    /// It has no work.
-    Idle,
-    /// It has work and may run.
-    Running,
-    /// It has work and was preempted.
-    Preempted,
-    /// A user or a program suspended it.
-    Suspended,
-    /// Its device reports it as stopped, although the service neither preempted nor suspended it.
-    /// `gpreempt resume` resumes it.
-    Stopped,
-}
-
-impl TaskState {
-    /// The name in JSON and in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Untouched => "untouched",
-            Self::Idle => "idle",
-            Self::Running => "running",
-            Self::Preempted => "preempted",
-            Self::Suspended => "suspended",
-            Self::Stopped => "stopped",
-        }
-    }
-
-    /// The name in a table, where a dash stands for untouched.
-    fn word(self) -> String {
-        if self == Self::Untouched { "-".to_owned() } else { self.name().to_owned() }
-    }
-}
-
-impl ReadValue for TaskState {
-    fn value(&self) -> Value {
-        Value::Text(self.name().to_owned())
     }
 }
 
@@ -574,6 +580,7 @@ mod tests {
         let labels = "`tasks` in the snapshot, and `ps --json`. Labels: `pid`, `name`, `uid`, and \
                       where known `container`, `pod` and `slurm_job`.";
         table(&mut page, "Processes", labels, TaskSnapshot::STATISTICS);
+        table(&mut page, "Claims", "`claims` in the snapshot.", ClaimSnapshot::STATISTICS);
         table(&mut page, "Queues", "`queues` of a process.", QueueSnapshot::STATISTICS);
         table(&mut page, "Holds", "`hold` of a queue.", HoldSnapshot::STATISTICS);
         let labels = "Only at `/metrics`, with the label `device` beside those of the process.";

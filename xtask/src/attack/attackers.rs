@@ -368,7 +368,7 @@ fn overrule(args: &[String]) -> anyhow::Result<()> {
         priority,
         weight: NonZeroU32::new(weight),
         deadline_us,
-        latency_budget: None,
+        ..SchedAttrChange::default()
     };
     let faster = SchedAttrChange {
         latency_budget: LatencyBudget::from_percent(19),

@@ -168,6 +168,7 @@ mod tests {
             ("-rwxr-xr-x", "./usr/bin/gpreempt"),
             ("-rwxr-xr-x", "./usr/bin/gpreemptd"),
             ("-rwxr-xr-x", "./usr/bin/gpreempt-keeper"),
+            ("-rwxr-xr-x", "./usr/bin/gpreempt-evictor"),
             ("-rw-r--r--", "./usr/lib/systemd/system/gpreemptd.service"),
             ("-rw-r--r--", "./etc/gpreempt/config.toml"),
             ("-rw-r--r--", "./usr/share/man/man1/gpreempt.1"),

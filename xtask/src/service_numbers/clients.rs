@@ -347,7 +347,12 @@ impl LatencyClient {
             | EventKind::Idle
             | EventKind::Suspended
             | EventKind::Released
-            | EventKind::Policy => {}
+            | EventKind::Policy
+            | EventKind::Evicting
+            | EventKind::Evicted
+            | EventKind::Restoring
+            | EventKind::Restored
+            | EventKind::Room => {}
         }
         Ok(Some(event))
     }

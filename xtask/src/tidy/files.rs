@@ -47,6 +47,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/bench/src/load/cuda/symbols.rs", "libcuda by `dlopen`"),
     ("crates/device/src/amd/kfd_file.rs", "arrays passed to KFD by address"),
     ("crates/device/src/amd/tracer.rs", "tracing has no safe form"),
+    ("crates/device/src/eviction/libcuda.rs", "libcuda by `dlopen`"),
     ("crates/device/src/ioctl.rs", "the system calls to the drivers"),
     ("crates/device/src/mapping.rs", "rings, doorbells and hold pages, mapped"),
     ("crates/device/src/nvidia/abi/control.rs", "which number goes with which block"),

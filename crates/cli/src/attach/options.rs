@@ -75,7 +75,7 @@ pub(super) fn attributes_of(
     let latency_budget = change.latency_budget.map(|_| {
         task.latency_budget_percent.and_then(LatencyBudget::from_percent).unwrap_or_default()
     });
-    Some(SchedAttrChange { priority, weight, deadline_us: None, latency_budget })
+    Some(SchedAttrChange { priority, weight, latency_budget, ..SchedAttrChange::default() })
 }
 
 /// Refuses options that concern the whole scheduler or need a private session: beside a daemon its

@@ -149,7 +149,11 @@ fn draw_processes(tasks: &[TaskSnapshot], panel: &Panel, area: Rect, buffer: &mu
 
 fn task_style(task: &TaskSnapshot) -> Style {
     match task.state {
-        TaskState::Suspended | TaskState::Stopped => Style::new().fg(Color::Red),
+        TaskState::Suspended
+        | TaskState::Stopped
+        | TaskState::Evicting
+        | TaskState::Evicted
+        | TaskState::Restoring => Style::new().fg(Color::Red),
         TaskState::Preempted => Style::new().fg(Color::Yellow),
         TaskState::Untouched | TaskState::Idle | TaskState::Running => class_style(task),
     }

@@ -38,6 +38,7 @@ fn the_daemon_knows_the_process_before_it_becomes_the_program() {
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
         latency_budget: LatencyBudget::from_percent(20),
+        evictable: None,
     };
     assert_eq!(*request, Request::Register { process: Process::SENDER, change });
 }

@@ -154,6 +154,7 @@ fn set_says_what_changed() {
         weight: NonZeroU32::new(3),
         deadline_us: Some(0),
         latency_budget: None,
+        evictable: None,
     };
     let one = SchedAttrChange { deadline_us: Some(5_000), ..SchedAttrChange::default() };
     let result = folder.json(&["set", "4242", "--latency-budget", "20%", "--json"]);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use gpreempt_core::config::{Aging, Config as CoreConfig};
 use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::time::Duration;
+use gpreempt_wire::memory_size::parse_bytes;
 use serde::Deserialize;
 
 use super::{
@@ -87,6 +88,7 @@ struct RawScheduler {
     hold: Option<bool>,
     hold_max_ms: Option<Int<1, 1_000>>,
     hold_latency_weight: Option<Int<1, 100>>,
+    swap_turn_s: Option<Int<30, 3_600>>,
 }
 
 impl RawScheduler {
@@ -115,6 +117,7 @@ impl RawScheduler {
             unmanaged: self.unmanaged.unwrap_or_default(),
             allow_untested_driver: self.allow_untested_driver.unwrap_or(false),
             hold: self.hold.unwrap_or(default.hold),
+            swap_turn: self.swap_turn_s.map(|turn| Duration::from_millis(turn.0 * 1_000)),
             hold_limits: HoldLimits {
                 hold_max: self.hold_max_ms.map_or(holds.hold_max, Int::ms),
                 latency_weight: self.hold_latency_weight.map_or(holds.latency_weight, Int::u32),
@@ -266,6 +269,8 @@ struct RawRule {
     weight: Option<Int<1, WEIGHT_MAX>>,
     deadline_us: Option<Int<1, { AttrSettings::DEADLINE_US_MAX }>>,
     latency_budget: Option<Budget>,
+    memory: Option<String>,
+    evictable: Option<bool>,
     unmanaged: Option<Unmanaged>,
     trust_env: Option<bool>,
     ignore: Option<bool>,
@@ -330,11 +335,13 @@ impl RawRule {
             ("weight", self.weight.is_some()),
             ("deadline_us", self.deadline_us.is_some()),
             ("latency_budget", self.latency_budget.is_some()),
+            ("memory", self.memory.is_some()),
+            ("evictable", self.evictable.is_some()),
             ("unmanaged", self.unmanaged.is_some()),
             ("trust_env", self.trust_env.is_some()),
         ];
         if let (Some((key, _)), Some(_)) =
-            (given[..4].iter().find(|(_, is_there)| *is_there), self.unmanaged)
+            (given[..6].iter().find(|(_, is_there)| *is_there), self.unmanaged)
         {
             let why = format!(
                 "has no meaning beside `{key}`, with which the rule names the process; take out \
@@ -358,6 +365,8 @@ impl RawRule {
                 weight: self.weight.map(Int::u32),
                 deadline: self.deadline_us.map(Int::us),
                 latency_budget: self.latency_budget.map(|budget| budget.0),
+                memory: self.memory.as_deref().map(bytes).transpose()?,
+                evictable: self.evictable,
             })),
         }
     }
@@ -422,6 +431,12 @@ impl OneOrMore {
             Self::More(texts) => texts.iter().map(|text| variable(text)).collect(),
         }
     }
+}
+
+/// An amount of memory.
+fn bytes(written: &str) -> Result<u64, FieldError> {
+    let allowed = "a whole number above 0 with its unit KiB, MiB, GiB or TiB, such as \"24GiB\"";
+    parse_bytes(written).map_err(|_| must_be("memory", written, allowed))
 }
 
 /// A text that can be a pattern.

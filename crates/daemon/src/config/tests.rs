@@ -76,6 +76,7 @@ fn everything_can_be_set() {
         hold = false
         hold_max_ms = 20
         hold_latency_weight = 9
+        swap_turn_s = 60
         [metrics]
         listen = "[::1]:9000"
         [daemon]
@@ -111,6 +112,7 @@ fn everything_can_be_set() {
             latency_weight: 9,
             ..HoldLimits::default()
         },
+        swap_turn: Some(Duration::from_millis(60_000)),
     };
     assert_eq!(config.scheduler, scheduler);
     assert_eq!(config.metrics.listen, Some("[::1]:9000".parse().unwrap()));
@@ -165,7 +167,7 @@ fn rules_are_read_in_order_with_their_lines() {
         "[[rule]]\nuser = \"alice\"\npriority = 12\n\n[[rule]]\nname = \"b\"\nuser = 7\n\
          executable = \"/bin/*\"\ncommand = \"x\"\ncgroup = \"/c\"\ncontainer = \"d\"\n\
          env = [\"A=1\", \"B=*\"]\ngpu = \"1\"\nweight = 3\ndeadline_us = 9\n\
-         latency_budget = \"20%\"\ntrust_env = false\n\
+         latency_budget = \"20%\"\nmemory = \"2GiB\"\nevictable = true\ntrust_env = false\n\
          [[rule]]\ngpu = \"GPU-7\"\nignore = true\n",
     );
     let [first, second, third] = &config.rules[..] else { panic!("three rules") };
@@ -187,14 +189,24 @@ fn rules_are_read_in_order_with_their_lines() {
     assert_eq!(second.conditions, expected);
     let deadline = Some(Duration::from_micros(9));
     let latency_budget = LatencyBudget::from_percent(20);
-    let wish = AttrSettings { priority: None, weight: Some(3), deadline, latency_budget };
+    let (memory, evictable) = (Some(2 << 30), Some(true));
+    let wish = AttrSettings {
+        weight: Some(3),
+        deadline,
+        latency_budget,
+        memory,
+        evictable,
+        priority: None,
+    };
     assert_eq!((second.action, second.trust_env), (Action::Give(wish), false));
     assert_eq!(third.action, Action::Ignore);
     assert_eq!(third.conditions, [Condition::Gpu(GpuPattern::UuidPrefix("GPU-7".into()))]);
     let names: Vec<String> = config.environment_names().into_iter().collect();
     let expected = ["A", "B"].into_iter().chain([
         "GPREEMPT_DEADLINE_US",
+        "GPREEMPT_EVICTABLE",
         "GPREEMPT_LATENCY_BUDGET",
+        "GPREEMPT_MEMORY",
         "GPREEMPT_PRIORITY",
         "GPREEMPT_WEIGHT",
     ]);

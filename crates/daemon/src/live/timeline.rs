@@ -79,7 +79,12 @@ impl TimeLine {
             | EventKind::HintEnd
             | EventKind::Suspended
             | EventKind::Released
-            | EventKind::Policy => return,
+            | EventKind::Policy
+            | EventKind::Evicting
+            | EventKind::Evicted
+            | EventKind::Restoring
+            | EventKind::Restored
+            | EventKind::Room => return,
         }
         self.set(event.queue, queue);
     }

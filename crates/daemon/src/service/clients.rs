@@ -280,9 +280,17 @@ impl Service {
             }
             Request::ResumeAll => {
                 processes.resume_all(requester.caller, &mut context);
+                self.memory.end_asked(requester.caller, &self.processes);
                 self.settle_queue_suspensions(now_ns);
             }
-            Request::Detach { process } => processes.detach(requester, process, &mut context)?,
+            Request::Detach { .. }
+            | Request::Evict { .. }
+            | Request::Restore { .. }
+            | Request::MakeRoom { .. } => {
+                if self.answer_about_memory((requester, request_ref), &body, now_ns)? {
+                    return Ok(Answer::Nothing);
+                }
+            }
             Request::PolicyRead => {
                 let settings = policy_settings::to_wire(self.devices.scheduler().config());
                 return Ok(Reply::Policy(settings).into());
@@ -384,7 +392,10 @@ pub(crate) const fn work_of(request: &Request) -> Work {
         | Request::Suspend { .. }
         | Request::Resume { .. }
         | Request::ResumeAll
-        | Request::Detach { .. } => Work::Change,
+        | Request::Detach { .. }
+        | Request::Evict { .. }
+        | Request::Restore { .. }
+        | Request::MakeRoom { .. } => Work::Change,
         Request::PolicySet(_)
         | Request::Follow
         | Request::Trace { .. }

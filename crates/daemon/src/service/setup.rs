@@ -20,6 +20,8 @@ use super::devices::Devices;
 use super::devices::backends::Backends;
 use super::devices::queue_quota::QueueQuota;
 use super::errors::StartError;
+use super::memory::Memory;
+use super::memory::mover::ThreadMover;
 use super::notify::Notifier;
 use super::poller::{PollSource, Poller, Wakeup};
 use super::processes::saved_settings::SavedSettings;
@@ -123,6 +125,11 @@ impl Service {
         let backends = controllers(&options, &config, &undo_log, &waker, &mut log)?;
         let places = device_places(&options.devices, &backends.kinds());
         let journal = recovery.journal().clone();
+        let mover = Box::new(ThreadMover::new(undo_log.clone(), waker.clone()));
+        let mut memory = Memory::new(mover);
+        if let Err(error) = memory.find_left(recovery.journal()) {
+            log.warn(format_args!("evictions of an earlier gpreemptd cannot be read: {error}"));
+        }
         let hardware = HardwareCheck::start(places, journal, undo_log, waker.clone())?;
         let (saved, registrations, problem) = match command {
             Some(_) => (SavedSettings::unsaved(), Vec::new(), None),
@@ -140,6 +147,7 @@ impl Service {
             facts: Default::default(),
             processes: Processes::new(rules, saved),
             devices: Devices::new(driver, backends, waker),
+            memory,
             recovery,
             telemetry: Telemetry::new(log, scrape?, command.map(str::to_owned)),
             options,

@@ -15,7 +15,9 @@ pub(crate) mod snapshot;
 
 use gpreempt_core::config::PolicyKind;
 use gpreempt_device::keeper::monotonic_ns;
+use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::event::{Event, EventKind};
+use gpreempt_wire::process::Process;
 use gpreempt_wire::text::Text;
 
 use super::instant;
@@ -88,6 +90,23 @@ impl Telemetry {
     ) {
         if self.is_followed {
             let mut event = events::of_member(monotonic_ns(), kind, member);
+            event.duration_ns = duration_ns;
+            self.unsent_events.push(event);
+        }
+    }
+
+    /// Adds an event about a process that may use no device.
+    pub(crate) fn memory_event(
+        &mut self,
+        key: ProcessKey,
+        name: &str,
+        kind: EventKind,
+        duration_ns: u64,
+    ) {
+        if self.is_followed {
+            let mut event = Event::new(monotonic_ns(), kind);
+            event.process = Process::new(key.pid, key.start_ticks);
+            event.name = Text::new(name);
             event.duration_ns = duration_ns;
             self.unsent_events.push(event);
         }

@@ -24,6 +24,7 @@ use gpreempt_device::undo_log::UndoLog;
 use super::Service;
 use super::clients::request_error::RequestError;
 use super::errors::{LoopError, RenewalError};
+use super::memory::mover::ThreadMover;
 use super::setup::controllers;
 use hardware_check::{HardwareCheck, device_places};
 use lock::{JournalLock, LockError, Owner, lock, system_owner, wait_for_users};
@@ -240,7 +241,10 @@ fn wait_for_undo(journal: &Journal) -> io::Result<()> {
         let sessions = journal.sessions()?;
         // A stopped keeper undoes nothing, so the daemon does not wait for it.
         sessions.iter().for_each(keeper::end_stopped_keeper);
-        let is_undone = |session: &OwnerJournal| owner_lives(session) || !is_held(session);
+        // A keeper that restores memory may wait for room; the daemon does not wait for it.
+        let is_undone = |session: &OwnerJournal| {
+            owner_lives(session) || !is_held(session) || session.has_only_evictions()
+        };
         if sessions.iter().all(is_undone) {
             return Ok(());
         }
@@ -286,6 +290,11 @@ impl Service {
             controllers(&self.options, &rules.config, &undo_log, &self.devices.waker, log)?;
         let places = device_places(&self.options.devices, &self.devices.backends.kinds());
         let (journal, waker) = (self.recovery.journal().clone(), self.devices.waker.clone());
+        let mover = Box::new(ThreadMover::new(undo_log.clone(), waker.clone()));
+        self.memory.begin_anew(mover, &mut self.processes);
+        if let Err(error) = self.memory.find_left(&journal) {
+            self.telemetry.problem(&format!("evictions cannot be read: {error}"));
+        }
         self.hardware = HardwareCheck::start(places, journal, undo_log, waker)?;
         self.devices.queue_suspensions = Default::default();
         self.devices.queue_priorities = Default::default();

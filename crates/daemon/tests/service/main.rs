@@ -6,6 +6,7 @@ mod bounds;
 mod contention;
 mod emulated;
 mod lifecycle;
+mod memory;
 mod misbehaving_clients;
 mod numbers;
 mod permissions;

@@ -28,6 +28,7 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, NumberedQueues, Numbering,
     PendingCompletion, QueueParking, Reporter, Waker,
 };
+use crate::eviction::EvictDevice;
 use crate::gauge::DeviceGauge;
 use crate::process::{ProcessHandle, ProcessKey};
 use crate::undo_log::UndoLog;
@@ -404,6 +405,11 @@ impl Controller for EmulatedBackend {
 
     fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
         Some(Box::new(EmulatorGauge::new(self.socket.clone())))
+    }
+
+    fn evict_device(&self) -> Option<EvictDevice> {
+        let (socket, instance) = (self.socket.clone(), self.instance);
+        (instance != 0).then_some(EvictDevice::Emulated { socket, instance })
     }
 
     fn numbered_queues(&self) -> Option<&dyn NumberedQueues> {

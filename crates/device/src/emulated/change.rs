@@ -141,7 +141,7 @@ pub(super) fn call<T>(
 }
 
 /// Whether there is no emulator, as opposed to one that cannot be reached.
-pub(super) fn is_absent(error: &EmuError) -> bool {
+pub(crate) fn is_absent(error: &EmuError) -> bool {
     let EmuError::Connect { error, .. } = error else { return false };
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

@@ -1,4 +1,4 @@
-//! The emulator's own count of how long each process and each device executed.
+//! The emulator's own count of how long each process and each device executed, and of their memory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,6 +54,7 @@ impl EmulatorGauge {
         let pids: BTreeMap<TaskId, u32> =
             listing.tasks.iter().map(|task| (task.task, task.pid)).collect();
         self.executed.retain(|(task, _), _| pids.contains_key(task));
+        let memory = control.memory()?;
         let mut readings = Vec::new();
         for (index, info) in listing.devices.iter().enumerate() {
             let mut processes: BTreeMap<u32, ProcessReading> = BTreeMap::new();
@@ -63,10 +64,20 @@ impl EmulatorGauge {
                 let reading = processes.entry(pids[task]).or_default();
                 reading.executed = Some(reading.executed.unwrap_or_default() + *executed);
             }
+            for usage in memory.processes.iter().filter(|usage| usage.device == info.device) {
+                processes.entry(usage.pid).or_default().memory_kib =
+                    Some(usage.device_bytes / 1_024);
+            }
             let name = Some(info.name.as_str().to_owned());
+            let of_device = memory.devices.iter().find(|memory| memory.device == info.device);
             readings.push(DeviceReading {
                 uuid: uuid(&self.socket, index),
-                facts: DeviceFacts { name, ..DeviceFacts::default() },
+                facts: DeviceFacts {
+                    name,
+                    memory_used_kib: of_device.map(|memory| memory.used / 1_024),
+                    memory_total_kib: of_device.map(|memory| memory.bytes / 1_024),
+                    ..DeviceFacts::default()
+                },
                 busy: Some(Busy::Total(control.device_busy(info.device)?)),
                 processes,
             });

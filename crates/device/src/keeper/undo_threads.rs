@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::change::UndoError;
-use crate::journal::{OwnerJournal, ProcessRecord, Revision};
+use crate::journal::{GpuChange, OwnerJournal, ProcessRecord, Revision};
 use crate::process::ProcessKey;
 
 /// How long to wait for one process.
@@ -63,7 +63,10 @@ impl UndoThreads {
         is_due: impl Fn(&ProcessRecord) -> bool,
     ) {
         // A folder that cannot be read now is read the next time.
-        for (record, revision) in session.revisions().unwrap_or_default() {
+        let mut records = session.revisions().unwrap_or_default();
+        // Without threads the others come first: restoring memory may take hours.
+        records.sort_by_key(|(record, _)| record.changes.iter().any(GpuChange::is_eviction));
+        for (record, revision) in records {
             let is_running = self.running.iter().any(|one| one.process == record.process);
             if is_running || !is_due(&record) {
                 continue;
@@ -111,6 +114,20 @@ impl UndoThreads {
         if done.is_undone {
             // A newer record is of changes that are not reverted.
             let _ = session.forget_revision(done.process, done.revision);
+        }
+    }
+
+    /// Whether a thread is at each process of a journal: a call hangs, or restores memory.
+    pub(super) fn are_at_all(&self, session: &OwnerJournal) -> bool {
+        let is_running =
+            |record: &ProcessRecord| self.running.iter().any(|one| one.process == record.process);
+        session.entries().is_ok_and(|records| records.iter().all(is_running))
+    }
+
+    /// Waits until one of the threads has ended.
+    pub(super) fn wait_for_one(&mut self, session: &OwnerJournal, at_most: Duration) {
+        if let Ok(done) = self.done.recv_timeout(at_most) {
+            self.take_result(session, &done);
         }
     }
 

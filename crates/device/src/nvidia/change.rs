@@ -244,6 +244,16 @@ pub fn preempt(
     with_client(process, client, |rm| rm.control(client, group, &mut block))
 }
 
+/// Sets the time slice of a group. The caller has a record of the one before.
+pub(crate) fn set_slice(
+    process: ProcessKey,
+    client: Handle,
+    group: Handle,
+    slice_us: u64,
+) -> Result<(), ChangeError> {
+    with_client(process, client, |rm| rm.control(client, group, &mut SetSlice { slice_us }))
+}
+
 /// The interleave level of a group.
 pub fn interleave(process: ProcessKey, client: Handle, group: Handle) -> Result<u32, ChangeError> {
     let mut block = ReadInterleave { level: 0 };

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::MemoryInfo;
 use nvml_wrapper::{Device, Nvml};
 
 use crate::gauge::{Busy, DeviceFacts, DeviceGauge, DeviceReading, ProcessReading};
@@ -27,10 +28,33 @@ pub(super) enum NvmlGauge {
 
 impl NvmlGauge {
     fn open(library: &str) -> Self {
-        let library = OsString::from(library);
-        let opened = Nvml::builder().lib_path(&library).init();
-        opened.map_or(Self::Absent, |nvml| Self::Open(Box::new(nvml)))
+        load(library).map_or(Self::Absent, |nvml| Self::Open(Box::new(nvml)))
     }
+}
+
+fn load(library: &str) -> Option<Nvml> {
+    Nvml::builder().lib_path(&OsString::from(library)).init().ok()
+}
+
+/// The library, if it works here.
+pub(crate) fn open_nvml() -> Option<Nvml> {
+    load(LIBRARY)
+}
+
+/// The memory of a GPU.
+pub(crate) fn memory_of(nvml: &Nvml, uuid: &str) -> Option<MemoryInfo> {
+    nvml.device_by_uuid(uuid).ok()?.memory_info().ok()
+}
+
+/// What a process has on a GPU, in bytes.
+pub(crate) fn memory_of_process(nvml: &Nvml, uuid: &str, pid: u32) -> Option<u64> {
+    let processes = nvml.device_by_uuid(uuid).ok()?.running_compute_processes().ok()?;
+    processes.into_iter().find(|process| process.pid == pid).and_then(|process| {
+        match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        }
+    })
 }
 
 impl DeviceGauge for NvmlGauge {

@@ -141,6 +141,8 @@ impl Inner {
                     self.faults += 1;
                     self.queues.remove(&queue);
                 }
+                // A KFD checkpoints no process.
+                ExternalGpuEvent::StepEnded { .. } => {}
             }
         }
     }

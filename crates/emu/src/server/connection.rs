@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_sim::external_gpu::{Call, CallId, MemoryId};
-use gpreempt_wire::emulator::Reply;
+use gpreempt_wire::emulator::{Reply, Request};
 use gpreempt_wire::message::Body;
 use gpreempt_wire::packet_socket::{self, connect, new_socket};
 use rustix::event::epoll;
@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) side: Side,
     /// Messages that did not fit into the socket.
     outbox: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// Requests of a client whose process is locked or checkpointed, with their numbers.
+    pub(super) waiting: VecDeque<(u64, Request)>,
     /// It does not read, or has disconnected: to be closed.
     pub(super) is_lost: bool,
 }
@@ -35,6 +37,7 @@ pub(super) enum Side {
     Silent,
     Client(ClientSide),
     Control(ControlSide),
+    Checkpointer,
 }
 
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub(super) struct ClientSide {
     pub(super) memory_bytes: usize,
     pub(super) bell: OwnedFd,
     pub(super) queues: BTreeSet<QueueId>,
+    /// How many it has.
+    pub(super) allocations: usize,
 }
 
 #[derive(Debug, Default)]
@@ -65,8 +70,8 @@ const CONTROL_OUTBOX_MAX: usize = 16 * 1024;
 
 impl Connection {
     pub(super) fn new(number: u64, socket: OwnedFd, pid: u32, uid: u32) -> Self {
-        let outbox = VecDeque::new();
-        Self { number, socket, pid, uid, side: Side::Silent, outbox, is_lost: false }
+        let (outbox, waiting) = (VecDeque::new(), VecDeque::new());
+        Self { number, socket, pid, uid, side: Side::Silent, outbox, waiting, is_lost: false }
     }
 
     /// Sends a message now, or when the peer reads.
@@ -92,7 +97,7 @@ impl Connection {
             }
         }
         let outbox_max = match self.side {
-            Side::Silent | Side::Client(_) => CLIENT_OUTBOX_MAX,
+            Side::Silent | Side::Client(_) | Side::Checkpointer => CLIENT_OUTBOX_MAX,
             Side::Control(_) => CONTROL_OUTBOX_MAX,
         };
         self.is_lost = self.outbox.len() >= outbox_max;
@@ -133,21 +138,21 @@ impl Connection {
     pub(super) fn client(&self) -> Option<&ClientSide> {
         match &self.side {
             Side::Client(side) => Some(side),
-            Side::Silent | Side::Control(_) => None,
+            Side::Silent | Side::Control(_) | Side::Checkpointer => None,
         }
     }
 
     pub(super) fn client_mut(&mut self) -> Option<&mut ClientSide> {
         match &mut self.side {
             Side::Client(side) => Some(side),
-            Side::Silent | Side::Control(_) => None,
+            Side::Silent | Side::Control(_) | Side::Checkpointer => None,
         }
     }
 
     pub(super) fn control_mut(&mut self) -> Option<&mut ControlSide> {
         match &mut self.side {
             Side::Control(side) => Some(side),
-            Side::Silent | Side::Client(_) => None,
+            Side::Silent | Side::Client(_) | Side::Checkpointer => None,
         }
     }
 
@@ -215,7 +220,8 @@ impl Server {
     pub(super) fn close(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
         match connection.side {
-            Side::Silent => {}
+            // Steps that it began complete; their ends find no connection.
+            Side::Silent | Side::Checkpointer => {}
             Side::Client(client) => self.end_client(number, client),
             Side::Control(control) => self.end_control(number, &control),
         }

@@ -176,6 +176,10 @@ impl Server {
                     self.driver_call_done(call);
                     continue;
                 }
+                ExternalGpuEvent::StepEnded { call, process, result } => {
+                    self.step_ended(call, process, result);
+                    continue;
+                }
                 ExternalGpuEvent::Done(call) => (call, Reply::Done),
                 ExternalGpuEvent::Gone(call) => (call, Reply::Refused(Refusal::NoSuchQueue)),
                 ExternalGpuEvent::Faulted { queue, .. } => {

@@ -1,9 +1,11 @@
 //! Reads and executes the requests of clients and controllers.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_sim::external_gpu::Call;
+use gpreempt_sim::process_memory::{CheckpointStep, ProcessId};
 use gpreempt_wire::emulator::{
     DATA_BYTES_MAX, DeviceInfo, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
     UsageInfo,
@@ -24,9 +26,9 @@ const MEMORY_MAX: usize = 1 << 30;
 const CALLS_MAX: usize = 8_192;
 
 /// A reply, perhaps with a file; or none yet.
-type Answer = Result<Option<(Reply, Option<OwnedFd>)>, Refusal>;
+pub(super) type Answer = Result<Option<(Reply, Option<OwnedFd>)>, Refusal>;
 
-fn answer(reply: Reply) -> Answer {
+pub(super) fn answer(reply: Reply) -> Answer {
     Ok(Some((reply, None)))
 }
 
@@ -47,18 +49,28 @@ impl Server {
                 self.close(number);
                 return;
             };
-            let is_silent = matches!(connection.side, Side::Silent);
-            if is_silent != matches!(asked, Request::Hello(_)) {
-                self.close(number);
-                return;
+            let waits = !connection.waiting.is_empty() || self.has_to_wait(number, &asked);
+            if waits {
+                if !self.put_off(number, request, asked) {
+                    self.close(number);
+                    return;
+                }
+                continue;
             }
-            self.answer(number, request, asked);
+            self.serve(number, request, asked);
             // So that replies are sent in the order of events.
             self.report_events();
         }
     }
 
-    fn answer(&mut self, number: u64, request: u64, asked: Request) {
+    /// Answers a request. A connection whose first request is not its only `Hello` is closed.
+    pub(super) fn serve(&mut self, number: u64, request: u64, asked: Request) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let is_silent = matches!(connection.side, Side::Silent);
+        if is_silent != matches!(asked, Request::Hello(_)) {
+            self.close(number);
+            return;
+        }
         let result = match asked {
             Request::Hello(role) => self.welcome(number, role),
             Request::OpenQueue { device, capacity } => self
@@ -70,6 +82,21 @@ impl Server {
                 self.list(number, request);
                 answer(Reply::Done)
             }
+            Request::Memory => {
+                self.list_memory(number, request);
+                answer(Reply::Done)
+            }
+            Request::Allocate { device, bytes } => self.allocate(number, device, bytes),
+            Request::Free(allocation) => self.free(number, allocation),
+            Request::CheckpointState(pid) => self.checkpoint_state(number, pid),
+            Request::Lock { pid, timeout } => {
+                self.begin_step(number, request, pid, CheckpointStep::Lock(timeout))
+            }
+            Request::Checkpoint(pid) => {
+                self.begin_step(number, request, pid, CheckpointStep::Checkpoint)
+            }
+            Request::Restore(pid) => self.begin_step(number, request, pid, CheckpointStep::Restore),
+            Request::Unlock(pid) => self.begin_step(number, request, pid, CheckpointStep::Unlock),
             Request::Stop(_)
             | Request::Resume(_)
             | Request::Park(_)
@@ -112,9 +139,15 @@ impl Server {
                 let data = connection.bell_data();
                 epoll::add(&self.epoll, &bell, data, epoll::EventFlags::IN).map_err(no)?;
                 let memory = self.gpu.open_memory(bytes);
+                self.gpu.join_process(memory, ProcessId(connection.pid));
                 self.memory_bytes += bytes;
-                let queues = Default::default();
-                let side = ClientSide { memory, memory_bytes: bytes, bell, queues };
+                let side = ClientSide {
+                    memory,
+                    memory_bytes: bytes,
+                    bell,
+                    queues: BTreeSet::new(),
+                    allocations: 0,
+                };
                 connection.side = Side::Client(side);
                 let (task, pid, uid) = (TaskId(number), connection.pid, connection.uid);
                 self.announce(&Reply::Task(TaskInfo { task, pid, uid }));
@@ -128,6 +161,11 @@ impl Server {
                 }
                 let side = ControlSide { watches, releases, ..ControlSide::default() };
                 connection.side = Side::Control(side);
+                let task = TaskId(0);
+                answer(Reply::Welcome { instance, task, devices, memory_bytes: 0 })
+            }
+            Role::Checkpointer => {
+                connection.side = Side::Checkpointer;
                 let task = TaskId(0);
                 answer(Reply::Welcome { instance, task, devices, memory_bytes: 0 })
             }
@@ -199,8 +237,37 @@ impl Server {
         answer(Reply::DeviceUsage { device, busy })
     }
 
+    fn usage(&self, queue: QueueId) -> Answer {
+        let usage = self.gpu.usage(queue).ok_or(Refusal::NoSuchQueue)?;
+        answer(Reply::Usage(UsageInfo {
+            queue,
+            busy: usage.busy,
+            completed: usage.completed,
+            slice: usage.slice,
+            priority: usage.priority,
+            is_stopped: usage.is_stopped,
+            is_parked: usage.is_parked,
+            is_resident: usage.is_resident,
+            preemptions: usage.preemptions,
+        }))
+    }
+
+    /// Refuses changes of queues whose process is locked or checkpointed. What undoes a change is
+    /// not refused.
+    fn check_change(&self, asked: Request) -> Result<(), Refusal> {
+        let (Request::Stop(queue)
+        | Request::Park(queue)
+        | Request::PermitHold(queue)
+        | Request::SetSlice { queue, slice: Some(_) }) = asked
+        else {
+            return Ok(());
+        };
+        self.queues.get(&queue).map_or(Ok(()), |served| self.check_runs(served.connection))
+    }
+
     /// Requests of controllers about an existing queue, or a device.
     fn control(&mut self, number: u64, request: u64, asked: Request) -> Answer {
+        self.check_change(asked)?;
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         let control = connection.control_mut().ok_or(Refusal::WrongRole)?;
         let served = |queue: QueueId| self.queues.get(&queue).ok_or(Refusal::NoSuchQueue);
@@ -233,25 +300,20 @@ impl Server {
                 let (device, capacity) = (served.device, served.capacity());
                 return Ok(Some((Reply::Page { queue, device, capacity }, Some(file))));
             }
-            Request::Usage(queue) => {
-                let usage = self.gpu.usage(queue).ok_or(Refusal::NoSuchQueue)?;
-                return answer(Reply::Usage(UsageInfo {
-                    queue,
-                    busy: usage.busy,
-                    completed: usage.completed,
-                    slice: usage.slice,
-                    priority: usage.priority,
-                    is_stopped: usage.is_stopped,
-                    is_parked: usage.is_parked,
-                    is_resident: usage.is_resident,
-                    preemptions: usage.preemptions,
-                }));
-            }
+            Request::Usage(queue) => return self.usage(queue),
             Request::DeviceUsage { device } => return self.device_usage(device),
             Request::Hello(_)
             | Request::OpenQueue { .. }
             | Request::CloseQueue(_)
             | Request::Read { .. }
+            | Request::Allocate { .. }
+            | Request::Free(_)
+            | Request::Memory
+            | Request::CheckpointState(_)
+            | Request::Lock { .. }
+            | Request::Checkpoint(_)
+            | Request::Restore(_)
+            | Request::Unlock(_)
             | Request::List => return Err(Refusal::WrongRole),
         };
         served(queue)?;

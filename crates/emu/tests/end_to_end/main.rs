@@ -4,6 +4,7 @@
 
 mod garbage;
 mod kfd;
+mod memory;
 
 use std::ffi::OsStr;
 use std::time::Duration;

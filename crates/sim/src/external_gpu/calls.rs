@@ -146,6 +146,10 @@ impl ExternalGpu {
             let (queue, awaited) = match notice {
                 Notice::Stopped(queue) => (queue, Call::Stop),
                 Notice::Resumed(queue) => (queue, Call::Resume),
+                Notice::StepEnded(process, result) => {
+                    self.end_step(process, result);
+                    continue;
+                }
             };
             if awaited == Call::Stop {
                 self.note_off(queue);

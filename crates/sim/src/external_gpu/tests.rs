@@ -371,3 +371,208 @@ fn a_remap_preempts_all_queues_and_resumes_those_on_the_list() {
         assert_eq!(gpu.memory(memories[at]), expected(1, 8_000));
     }
 }
+
+/// Lock, checkpoint, restore, unlock.
+mod checkpoints {
+    use super::*;
+    use crate::process_memory::CheckpointStep::{Checkpoint, Lock, Restore, Unlock};
+    use crate::process_memory::{CheckpointState, CheckpointStep};
+
+    const GIB: u64 = 1 << 30;
+    const P: ProcessId = ProcessId(70);
+
+    /// A process with one queue and 8 GiB on the first device.
+    fn process(gpu: &mut ExternalGpu, queue: QueueId) -> (MemoryId, Page) {
+        let (memory, page) = open(gpu, queue, 0, 16);
+        gpu.join_process(memory, P);
+        gpu.allocate(P, memory, 0, 8 * GIB).unwrap();
+        (memory, page)
+    }
+
+    fn begin(gpu: &mut ExternalGpu, step: CheckpointStep) -> Result<(), CheckpointError> {
+        gpu.begin_step(CallId(5), P, step)
+    }
+
+    /// Begins a step and runs until it has ended: its result and how long it took, in milliseconds.
+    fn take(gpu: &mut ExternalGpu, step: CheckpointStep) -> (Result<(), CheckpointError>, u64) {
+        let from = gpu.now();
+        begin(gpu, step).unwrap();
+        loop {
+            if let Some(event) = gpu.poll_event() {
+                let ExternalGpuEvent::StepEnded { call: CallId(5), process: P, result } = event
+                else {
+                    panic!("{event:?}")
+                };
+                return (result, gpu.now().since(from).as_nanos() / 1_000_000);
+            }
+            let next = gpu.next_at().expect("the step ends");
+            gpu.advance_to(next, 1);
+        }
+    }
+
+    fn state(gpu: &ExternalGpu) -> CheckpointState {
+        gpu.checkpoint_state(P).unwrap()
+    }
+
+    /// What the process has on the device and on the host, in GiB, and what the device has used.
+    fn sizes(gpu: &ExternalGpu) -> (u64, u64, u64) {
+        let usage = gpu.memory_usage()[0];
+        (usage.on_device / GIB, usage.on_host / GIB, gpu.memory_used(0) / GIB)
+    }
+
+    #[test]
+    fn a_process_is_moved_to_the_host_and_back_exactly_in_the_times_of_the_model() {
+        for machine in [MachineKind::Tsg, MachineKind::Cwsr] {
+            let mut gpu = device(machine);
+            let queue = QueueId(7);
+            let (memory, page) = process(&mut gpu, queue);
+            for _ in 0..10 {
+                page.submit(&mut gpu, queue, 8_000);
+            }
+            run_to(&mut gpu, 3_000);
+            let (result, took) = take(&mut gpu, Lock(Some(Duration::from_millis(1_000))));
+            // What was fetched has finished, and nothing else.
+            let done = page.completed();
+            assert_eq!((result, state(&gpu)), (Ok(()), CheckpointState::Locked));
+            assert!((1..4).contains(&done) && (75..110).contains(&took), "{done} after {took} ms");
+            assert_eq!(page.0.lock().unwrap().get, done);
+
+            assert_eq!(take(&mut gpu, Checkpoint), (Ok(()), 4_994));
+            assert_eq!((state(&gpu), sizes(&gpu)), (CheckpointState::Checkpointed, (0, 8, 0)));
+            assert!(gpu.memory(memory).iter().all(|byte| *byte == 0xdb));
+            // Doorbells, preempts and resumes do not restart it.
+            page.submit(&mut gpu, queue, 8_000);
+            gpu.ring_doorbell(queue);
+            gpu.call(CallId(2), queue, Call::Stop);
+            gpu.call(CallId(3), queue, Call::Resume);
+            let later = gpu.now().as_nanos() / 1_000 + 1_000_000;
+            run_to(&mut gpu, later);
+            assert_eq!(std::iter::from_fn(|| gpu.poll_event()).count(), 2);
+            assert_eq!((page.completed(), page.0.lock().unwrap().get), (done, done), "{machine:?}");
+
+            assert_eq!(take(&mut gpu, Restore), (Ok(()), 1_917));
+            assert_eq!((state(&gpu), sizes(&gpu)), (CheckpointState::Locked, (8, 0, 8)));
+            assert_eq!(gpu.memory(memory), expected(done, 8_000));
+            assert_eq!(take(&mut gpu, Unlock), (Ok(()), 2));
+            assert_eq!(state(&gpu), CheckpointState::Running);
+            let later = gpu.now().as_nanos() / 1_000 + 200_000;
+            run_to(&mut gpu, later);
+            assert_eq!(page.completed(), 11);
+            assert_eq!(gpu.memory(memory), expected(11, 8_000));
+        }
+    }
+
+    #[test]
+    fn a_lock_of_a_stopped_queue_or_an_endless_kernel_gives_up_and_changes_nothing() {
+        for stops in [true, false] {
+            let mut gpu = device(MachineKind::Tsg);
+            let queue = QueueId(7);
+            let (memory, page) = process(&mut gpu, queue);
+            let work_us = if stops { 8_000 } else { 4_000_000 };
+            page.submit(&mut gpu, queue, work_us);
+            page.submit(&mut gpu, queue, work_us);
+            run_to(&mut gpu, 500);
+            if stops {
+                gpu.call(CallId(1), queue, Call::Stop);
+                run_to(&mut gpu, 3_000);
+                gpu.poll_event();
+            }
+            let timeout = Duration::from_millis(300);
+            assert_eq!(take(&mut gpu, Lock(Some(timeout))), (Err(CheckpointError::NotReady), 300));
+            assert_eq!((state(&gpu), page.completed()), (CheckpointState::Running, 0));
+            if stops {
+                // A lock without a limit succeeds once the queue is resumed.
+                begin(&mut gpu, Lock(None)).unwrap();
+                assert_eq!(begin(&mut gpu, Unlock), Err(CheckpointError::Busy));
+                gpu.call(CallId(2), queue, Call::Resume);
+                run_to(&mut gpu, 1_000_000);
+                assert_eq!((state(&gpu), page.completed()), (CheckpointState::Locked, 2));
+                assert_eq!(gpu.memory(memory), expected(2, work_us));
+            } else {
+                page.submit(&mut gpu, queue, work_us);
+                run_to(&mut gpu, 13_000_000);
+                assert_eq!(page.completed(), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn steps_are_refused_in_the_wrong_state_and_where_there_is_no_room() {
+        let mut gpu = device(MachineKind::Tsg);
+        assert_eq!(begin(&mut gpu, Unlock), Err(CheckpointError::NoSuchProcess));
+        process(&mut gpu, QueueId(7));
+        let lock = Lock(None);
+        let wrong = |state| Err(CheckpointError::WrongState(state));
+        for (refused, right, begins_in) in [
+            ([Checkpoint, Restore, Unlock], lock, CheckpointState::Running),
+            ([lock, Restore, lock], Checkpoint, CheckpointState::Locked),
+            ([lock, Checkpoint, Unlock], Restore, CheckpointState::Checkpointed),
+        ] {
+            for step in refused {
+                assert_eq!(begin(&mut gpu, step), wrong(begins_in), "{step:?}");
+            }
+            if begins_in == CheckpointState::Checkpointed {
+                // Another process takes the room meanwhile.
+                let other = gpu.open_memory(0);
+                gpu.join_process(other, ProcessId(71));
+                let size = gpu.memory_size();
+                gpu.allocate(ProcessId(71), other, 0, size - 7 * GIB).unwrap();
+                assert_eq!(begin(&mut gpu, Restore), Err(CheckpointError::NoRoom));
+                assert_eq!((state(&gpu), sizes(&gpu).1), (begins_in, 8));
+                gpu.close_memory(other);
+            }
+            assert_eq!(take(&mut gpu, right).0, Ok(()));
+        }
+        assert_eq!(take(&mut gpu, Unlock).0, Ok(()));
+    }
+
+    #[test]
+    fn a_restore_forgets_slices_and_a_lock_ends_holds() {
+        let mut gpu = device(MachineKind::Tsg);
+        let queue = QueueId(7);
+        let (_, page) = process(&mut gpu, queue);
+        gpu.call(CallId(1), queue, Call::SetSlice(Some(Duration::from_micros(10))));
+        gpu.permit_hold(queue);
+        page.submit(&mut gpu, queue, 100);
+        run_to(&mut gpu, 1_000);
+        gpu.poll_event();
+        for step in [Lock(None), Checkpoint] {
+            assert_eq!(take(&mut gpu, step).0, Ok(()));
+            assert_eq!(gpu.usage(queue).unwrap().slice, Duration::from_micros(10));
+        }
+        assert_eq!(gpu.next_at(), None);
+        assert_eq!(take(&mut gpu, Restore).0, Ok(()));
+        assert_eq!(gpu.usage(queue).unwrap().slice, Duration::from_micros(2_048));
+    }
+
+    #[test]
+    fn the_end_of_a_process_ends_its_step_and_frees_everything_at_once() {
+        for steps in
+            [[Lock(None)].as_slice(), &[Lock(None), Checkpoint], &[Lock(None), Checkpoint, Restore]]
+        {
+            let mut gpu = device(MachineKind::Tsg);
+            let queue = QueueId(7);
+            let (memory, page) = process(&mut gpu, queue);
+            page.submit(&mut gpu, queue, 1_000);
+            run_to(&mut gpu, 100);
+            let (last, before) = steps.split_last().unwrap();
+            for step in before {
+                assert_eq!(take(&mut gpu, *step).0, Ok(()));
+            }
+            begin(&mut gpu, *last).unwrap();
+            let later = gpu.now().as_nanos() / 1_000 + 500;
+            run_to(&mut gpu, later);
+            gpu.close_queue(queue);
+            gpu.close_memory(memory);
+            let gone = Err(CheckpointError::Gone);
+            let event = ExternalGpuEvent::StepEnded { call: CallId(5), process: P, result: gone };
+            assert_eq!(gpu.poll_event(), Some(event), "{last:?}");
+            assert_eq!((gpu.memory_used(0), gpu.checkpoint_state(P)), (0, None));
+            // Another process with that pid gets nothing of the old step.
+            process(&mut gpu, QueueId(8));
+            let later = gpu.now().as_nanos() / 1_000 + 10_000_000;
+            run_to(&mut gpu, later);
+            assert_eq!((gpu.poll_event(), state(&gpu)), (None, CheckpointState::Running));
+        }
+    }
+}

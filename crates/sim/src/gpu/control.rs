@@ -90,11 +90,18 @@ impl Gpu {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.parked = parked;
         if !parked {
-            // The client may have written packets without ringing the doorbell.
-            queue.ring.look();
-            self.fetch_more(id);
-            self.consider(id);
+            self.fetch_again(id);
         }
+        self.track(id);
+    }
+
+    /// Fetches from a ring from which it did not.
+    pub(super) fn fetch_again(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        // The client may have written packets without ringing the doorbell.
+        queue.ring.look();
+        self.fetch_more(id);
+        self.consider(id);
         self.track(id);
     }
 

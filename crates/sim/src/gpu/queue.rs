@@ -46,6 +46,8 @@ pub(crate) struct HardwareQueue {
     pub(crate) stopped: bool,
     /// Fetching is stopped; fetched launches finish.
     pub(crate) parked: bool,
+    /// The same, because its process is locked or on its way out.
+    pub(crate) locked: bool,
     /// The write index at which it was known to be done when it was last preempted.
     pub(crate) known_done: Option<u64>,
     pub(crate) slice: Duration,
@@ -94,6 +96,7 @@ impl HardwareQueue {
             resuming: false,
             stopped: false,
             parked: false,
+            locked: false,
             known_done: None,
             slice: Duration::ZERO,
             held: false,
@@ -142,7 +145,12 @@ impl HardwareQueue {
 
     /// Whether there are launches that it may run.
     pub(crate) fn can_run(&self) -> bool {
-        self.has_work() && (!self.parked || self.in_flight() > 0)
+        self.has_work() && (!self.is_closed_to_fetches() || self.in_flight() > 0)
+    }
+
+    /// Whether the device does not fetch from its ring.
+    pub(crate) fn is_closed_to_fetches(&self) -> bool {
+        self.parked || self.locked
     }
 
     /// What a reading of the ring shows where it cannot show running work: whether a preempt

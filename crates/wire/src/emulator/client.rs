@@ -13,8 +13,11 @@ use super::ring_page::{QueuePage, QueueState, RingAddresses};
 use super::{DATA_BYTES_MAX, DeviceInfo, EmuError, Refusal, Reply, Request, Role};
 use crate::shared_memory::Access;
 
-/// How long to wait for a reply.
+/// How long to wait for a reply that comes at once.
 const TIMEOUT: Duration = Duration::from_millis(10_000);
+
+/// How long to wait for a reply that comes when the process is no longer locked or checkpointed.
+const TURN_MAX: Duration = Duration::from_nanos(u64::MAX);
 
 /// A program's connection to the emulated GPU. Dropping it frees its queues and its memory on the
 /// device.
@@ -48,7 +51,7 @@ impl Client {
     pub fn connect(path: &Path, memory_bytes: u32) -> Result<Self, EmuError> {
         let mut connection = Connection::connect(path)?;
         let hello = Request::Hello(Role::Client { memory_bytes });
-        let (Reply::Welcome { task, .. }, Some(bell)) = connection.ask(&hello, TIMEOUT)? else {
+        let (Reply::Welcome { task, .. }, Some(bell)) = connection.ask(&hello, TURN_MAX)? else {
             return Err(EmuError::UnexpectedReply);
         };
         let socket = connection.socket().try_clone()?;
@@ -63,7 +66,7 @@ impl Client {
     /// The devices of the emulator.
     pub fn devices(&mut self) -> Result<Vec<DeviceInfo>, EmuError> {
         let device = |reply| if let Reply::Device(device) = reply { Some(device) } else { None };
-        Ok(self.connection.list(TIMEOUT)?.into_iter().filter_map(device).collect())
+        Ok(self.connection.list(&Request::List, TIMEOUT)?.into_iter().filter_map(device).collect())
     }
 
     /// Opens a queue whose ring holds `capacity` packets, a power of two.
@@ -78,7 +81,7 @@ impl Client {
         capacity: u32,
     ) -> Result<(Queue, OwnedFd), EmuError> {
         let request = Request::OpenQueue { device, capacity };
-        let (Reply::Opened { queue, .. }, Some(file)) = self.connection.ask(&request, TIMEOUT)?
+        let (Reply::Opened { queue, .. }, Some(file)) = self.connection.ask(&request, TURN_MAX)?
         else {
             return Err(EmuError::UnexpectedReply);
         };
@@ -88,7 +91,21 @@ impl Client {
 
     /// Closes a queue, whatever its ring contains.
     pub fn close_queue(&mut self, queue: &Queue) -> Result<(), EmuError> {
-        self.connection.expect_done(&Request::CloseQueue(queue.id), TIMEOUT)
+        self.connection.expect_done(&Request::CloseQueue(queue.id), TURN_MAX)
+    }
+
+    /// Allocates memory of a device, which is counted and has no contents. Returns the id of the
+    /// allocation. Refused with [`NoMemory`](Refusal::NoMemory) if it does not fit.
+    pub fn allocate(&mut self, device: DeviceId, bytes: u64) -> Result<u64, EmuError> {
+        match self.connection.ask(&Request::Allocate { device, bytes }, TURN_MAX)? {
+            (Reply::Allocated { allocation }, _) => Ok(allocation),
+            _ => Err(EmuError::UnexpectedReply),
+        }
+    }
+
+    /// Frees an allocation.
+    pub fn free(&mut self, allocation: u64) -> Result<(), EmuError> {
+        self.connection.expect_done(&Request::Free(allocation), TURN_MAX)
     }
 
     /// Reads memory on the device.
@@ -101,7 +118,7 @@ impl Client {
             let at = at.ok_or(EmuError::Refused(Refusal::BadNumber))?;
             let piece = u32::try_from(piece).expect("at most the size of a message");
             let request = Request::Read { address: at, bytes: piece };
-            let (Reply::Data { bytes, .. }, _) = self.connection.ask(&request, TIMEOUT)? else {
+            let (Reply::Data { bytes, .. }, _) = self.connection.ask(&request, TURN_MAX)? else {
                 return Err(EmuError::UnexpectedReply);
             };
             read.extend_from_slice(&bytes);

@@ -171,10 +171,14 @@ impl Connection {
         }
     }
 
-    /// The replies to [`Request::List`].
-    pub(crate) fn list(&mut self, timeout: Duration) -> Result<Vec<Reply>, EmuError> {
+    /// The replies to a request whose last reply is `Done`.
+    pub(crate) fn list(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Vec<Reply>, EmuError> {
         let until = deadline(timeout);
-        let number = self.send(&Request::List, until)?;
+        let number = self.send(request, until)?;
         let mut replies = Vec::new();
         loop {
             match self.answer(number, until)? {

@@ -14,7 +14,10 @@ use gpreempt_core::time::Duration;
 
 use super::connection::{Connection, deadline};
 use super::ring_page::QueuePage;
-use super::{DeviceInfo, EmuError, QueueInfo, Refusal, Reply, Request, Role, TaskInfo, UsageInfo};
+use super::{
+    DeviceInfo, DeviceMemory, EmuError, ProcessMemory, QueueInfo, Refusal, Reply, Request, Role,
+    TaskInfo, UsageInfo,
+};
 use crate::shared_memory::Access;
 
 /// The properties of a controlling connection.
@@ -51,6 +54,15 @@ pub struct Listing {
     pub tasks: Vec<TaskInfo>,
     /// The queues.
     pub queues: Vec<QueueInfo>,
+}
+
+/// How the memory of all devices is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// The devices.
+    pub devices: Vec<DeviceMemory>,
+    /// Processes that have memory.
+    pub processes: Vec<ProcessMemory>,
 }
 
 /// An event of a controlling connection.
@@ -111,7 +123,7 @@ impl Control {
     /// may be in both.
     pub fn list(&mut self) -> Result<Listing, EmuError> {
         let mut listing = Listing::default();
-        for reply in self.connection.list(self.timeout)? {
+        for reply in self.connection.list(&Request::List, self.timeout)? {
             match reply {
                 Reply::Device(device) => listing.devices.push(device),
                 Reply::Task(task) => listing.tasks.push(task),
@@ -125,7 +137,11 @@ impl Control {
                 | Reply::QueueGone { .. }
                 | Reply::Page { .. }
                 | Reply::Usage(_)
-                | Reply::DeviceUsage { .. } => return Err(EmuError::UnexpectedReply),
+                | Reply::DeviceUsage { .. }
+                | Reply::Allocated { .. }
+                | Reply::DeviceMemory(_)
+                | Reply::ProcessMemory(_)
+                | Reply::CheckpointState(_) => return Err(EmuError::UnexpectedReply),
             }
         }
         Ok(listing)
@@ -177,6 +193,21 @@ impl Control {
         }
     }
 
+    /// How the memory of all devices is used.
+    pub fn memory(&mut self) -> Result<MemoryUsage, EmuError> {
+        let mut usage = MemoryUsage::default();
+        for reply in self.connection.list(&Request::Memory, self.timeout)? {
+            if let Reply::DeviceMemory(memory) = reply {
+                usage.devices.push(memory);
+            } else if let Reply::ProcessMemory(memory) = reply {
+                usage.processes.push(memory);
+            } else {
+                return Err(EmuError::UnexpectedReply);
+            }
+        }
+        Ok(usage)
+    }
+
     /// Sends a request that is answered with `Done` without waiting; its end is an event. (The late
     /// reply to a call that timed out is an event of the same kind, with a number that was never
     /// begun.)
@@ -209,7 +240,11 @@ impl Control {
                 | Reply::Device(_)
                 | Reply::Page { .. }
                 | Reply::Usage(_)
-                | Reply::DeviceUsage { .. } => continue,
+                | Reply::DeviceUsage { .. }
+                | Reply::Allocated { .. }
+                | Reply::DeviceMemory(_)
+                | Reply::ProcessMemory(_)
+                | Reply::CheckpointState(_) => continue,
             }));
         }
     }

@@ -151,6 +151,9 @@ fn step(connection: &mut Connection, now: Instant) -> Result<(), CloseReason> {
             | Request::SuspendQueues(_)
             | Request::ResumeQueues { .. }
             | Request::SetQueue { .. }
+            | Request::Evict { .. }
+            | Request::Restore { .. }
+            | Request::MakeRoom { .. }
             | Request::Wake => connection.send(request, Reply::Ok)?,
             Request::ListQueues { after } => {
                 let rest = (after + 1..=120).map(queue);

@@ -58,6 +58,7 @@ fn the_examples_are_what_the_encoder_makes() {
         weight: NonZeroU32::new(3),
         deadline_us: Some(5_000),
         latency_budget: LatencyBudget::from_percent(20),
+        evictable: None,
     };
     assert_example("Set", 2, Request::Set { process, change });
     let sentence = "process 4242 belongs to root; be root to change it";

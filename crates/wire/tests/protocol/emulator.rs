@@ -5,8 +5,9 @@ use gpreempt_core::backend::{Capabilities, Mechanism, PreemptLevel};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::time::Duration;
 use gpreempt_wire::emulator::{
-    DATA_BYTES_MAX, DeviceInfo, QueueInfo, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Reply,
-    Request, Role, TaskInfo, UsageInfo,
+    CheckpointInfo, CheckpointState, DATA_BYTES_MAX, DeviceInfo, DeviceMemory, ProcessMemory,
+    QueueInfo, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Reply, Request, Role, TaskInfo,
+    UsageInfo,
 };
 use gpreempt_wire::message::Body;
 use gpreempt_wire::text::Text;
@@ -27,6 +28,7 @@ fn role() -> impl Strategy<Value = Role> {
     prop_oneof![
         any::<u32>().prop_map(|memory_bytes| Role::Client { memory_bytes }),
         any::<(bool, bool)>().prop_map(|(watches, releases)| Role::Control { watches, releases }),
+        Just(Role::Checkpointer),
     ]
 }
 
@@ -53,6 +55,40 @@ fn request() -> impl Strategy<Value = Request> {
         queue().prop_map(Request::Page),
         queue().prop_map(Request::Usage),
         any::<u32>().prop_map(|device| Request::DeviceUsage { device: DeviceId(device) }),
+        any::<(u32, u64)>()
+            .prop_map(|(device, bytes)| Request::Allocate { device: DeviceId(device), bytes }),
+        any::<u64>().prop_map(Request::Free),
+        Just(Request::Memory),
+        checkpoint_request(),
+    ]
+}
+
+fn checkpoint_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        any::<u32>().prop_map(Request::CheckpointState),
+        (any::<u32>(), proptest::option::of(duration()))
+            .prop_map(|(pid, timeout)| Request::Lock { pid, timeout }),
+        any::<u32>().prop_map(Request::Checkpoint),
+        any::<u32>().prop_map(Request::Restore),
+        any::<u32>().prop_map(Request::Unlock),
+    ]
+}
+
+fn memory_reply() -> impl Strategy<Value = Reply> {
+    prop_oneof![
+        any::<u64>().prop_map(|allocation| Reply::Allocated { allocation }),
+        any::<(u32, u64, u64)>().prop_map(|(device, bytes, used)| {
+            Reply::DeviceMemory(DeviceMemory { device: DeviceId(device), bytes, used })
+        }),
+        any::<(u32, u32, u64, u64)>().prop_map(|(pid, device, device_bytes, host_bytes)| {
+            let device = DeviceId(device);
+            Reply::ProcessMemory(ProcessMemory { pid, device, device_bytes, host_bytes })
+        }),
+        (any::<(u32, u64, u64)>(), select(&CheckpointState::ALL[..])).prop_map(
+            |((pid, device_bytes, host_bytes), state)| {
+                Reply::CheckpointState(CheckpointInfo { pid, state, device_bytes, host_bytes })
+            }
+        ),
     ]
 }
 
@@ -142,6 +178,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         usage().prop_map(Reply::Usage),
         (any::<u32>(), duration())
             .prop_map(|(device, busy)| Reply::DeviceUsage { device: DeviceId(device), busy }),
+        memory_reply(),
     ]
 }
 

@@ -24,6 +24,7 @@ use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::queue::{DeviceKind, QueueIds, QueueList, QueueRecord, QueueStop, StopDepth};
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
+use gpreempt_wire::request::EvictScope;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::request::Role;
 use gpreempt_wire::text::Text;
@@ -38,6 +39,7 @@ fn change() -> SchedAttrChange {
         weight: NonZeroU32::new(0x0a0b_0c0d),
         deadline_us: Some(0x1112_1314_1516_1718),
         latency_budget: None,
+        evictable: None,
     }
 }
 
@@ -81,6 +83,20 @@ fn requests() -> Vec<Request> {
         Request::SetQueue { queue: 9, priority: Priority::new(15) },
         Request::SetQueue { queue: 9, priority: None },
     ];
+    for evictable in [true, false] {
+        let change = SchedAttrChange { evictable: Some(evictable), ..SchedAttrChange::default() };
+        requests.push(Request::Set { process, change });
+    }
+    requests.extend(EvictScope::ALL.map(|scope| Request::Evict {
+        process,
+        lease_ms: 60_000,
+        scope,
+    }));
+    requests.extend([
+        Request::Restore { process },
+        Request::MakeRoom { process, bytes: 60 << 30, device: Some(1) },
+        Request::MakeRoom { process: Process::SENDER, bytes: 0, device: None },
+    ]);
     let program = Text::new("gpreempt 0.1.0");
     requests.extend(Role::ALL.map(|role| Request::Hello { role, program }));
     requests.extend(StopDepth::ALL.map(|depth| {

@@ -18,6 +18,7 @@ use gpreempt_wire::queue::{
 };
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
+use gpreempt_wire::request::EvictScope;
 use gpreempt_wire::request::Request;
 use gpreempt_wire::request::Role;
 use gpreempt_wire::text::Text;
@@ -49,12 +50,14 @@ fn change() -> impl Strategy<Value = SchedAttrChange> {
     let weight = any::<NonZeroU32>();
     let budget = (0..=LatencyBudget::PERCENT_MAX).prop_map(LatencyBudget::from_percent);
     let budget = prop_oneof![Just(None), budget];
-    (option::of(priority()), option::of(weight), option::of(any::<u64>()), budget).prop_map(
-        |(priority, weight, deadline_us, latency_budget)| SchedAttrChange {
+    let numbers = (option::of(priority()), option::of(weight), option::of(any::<u64>()), budget);
+    (numbers, any::<Option<bool>>()).prop_map(
+        |((priority, weight, deadline_us, latency_budget), evictable)| SchedAttrChange {
             priority,
             weight,
             deadline_us,
             latency_budget,
+            evictable,
         },
     )
 }
@@ -111,6 +114,11 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(process, lease_ms)| Request::Suspend { process, lease_ms }),
         any_process().prop_map(|process| Request::Resume { process }),
         any_process().prop_map(|process| Request::Detach { process }),
+        (any_process(), any::<u32>(), select(&EvictScope::ALL[..]))
+            .prop_map(|(process, lease_ms, scope)| Request::Evict { process, lease_ms, scope }),
+        any_process().prop_map(|process| Request::Restore { process }),
+        (any_process(), any::<u64>(), option::of(0..u32::MAX))
+            .prop_map(|(process, bytes, device)| Request::MakeRoom { process, bytes, device }),
         settings().prop_map(Request::PolicySet),
         any::<NonZeroU16>().prop_map(|seconds| Request::Trace { seconds }),
         any::<u64>().prop_map(|after| Request::ListQueues { after }),

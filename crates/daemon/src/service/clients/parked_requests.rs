@@ -52,7 +52,9 @@ impl Service {
                 processes.hurry_inspection(key, uid, now, &mut context);
                 None
             }
-            question @ Question::Facts(_) => Some(self.reads.ask(uid, question.clone(), now)),
+            question @ (Question::Facts(_) | Question::Claimant(_)) => {
+                Some(self.reads.ask(uid, question.clone(), now))
+            }
         };
         if let Some(session) = self.clients.sessions.get_mut(session) {
             session.is_waiting = true;
@@ -68,7 +70,7 @@ impl Service {
         let processes = &self.processes;
         let is_over = |parked: &mut ParkedRequest| match &parked.unread.0 {
             Question::Rules(key) => !processes.awaits(*key) || parked.until <= now,
-            Question::Facts(_) => false,
+            Question::Facts(_) | Question::Claimant(_) => false,
         };
         let over: Vec<ParkedRequest> = self.clients.parked.extract_if(.., is_over).collect();
         for parked in over {

@@ -43,6 +43,9 @@ pub(crate) enum Operation {
     Change(SchedAttrChange),
     Suspend,
     Resume,
+    Evict,
+    Restore,
+    MakeRoom,
     Detach,
     /// The hint page of the process that opened the session.
     Hint,
@@ -60,6 +63,8 @@ enum Right {
     WithinBounds,
     /// Unless an administrator suspended it.
     UnlessSuspended,
+    /// Unless an administrator evicted it.
+    UnlessEvicted,
     /// Unless a rule, `default_priority` or an administrator has it scheduled or suspended.
     UnlessDecided,
 }
@@ -72,8 +77,12 @@ const fn right(actor: Actor, operation: Operation) -> Right {
         (Operation::Policy, _) | (_, Other) => Right::Never,
         (Operation::Change(_), Member) => Right::WithinBounds,
         (Operation::Change(_), Owner) => Right::LowClassWithinBounds,
-        (Operation::Suspend | Operation::Hint, Member | Owner) => Right::Always,
+        (
+            Operation::Suspend | Operation::Evict | Operation::MakeRoom | Operation::Hint,
+            Member | Owner,
+        ) => Right::Always,
         (Operation::Resume, Member | Owner) => Right::UnlessSuspended,
+        (Operation::Restore, Member | Owner) => Right::UnlessEvicted,
         (Operation::Detach, Member | Owner) => Right::UnlessDecided,
     }
 }
@@ -90,13 +99,16 @@ pub(crate) struct Target {
     pub(crate) scheduled_by: Option<SettingSource>,
     /// The administrator that suspended it or one of its queues.
     pub(crate) suspended_by: Option<u32>,
+    /// The administrator that evicted it.
+    pub(crate) evicted_by: Option<u32>,
 }
 
 impl Target {
     /// A process of that user of which nothing was decided.
     pub(crate) fn undecided(key: ProcessKey, uid: u32, open: Priority) -> Self {
         let bounds = Bounds::default();
-        Self { key, uid, bounds, open, scheduled_by: None, suspended_by: None }
+        let (scheduled_by, suspended_by, evicted_by) = (None, None, None);
+        Self { key, uid, bounds, open, scheduled_by, suspended_by, evicted_by }
     }
 }
 
@@ -172,6 +184,12 @@ impl Caller {
         {
             return Err(RequestError::SuspendedByAdministrator { key, by });
         }
+        let evicted_by = target.evicted_by.map(SettingSource::Administrator);
+        if let Some(by) = evicted_by
+            && matches!(right, Right::UnlessEvicted | Right::UnlessDecided)
+        {
+            return Err(RequestError::EvictedByAdministrator { key, by });
+        }
         if let Some(by) = &target.scheduled_by
             && right == Right::UnlessDecided
         {
@@ -192,8 +210,10 @@ impl fmt::Display for Right {
             }
             Self::WithinBounds => "up to the decision; without one, anything",
             Self::UnlessSuspended => "unless an administrator suspended it",
+            Self::UnlessEvicted => "unless an administrator evicted it",
             Self::UnlessDecided => {
-                "unless a rule, `default_priority` or an administrator scheduled or suspended it"
+                "unless a rule, `default_priority` or an administrator scheduled, suspended or \
+                 evicted it"
             }
         })
     }
@@ -393,19 +413,23 @@ mod tests {
     }
 
     /// The rows of the table.
-    const OPERATIONS: [(&str, Operation); 7] = [
+    const OPERATIONS: [(&str, Operation); 10] = [
         ("list processes and queues, read statistics, events and the policy", Operation::Read),
         (
-            "priority, weight, deadline, latency budget: `Set`, `Register`, `SetQueue`",
+            "priority, weight, deadline, latency budget, evictable: `Set`, `Register`, `SetQueue`",
             Operation::Change(SchedAttrChange {
                 priority: None,
                 weight: None,
                 deadline_us: None,
                 latency_budget: None,
+                evictable: None,
             }),
         ),
         ("suspend: `Suspend`, `SuspendQueues`", Operation::Suspend),
         ("resume: `Resume`, `ResumeAll`", Operation::Resume),
+        ("evict: `Evict`", Operation::Evict),
+        ("restore: `Restore`, `ResumeAll`", Operation::Restore),
+        ("claim GPU memory: `MakeRoom`", Operation::MakeRoom),
         ("detach: `Detach`", Operation::Detach),
         ("hints: `OpenPage`, `Wake`, only from the process itself", Operation::Hint),
         ("policy: `PolicySet`", Operation::Policy),

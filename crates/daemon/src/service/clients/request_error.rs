@@ -16,6 +16,7 @@ use crate::bounds::Exceeded;
 use crate::rule::AttrSettings;
 use crate::service::background_reads::READ_TIME_MAX;
 use crate::service::devices::policy_settings::PolicyError;
+use crate::service::memory::errors::MemoryError;
 use crate::service::processes::Named;
 use crate::service::processes::inspection::Unread;
 use crate::service::undo::hardware_check::ResumeError;
@@ -141,6 +142,10 @@ pub(crate) enum RequestError {
     NoSuchLevel(u64),
     #[error("this session has not suspended queue {0}")]
     NotSuspendedHere(u64),
+    #[error("{} was evicted by {by}; only an administrator can restore it", Named(*.key))]
+    EvictedByAdministrator { key: ProcessKey, by: SettingSource },
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
 impl RequestError {
@@ -151,6 +156,7 @@ impl RequestError {
             | Self::AboveDecision { .. }
             | Self::SuspendedByAdministrator { .. }
             | Self::ScheduledByAdministrator { .. }
+            | Self::EvictedByAdministrator { .. }
             | Self::DetachNormal(_)
             | Self::QueueAboveDecision { .. }
             | Self::PolicyNotPermitted
@@ -182,6 +188,7 @@ impl RequestError {
             Self::Resume(error) => error.code(),
             Self::NoSuchQueue(_) | Self::QueueRefused(_) => RefusalCode::NoSuchQueue,
             Self::NoSuchLevel(_) => RefusalCode::Unsupported,
+            Self::Memory(error) => error.code(),
             Self::NotSuspendedHere(_) => RefusalCode::WrongState,
         }
     }

@@ -18,6 +18,7 @@ use gpreempt_device::controller::{
     AdoptError, ControlLimit, Controller, ControllerReport, DeviceName, DeviceSearch, HintSource,
     HoldStatus, StopMethodInUse,
 };
+use gpreempt_device::eviction::EvictDevice;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessKey;
 
@@ -205,6 +206,16 @@ impl Backends {
     /// The searches for the devices on which controllers find a process.
     pub(crate) fn device_searches(&self, process: ProcessKey) -> Vec<DeviceSearch> {
         self.controllers.iter().map(|controller| controller.device_search(process)).collect()
+    }
+
+    /// Through which driver the memory of processes of a controller moves, if it can.
+    pub(crate) fn evict_device(&self, controller: usize) -> Option<EvictDevice> {
+        self.controllers.get(controller)?.evict_device()
+    }
+
+    /// The controller of the devices of that driver.
+    pub(crate) fn controller_of(&self, device: &EvictDevice) -> Option<usize> {
+        self.controllers.iter().position(|known| known.evict_device().as_ref() == Some(device))
     }
 
     pub(crate) fn kind_of(&self, queue: QueueId) -> Option<&'static str> {

@@ -5,6 +5,7 @@
 //! files, fails with [`RequestError::NotRead`] and is served again when a thread has read that.
 
 use gpreempt_core::id::QueueId;
+use gpreempt_core::priority::Priority;
 use gpreempt_device::process::{ProcessInfo, ProcessKey, lineage};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::process::SchedAttrChange;
@@ -22,6 +23,14 @@ use crate::service::clients::pending_answers::{OFF_MAX_NS, PendingSuspension, Re
 use crate::service::clients::permission::{Caller, Operation, Target};
 use crate::service::clients::request_error::RequestError;
 use crate::service::devices::Devices;
+
+/// A process that claims memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimant {
+    pub(crate) priority: Priority,
+    pub(crate) is_evictable: bool,
+    pub(crate) gpu: Option<String>,
+}
 
 /// The longest lease of a suspension: a day. A client can renew it.
 pub(crate) const LEASE_MS_MAX: u32 = 86_400_000;
@@ -92,11 +101,37 @@ impl Processes {
     }
 
     /// What permissions for a process depend on.
-    fn target(&self, info: &ProcessInfo, devices: &Devices) -> Target {
+    pub(crate) fn target(&self, info: &ProcessInfo, devices: &Devices) -> Target {
         let Some(process) = self.table.get(info.key) else { return self.untracked_target(info) };
         let target = process.target(self.rules.default_priority());
         let of_queues = || devices.suspended_by_admin(&self.table, info.key);
         Target { uid: info.uid, suspended_by: target.suspended_by.or_else(of_queues), ..target }
+    }
+
+    /// What a claim to memory depends on. What the rules give a process that uses no device is
+    /// read first.
+    pub(crate) fn claimant(
+        &self,
+        info: &ProcessInfo,
+        context: &Context<'_>,
+    ) -> Result<Claimant, RequestError> {
+        let of = |process: &TrackedProcess, gpu: Option<String>| {
+            let priority = process.wanted_attr().map_or(Priority::DEFAULT, |attr| attr.priority);
+            Claimant { priority, is_evictable: process.is_evictable(), gpu }
+        };
+        if let Some(process) = self.table.get(info.key) {
+            self.controllable(info.key, context)?;
+            return Ok(of(process, self.only_gpu(process, context.devices)));
+        }
+        let read = context.facts.claimant(info.key)?;
+        let assigned = (read.labels.clone(), read.assignment.clone());
+        let mut process = TrackedProcess::new(info.key, assigned, 0, (None, 0));
+        let (saved, _) = self.saved.layers_of(info.key);
+        process.overrides = saved.or(self.registrations.find(&read.lineage, info.uid));
+        if process.is_ignored() {
+            return Err(RequestError::IgnoredByRule { key: info.key, why: process.why() });
+        }
+        Ok(of(&process, read.gpus.first().cloned()))
     }
 
     fn add_registration(
@@ -165,7 +200,7 @@ impl Processes {
     }
 
     /// A process that uses a device and that no rule excludes.
-    fn controllable(
+    pub(crate) fn controllable(
         &self,
         key: ProcessKey,
         context: &Context<'_>,
@@ -330,24 +365,27 @@ impl Processes {
         &mut self,
         requester: Requester,
         process: Process,
+        evicted_by: impl FnOnce(ProcessKey) -> Option<u32>,
         context: &mut Context<'_>,
-    ) -> Result<(), RequestError> {
+    ) -> Result<ProcessKey, RequestError> {
         let info = self.resolve(requester, process)?;
         let key = info.key;
-        requester.caller.check(Operation::Detach, &self.target(&info, context.devices))?;
+        let target = self.target(&info, context.devices);
+        let target = Target { evicted_by: evicted_by(key), ..target };
+        requester.caller.check(Operation::Detach, &target)?;
         if self.table.get(key).is_some_and(TrackedProcess::is_normal) {
             return Err(RequestError::DetachNormal(key));
         }
         self.registrations.remove(key);
         self.saved.forget(key);
         self.controllable(key, context)?;
-        let Some(process) = self.table.get_mut(key) else { return Ok(()) };
+        let Some(process) = self.table.get_mut(key) else { return Ok(key) };
         process.is_detached = true;
         process.overrides = Layers::default();
         process.suspensions = Layers::default();
         self.apply(key, context);
         context.telemetry.log.info(format_args!("{} was detached", Named(key)));
-        Ok(())
+        Ok(key)
     }
 }
 

@@ -73,18 +73,21 @@ impl SchedOverride {
             weight: later.change.weight.or(self.change.weight),
             deadline_us: later.change.deadline_us.or(self.change.deadline_us),
             latency_budget: later.change.latency_budget.or(self.change.latency_budget),
+            evictable: later.change.evictable.or(self.change.evictable),
         };
         Self { change, uid: later.uid }
     }
 
     /// Without the attributes that an administrator sets now. `None` if nothing is left.
     fn without(self, set: &SchedAttrChange) -> Option<Self> {
-        let SchedAttrChange { priority, weight, deadline_us, latency_budget } = self.change;
+        let SchedAttrChange { priority, weight, deadline_us, latency_budget, evictable } =
+            self.change;
         let change = SchedAttrChange {
             priority: priority.filter(|_| set.priority.is_none()),
             weight: weight.filter(|_| set.weight.is_none()),
             deadline_us: deadline_us.filter(|_| set.deadline_us.is_none()),
             latency_budget: latency_budget.filter(|_| set.latency_budget.is_none()),
+            evictable: evictable.filter(|_| set.evictable.is_none()),
         };
         (change != SchedAttrChange::default()).then_some(Self { change, uid: self.uid })
     }
@@ -124,6 +127,13 @@ impl Layers<SchedOverride> {
     pub(crate) fn apply(&self, given: SchedAttr, bounds: &Bounds) -> SchedAttr {
         let decided = self.admin.map_or(given, |admin| admin.apply(given));
         self.owner.map_or(decided, |owner| bounds.limit(owner.apply(decided)))
+    }
+
+    /// Whether the process is evicted when processes with a higher priority need room.
+    pub(crate) fn evictable(&self, given: bool, bounds: &Bounds) -> bool {
+        let asked = |layer: Option<SchedOverride>| layer.and_then(|asked| asked.change.evictable);
+        let is_bound = bounds.evictable.as_ref().is_some_and(|bound| bound.value);
+        is_bound || asked(self.owner).or_else(|| asked(self.admin)).unwrap_or(given)
     }
 
     /// The user whose request decides the priority, if one does.

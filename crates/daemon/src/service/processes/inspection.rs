@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpreempt_core::time::Instant;
@@ -21,7 +22,7 @@ use super::process_table::{ProcessLabels, TrackedProcess};
 use super::registrations::ANCESTORS_MAX;
 use super::{Context, Named, Processes, Rules};
 use crate::assignment::Assignment;
-use crate::process_attributes::{Gpu, ProcessAttributes};
+use crate::process_attributes::{Environment, Gpu, ProcessAttributes, bounded};
 use crate::service::background_reads::{BackgroundReads, READ_TIME_MAX, Read};
 use crate::service::clients::request_error::RequestError;
 use crate::service::devices::Devices;
@@ -35,6 +36,8 @@ pub(crate) enum Question {
     Rules(ProcessKey),
     /// What a request needs of processes.
     Facts(Vec<ProcessKey>),
+    /// What the rules give a process that uses no device yet and claims memory.
+    Claimant(ProcessKey),
 }
 
 /// What was read.
@@ -70,7 +73,11 @@ pub(crate) struct ProcessFacts {
 
 /// What was read for the request that is served now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KnownFacts(BTreeMap<ProcessKey, ProcessFacts>);
+pub(crate) struct KnownFacts {
+    facts: BTreeMap<ProcessKey, ProcessFacts>,
+    /// A process that claims memory, with the GPU that it will use in place of those that it does.
+    claimant: Option<Box<(ProcessKey, Inspected)>>,
+}
 
 /// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +89,9 @@ impl KnownFacts {
     /// # Errors
     /// If it was not read: the request has to wait.
     pub(crate) fn of(&self, key: ProcessKey) -> Result<&ProcessFacts, RequestError> {
-        self.0.get(&key).ok_or_else(|| RequestError::NotRead(Unread(Question::Facts(vec![key]))))
+        self.facts
+            .get(&key)
+            .ok_or_else(|| RequestError::NotRead(Unread(Question::Facts(vec![key]))))
     }
 
     /// The first of some processes that drives a display.
@@ -90,11 +99,12 @@ impl KnownFacts {
         &self,
         keys: impl IntoIterator<Item = ProcessKey> + Clone,
     ) -> Result<Option<ProcessKey>, RequestError> {
-        if !keys.clone().into_iter().all(|key| self.0.contains_key(&key)) {
+        if !keys.clone().into_iter().all(|key| self.facts.contains_key(&key)) {
             let question = Question::Facts(keys.into_iter().collect());
             return Err(RequestError::NotRead(Unread(question)));
         }
-        let drives = |key: &ProcessKey| self.0.get(key).is_some_and(|facts| facts.drives_display);
+        let drives =
+            |key: &ProcessKey| self.facts.get(key).is_some_and(|facts| facts.drives_display);
         Ok(keys.into_iter().find(drives))
     }
 
@@ -103,14 +113,25 @@ impl KnownFacts {
             drives_display: drives_display(key.pid),
             on_nvidia: private.map_or(Ok(()), |private| private.look(key)),
         };
-        Self(keys.iter().map(|key| (*key, facts(*key))).collect())
+        let facts = keys.iter().map(|key| (*key, facts(*key))).collect();
+        Self { facts, claimant: None }
+    }
+
+    /// What was read of a process that claims memory.
+    ///
+    /// # Errors
+    /// If it was not read: the request has to wait.
+    pub(crate) fn claimant(&self, key: ProcessKey) -> Result<&Inspected, RequestError> {
+        let known = self.claimant.as_deref().filter(|(known, _)| *known == key);
+        let unread = || RequestError::NotRead(Unread(Question::Claimant(key)));
+        known.map(|(_, inspected)| inspected).ok_or_else(unread)
     }
 }
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let process = match &self.0 {
-            Question::Rules(key) => Some(*key),
+            Question::Rules(key) | Question::Claimant(key) => Some(*key),
             Question::Facts(keys) => keys.first().copied(),
         };
         match process {
@@ -229,6 +250,17 @@ impl Processes {
                 let search = devices.device_search(key, task);
                 Box::new(move || Finding::Inspected(Box::new(rules.inspect(key, search))))
             }
+            Question::Claimant(key) => {
+                let key = *key;
+                let devices = devices.backends.devices().into_iter();
+                let devices: Vec<String> = devices.map(|(_, device)| device.uuid).collect();
+                Box::new(move || {
+                    let search = Box::new(move || visible_gpu(key.pid, devices));
+                    let read = rules.inspect(key, search).ok();
+                    let claimant = read.map(|read| Box::new((key, read)));
+                    Finding::Facts(KnownFacts { claimant, ..KnownFacts::default() })
+                })
+            }
             Question::Facts(keys) => {
                 let keys = keys.clone();
                 Box::new(move || Finding::Facts(KnownFacts::read(&keys, rules.private)))
@@ -315,6 +347,25 @@ impl Processes {
         context.telemetry.problems.solve(&unread(key, name));
     }
 }
+
+/// The first of the devices that the environment of a process shows it.
+fn visible_gpu(pid: u32, devices: Vec<String>) -> Vec<String> {
+    let environ = bounded(&PathBuf::from(format!("/proc/{pid}/environ"))).unwrap_or_default();
+    let names = BTreeSet::from([VISIBLE.to_owned()]);
+    let environment = Environment::parse(&environ, &names);
+    let Some(visible) = environment.get(VISIBLE) else { return Vec::new() };
+    let first = visible.split(',').next().unwrap_or_default().trim().to_lowercase();
+    let is_it = |gpu: &Gpu| {
+        let uuid = gpu.uuid.as_deref().unwrap_or_default().to_lowercase();
+        gpu.index.map(|index| index.to_string()).as_ref() == Some(&first)
+            || !first.is_empty() && uuid.starts_with(&first)
+    };
+    let found = Gpu::named(devices).into_iter().find(is_it);
+    found.and_then(|gpu| gpu.uuid).into_iter().collect()
+}
+
+/// The variable by which users choose the GPUs that a CUDA program sees.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The beginning of the problem of a late inspection.
 fn unread(key: ProcessKey, name: &str) -> String {

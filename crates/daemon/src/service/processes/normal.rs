@@ -166,6 +166,7 @@ impl TrackedProcess {
 
     /// Notes what an inspection found of its GPUs. Where it found none, the last ones count.
     pub(super) fn note_surroundings(&mut self, inspected: &Inspected) {
+        self.lineage.clone_from(&inspected.lineage);
         if !inspected.gpus.is_empty() {
             self.gpus = inspected.gpus.clone();
         }

@@ -69,6 +69,12 @@ pub(crate) struct TrackedProcess {
     pub(crate) gpus: BTreeSet<String>,
     /// Why it cannot be controlled, if so.
     pub(crate) obstacle: Option<String>,
+    /// Whether its GPU memory is evicted, or about to be: then it is not scheduled.
+    pub(crate) is_away: bool,
+    /// How often that was completed.
+    pub(crate) evictions: u64,
+    /// The process and its ancestors, when it was inspected.
+    pub(crate) lineage: Vec<ProcessKey>,
     /// The controllers whose devices it uses.
     pub(crate) controllers: BTreeSet<usize>,
     /// Those of them that control it.
@@ -99,6 +105,9 @@ impl TrackedProcess {
             exemption: None,
             gpus: BTreeSet::new(),
             obstacle: None,
+            is_away: false,
+            evictions: 0,
+            lineage: Vec::new(),
             controllers: BTreeSet::from([controller]),
             adopted: BTreeSet::new(),
             applied: None,
@@ -118,6 +127,11 @@ impl TrackedProcess {
 
     /// What the scheduler should have. `None` if the process is not to be scheduled.
     pub(crate) fn wanted(&self) -> Option<SchedAttr> {
+        if self.is_away { None } else { self.wanted_attr() }
+    }
+
+    /// The same, also for a process whose memory is evicted.
+    pub(crate) fn wanted_attr(&self) -> Option<SchedAttr> {
         // A detached process can be suspended, and is not scheduled again after that.
         let is_detached = self.is_detached && !self.is_suspended();
         if self.is_normal() && self.obstacle.is_none() {
@@ -140,6 +154,16 @@ impl TrackedProcess {
         self.overrides.bounds(Bounds::of_configuration(&self.assignment))
     }
 
+    /// Whether it is evicted when processes with a higher priority need room. What nothing names
+    /// never is.
+    pub(crate) fn is_evictable(&self) -> bool {
+        let given = self.assignment.evictable.as_ref().is_some_and(|given| given.value);
+        !self.is_ignored()
+            && !self.is_detached
+            && !self.is_normal()
+            && self.overrides.evictable(given, &self.bounds())
+    }
+
     /// What permissions depend on. Where nothing binds, its owner may give it what every user may
     /// have, or what its environment gave it.
     pub(crate) fn target(&self, default_priority: Option<Priority>) -> Target {
@@ -152,6 +176,7 @@ impl TrackedProcess {
             open: self.assignment.attr().map_or(open, |attr| attr.priority.max(open)),
             scheduled_by: by_admin.or_else(|| self.assignment.scheduled_by()),
             suspended_by: self.suspensions.admin.map(|suspension| suspension.uid),
+            evicted_by: None,
         }
     }
 
@@ -189,15 +214,31 @@ impl TrackedProcess {
 pub(crate) struct ProcessTable {
     processes: BTreeMap<ProcessKey, TrackedProcess>,
     tasks: BTreeMap<TaskId, ProcessKey>,
+    /// Processes whose memory is evicted, tracked or not.
+    away: BTreeSet<ProcessKey>,
     last_task: u64,
 }
 
 impl ProcessTable {
-    pub(crate) fn insert(&mut self, process: TrackedProcess) {
+    pub(crate) fn insert(&mut self, mut process: TrackedProcess) {
+        process.is_away = self.away.contains(&process.key);
         self.processes.insert(process.key, process);
     }
 
+    /// Notes whether the memory of a process is evicted, or about to be. The caller applies it.
+    pub(crate) fn set_away(&mut self, key: ProcessKey, is_away: bool) {
+        if is_away {
+            self.away.insert(key);
+        } else {
+            self.away.remove(&key);
+        }
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.is_away = is_away;
+        }
+    }
+
     pub(crate) fn remove(&mut self, key: ProcessKey) -> Option<TrackedProcess> {
+        self.away.remove(&key);
         let process = self.processes.remove(&key)?;
         if let Some(applied) = process.applied {
             self.tasks.remove(&applied.task);

@@ -31,8 +31,8 @@ const BYTES_MAX: u64 = 16 << 20;
 /// The beginning of the problem that is reported while the file cannot be written.
 const PROBLEM: &str = "user settings cannot be saved";
 
-/// [`SchedOverride`] in the file. The budget is absent where none was set, so that files of earlier
-/// versions are read.
+/// [`SchedOverride`] in the file. The last two settings are absent where they were not set, so that
+/// files of earlier versions are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SavedOverride {
@@ -41,6 +41,8 @@ pub(crate) struct SavedOverride {
     deadline_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     latency_budget_percent: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    evictable: Option<bool>,
     uid: u32,
 }
 
@@ -116,12 +118,14 @@ enum ReadError {
 
 impl From<SchedOverride> for SavedOverride {
     fn from(overrides: SchedOverride) -> Self {
-        let SchedAttrChange { priority, weight, deadline_us, latency_budget } = overrides.change;
+        let SchedAttrChange { priority, weight, deadline_us, latency_budget, evictable } =
+            overrides.change;
         Self {
             priority: priority.map(Priority::level),
             weight,
             deadline_us,
             latency_budget_percent: latency_budget.map(LatencyBudget::percent),
+            evictable,
             uid: overrides.uid,
         }
     }
@@ -129,10 +133,14 @@ impl From<SchedOverride> for SavedOverride {
 
 impl From<SavedOverride> for SchedOverride {
     fn from(saved: SavedOverride) -> Self {
-        let SavedOverride { priority, weight, deadline_us, latency_budget_percent, uid } = saved;
-        let priority = priority.and_then(Priority::new);
-        let latency_budget = latency_budget_percent.and_then(LatencyBudget::from_percent);
-        Self { change: SchedAttrChange { priority, weight, deadline_us, latency_budget }, uid }
+        let change = SchedAttrChange {
+            priority: saved.priority.and_then(Priority::new),
+            weight: saved.weight,
+            deadline_us: saved.deadline_us,
+            latency_budget: saved.latency_budget_percent.and_then(LatencyBudget::from_percent),
+            evictable: saved.evictable,
+        };
+        Self { change, uid: saved.uid }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::Builder;
+use std::thread::{Builder, Thread};
 
 use gpreempt_core::time::{Duration, Instant};
 use gpreempt_device::gauge::{Busy, DeviceFacts, DeviceGauge, DeviceReading};
@@ -15,6 +15,8 @@ use gpreempt_wire::monotonic;
 use super::history::{History, Recent, Total};
 
 const PERIOD: std::time::Duration = std::time::Duration::from_secs(1);
+/// The shortest time between two readings that were not asked for.
+const OFTEN: Duration = Duration::from_millis(900);
 /// How long a reading counts as current, and a demand for readings as made.
 const CURRENT: Duration = Duration::from_millis(5_000);
 
@@ -46,13 +48,23 @@ pub(crate) struct ProcessUse {
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     shared: Option<Arc<Shared>>,
+    thread: Option<Thread>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    latest: Mutex<(Instant, Arc<Readings>)>,
+    latest: Mutex<Latest>,
     /// Until when readings are made.
     wanted_until_ns: AtomicU64,
+    /// A reading that began earlier is outdated.
+    wanted_since_ns: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Latest {
+    begun: Instant,
+    ended: Instant,
+    readings: Arc<Readings>,
 }
 
 impl Gauges {
@@ -63,8 +75,9 @@ impl Gauges {
         }
         let shared = Arc::new(Shared::default());
         let thread = Arc::downgrade(&shared);
-        Builder::new().name("device gauges".to_owned()).spawn(move || read(gauges, &thread))?;
-        Ok(Self { shared: Some(shared) })
+        let builder = Builder::new().name("device gauges".to_owned());
+        let spawned = builder.spawn(move || read(gauges, &thread))?;
+        Ok(Self { shared: Some(shared), thread: Some(spawned.thread().clone()) })
     }
 
     /// Has the readings continue for a while.
@@ -80,24 +93,52 @@ impl Gauges {
     pub(crate) fn latest(&self, now: Instant) -> Arc<Readings> {
         let Some(shared) = &self.shared else { return Arc::default() };
         let latest = shared.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.since(latest.0) <= CURRENT { Arc::clone(&latest.1) } else { Arc::default() }
+        if now.since(latest.ended) <= CURRENT {
+            Arc::clone(&latest.readings)
+        } else {
+            Arc::default()
+        }
+    }
+
+    /// Readings that were begun at that time or later. If there are none yet, they are made now:
+    /// ask again. Empty where no device tells anything.
+    pub(crate) fn since(&self, at: Instant) -> Option<Arc<Readings>> {
+        let Some(shared) = &self.shared else { return Some(Arc::default()) };
+        let latest = shared.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.begun >= at {
+            return Some(Arc::clone(&latest.readings));
+        }
+        drop(latest);
+        // ORDERING: an independent number; the thread is woken after it.
+        if shared.wanted_since_ns.fetch_max(at.as_nanos(), Ordering::Relaxed) < at.as_nanos()
+            && let Some(thread) = &self.thread
+        {
+            thread.unpark();
+        }
+        None
     }
 }
 
 fn read(mut gauges: Vec<Box<dyn DeviceGauge>>, shared: &Weak<Shared>) {
     let mut counts = Counts::default();
+    let mut begun = Instant::ZERO;
     while let Some(shared) = shared.upgrade() {
         let now = monotonic();
-        // ORDERING: an independent number.
-        if shared.wanted_until_ns.load(Ordering::Relaxed) >= now.as_nanos() {
+        // ORDERING: independent numbers.
+        let is_wanted = shared.wanted_until_ns.load(Ordering::Relaxed) >= now.as_nanos()
+            && now.since(begun) >= OFTEN;
+        let since_ns = shared.wanted_since_ns.load(Ordering::Relaxed);
+        if is_wanted || since_ns > begun.as_nanos() {
+            begun = now;
             let devices = gauges.iter_mut().flat_map(|gauge| gauge.read()).collect();
             // Counts are of the time after the reading, which may have taken long.
-            let now = monotonic();
-            let readings = Arc::new(counts.take(now, devices));
-            *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = (now, readings);
+            let ended = monotonic();
+            let readings = Arc::new(counts.take(ended, devices));
+            let latest = Latest { begun, ended, readings };
+            *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = latest;
         }
         drop(shared);
-        std::thread::sleep(PERIOD);
+        std::thread::park_timeout(PERIOD);
     }
 }
 
@@ -220,6 +261,12 @@ mod tests {
             assert!(monotonic().since(begin) < Duration::from_millis(60_000));
             std::thread::yield_now();
         }
+        let asked = monotonic();
+        while gauges.since(asked).is_none() {
+            assert!(monotonic().since(begin) < Duration::from_millis(60_000));
+            std::thread::yield_now();
+        }
+        assert!(gauges.since(asked).unwrap().devices.contains_key("a"));
         let later = monotonic() + CURRENT + Duration::from_millis(60_000);
         assert!(gauges.latest(later).devices.is_empty());
     }

@@ -107,6 +107,7 @@ impl Telemetry {
             devices: self.device_snapshots(devices, &readings, &tasks),
             groups: self.latencies.snapshots(),
             tasks,
+            claims: Vec::new(),
             uncontrolled: devices.backends.uncontrolled.clone(),
             problems: self.problems.sentences(instant(now_ns)),
         }
@@ -156,6 +157,8 @@ impl Telemetry {
                 name: facts.name,
                 memory_used_kib: facts.memory_used_kib,
                 memory_total_kib: facts.memory_total_kib,
+                memory_evicted_kib: 0,
+                swap_turn_left_ms: None,
                 power_mw: facts.power_mw,
                 temperature_c: facts.temperature_c,
                 way: way.as_ref().map(|way| way.name.to_owned()),
@@ -248,6 +251,9 @@ fn task_snapshot(
         way: None,
         no_better_way: None,
         queues: queues.iter().map(queue_snapshot).collect(),
+        evictable: member.is_evictable(),
+        evictions: member.evictions,
+        ..TaskSnapshot::default()
     }
 }
 

@@ -263,7 +263,7 @@ fn undo_left_behind(journal: &Journal, key: ProcessKey) -> Result<bool, LeftBehi
         }
         let entries = session.entries().unwrap_or_default();
         for entry in entries.iter().filter(|entry| entry.process == key) {
-            change::undo(entry)?;
+            change::undo_now(entry)?;
             session.forget(key)?;
             was_any = true;
         }

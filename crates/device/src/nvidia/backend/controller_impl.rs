@@ -11,6 +11,7 @@ use crate::controller::{
     AdoptError, Controller, ControllerReport, DeviceName, DeviceSearch, HintWatching,
     HoldReporting, Rescanning, UnadoptedProcesses,
 };
+use crate::eviction::EvictDevice;
 use crate::gauge::DeviceGauge;
 use crate::nvidia::gauge::NvmlGauge;
 use crate::nvidia::process_discovery::GpuProcess;
@@ -101,6 +102,10 @@ impl Controller for NvidiaBackend {
 
     fn gauge(&self) -> Option<Box<dyn DeviceGauge>> {
         Some(Box::new(NvmlGauge::default()))
+    }
+
+    fn evict_device(&self) -> Option<EvictDevice> {
+        Some(EvictDevice::Nvidia)
     }
 
     fn hold_reporting(&self) -> Option<&dyn HoldReporting> {
