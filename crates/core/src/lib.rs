@@ -39,10 +39,12 @@ pub mod priority;
 pub mod release_threshold;
 mod request_length;
 pub mod ring;
+pub mod room;
 pub mod scheduler;
 pub mod scheduler_loop;
 pub mod slice_plan;
 pub mod statistics;
+pub mod swap_turns;
 pub mod time;
 mod timer;
 
