@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -73,15 +74,23 @@ def check_exact(bench, load, name):
                 json.dumps(found))
 
 
+def cost(daemon, load):
+    """Seconds out and back: by gpreempt, and by the driver's calls alone."""
+    calls = by_driver(load.pid, "Lock", "Checkpoint", "Restore", "Unlock")
+    alone = (calls["Lock"] + calls["Checkpoint"], calls["Restore"] + calls["Unlock"])
+    return (call(daemon, "evict", str(load.pid)), call(daemon, "restore", str(load.pid))), alone
+
+
 def test_evict_costs(bench):
     """Out and back within 10 % of what the driver's calls alone take in the same run."""
     daemon = Service(bench, "evict-costs", EVICTABLE)
     for size in ("1GiB", "8GiB", "32GiB"):
         load = job(bench, size)
         time.sleep(1)
-        calls = by_driver(load.pid, "Lock", "Checkpoint", "Restore", "Unlock")
-        alone = (calls["Lock"] + calls["Checkpoint"], calls["Restore"] + calls["Unlock"])
-        ours = (call(daemon, "evict", str(load.pid)), call(daemon, "restore", str(load.pid)))
+        # Small moves vary by more than the tenth that is measured.
+        repetitions = 3 if size == "1GiB" else 1
+        rounds = [cost(daemon, load) for _ in range(repetitions)]
+        ours, alone = (tuple(map(statistics.median, zip(*side))) for side in zip(*rounds))
         for what, own, driver in zip(("out", "back"), ours, alone):
             bench.check(f"{size} {what} within 10 % of the driver's calls", own <= 1.1 * driver,
                         f"{own:.2f} s, the calls alone {driver:.2f} s")
@@ -98,7 +107,7 @@ def test_evict_latency(bench):
     daemon = Service(bench, "evict-latency", EVICTABLE)
     load = job(bench, "8GiB")
     found = {}
-    for name in ("driver", "gpreempt"):
+    for name in ("gpreempt", "driver"):
 
         def move(_, name=name):
             for _ in range(2):
