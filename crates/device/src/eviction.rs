@@ -35,12 +35,17 @@ mod target_lock;
 mod tests;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::process::ProcessKey;
+
+/// Removes files that killed evictors left in the folder of all journals.
+pub(crate) fn sweep(root: &Path) {
+    target_lock::TargetLock::sweep(root);
+}
 
 pub use adoption::{LeftEviction, left_evictions};
 pub use check::StateError;
@@ -101,6 +106,9 @@ pub enum CallError {
     NoRoom,
     #[error("{0}")]
     Refused(String),
+    /// The same call will be refused for as long as the process lives.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// The calls of a driver for one process.
@@ -116,8 +124,14 @@ pub trait CheckpointCalls: fmt::Debug {
 
     fn unlock(&mut self) -> Result<(), CallError>;
 
-    /// How much GPU memory is free where the process belongs, if that is known.
-    fn free_bytes(&mut self) -> Option<u64>;
+    /// How much GPU memory a restore may use where the process belongs, if that is known. An error
+    /// where a restore without room would lose the process, and it cannot be known.
+    fn free_bytes(&mut self) -> Result<Option<u64>, CallError>;
+
+    /// Whether [`Self::state`] waits for a call that is in flight.
+    fn state_waits(&self) -> bool {
+        false
+    }
 
     /// Restores what the driver does not: time slices. Called when the process runs again.
     fn put_back(&mut self) -> Result<(), CallError> {
