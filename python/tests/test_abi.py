@@ -51,6 +51,7 @@ def test_the_numbers_are_those_of_the_header() -> None:
     assert defined("BACKEND_") == {backend.name: backend.value for backend in Backend}
     for name, number in defined("QUEUE_").items():
         assert getattr(_abi, f"QUEUE_{name}") == number
+    assert defined("EVICT_") == {"TREE": _abi.EVICT_TREE}
     assert defined("LAUNCH_") == {"NO_WAIT": _abi.LAUNCH_NO_WAIT}
     assert _abi.PRIORITY_OF_PROCESS == defined("PRIORITY_")["OF_PROCESS"]
 

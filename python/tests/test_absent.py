@@ -34,6 +34,11 @@ CALLS: dict[str, Callable[[], object]] = {
     "restore": lambda: gpreempt.restore(1),
     "deactivate": lambda: gpreempt.deactivate(1),
     "reactivate": lambda: gpreempt.reactivate(1),
+    "evict": lambda: gpreempt.evict(1),
+    "evicted": lambda: gpreempt.evicted(1).__enter__(),
+    "restore_process": lambda: gpreempt.restore_process(1),
+    "make_room": lambda: gpreempt.make_room(1),
+    "set_evictable": lambda: gpreempt.set_evictable(True),
 }
 
 

@@ -46,7 +46,8 @@
 // The operation is already in progress, or the ring is full.
 #define GPREEMPT_ERROR_BUSY -9
 
-// A limit is reached: sessions, suspensions, threads that give hints.
+// A limit is reached: sessions, suspensions, threads that give hints, memory of a device or of the
+// host.
 #define GPREEMPT_ERROR_LIMIT -10
 
 // The operation did not finish in time.
@@ -136,6 +137,12 @@
 
 // A launch that would have to wait is GPREEMPT_ERROR_BUSY instead.
 #define GPREEMPT_LAUNCH_NO_WAIT 1
+
+// Evict a process and its descendants, together.
+#define GPREEMPT_EVICT_TREE 1
+
+// gpreemptd chooses the device.
+#define GPREEMPT_ANY_DEVICE UINT32_MAX
 
 // A wait without a limit.
 #define GPREEMPT_FOREVER UINT64_MAX
@@ -303,6 +310,30 @@ int gpreempt_amd_update_queue(uint32_t queue,
 // The hardware's level of a priority on AMD: 0 (low, from 0), 1 (medium, from 7) or 2 (high, from
 // 11).
 int gpreempt_amd_pipe_priority(int priority);
+
+// Moves the GPU memory of a process to the host. It does no GPU work until its memory is back, at
+// the same addresses and with the same contents. Returns when the memory is on the host, after at
+// most `timeout_us` microseconds (0 to 86400000000); after GPREEMPT_ERROR_TIMED_OUT the move
+// continues. The memory returns after `lease_ms` milliseconds (0 to 86400000; 0: without a lease)
+// or with gpreempt_restore_process(). `flags`: 0, or GPREEMPT_EVICT_TREE.
+int gpreempt_evict(uint32_t pid, uint32_t lease_ms, uint32_t flags, uint64_t timeout_us);
+
+// Ends gpreempt_evict(). Returns when the memory is on the GPU, after at most `timeout_us`
+// microseconds (0 to 86400000000). After GPREEMPT_ERROR_TIMED_OUT it returns as soon as the GPU has
+// room for it. GPREEMPT_ERROR_STATE if the process is not evicted.
+int gpreempt_restore_process(uint32_t pid, uint64_t timeout_us);
+
+// Makes room for the calling process: returns when `bytes` of memory are free on a device, after
+// at most `timeout_us` microseconds (0 to 86400000000). Processes with a lower priority that are
+// evictable are evicted for it. They return when this process ends, or claims 0 bytes. The memory
+// is not reserved: allocate it at once. `device` is its number in gpreemptd, or
+// GPREEMPT_ANY_DEVICE. After an error, GPREEMPT_ERROR_LIMIT for memory that is short, nothing stays
+// evicted.
+int gpreempt_make_room(uint64_t bytes, uint32_t device, uint64_t timeout_us);
+
+// Says whether a process, and the children it starts from now on, may be evicted when processes
+// with a higher priority need room: 0 or 1. `pid` 0 is the calling process.
+int gpreempt_set_evictable(uint32_t pid, int evictable);
 
 // Lists every queue that gpreemptd controls, by ascending id. `count` becomes their number,
 // also if that is more than `capacity` (then GPREEMPT_ERROR_TOO_SMALL, and the first ones are

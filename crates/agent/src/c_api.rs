@@ -2,10 +2,11 @@
 //!
 //! Each function checks its pointers and runs its body inside `guarded`: every error is a code, and
 //! nothing unwinds into C. This file has the connection, processes, hints and AMD queues of the
-//! calling process; [`queues`] and [`submit`] have the rest.
+//! calling process; [`memory`], [`queues`] and [`submit`] have the rest.
 #![expect(unsafe_code, reason = "functions that C calls, with pointers")]
 #![expect(clippy::missing_safety_doc, reason = "the doc comments are those of the header")]
 
+pub mod memory;
 mod pointer;
 pub mod queues;
 pub mod submit;

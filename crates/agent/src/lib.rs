@@ -20,6 +20,7 @@ mod error;
 mod ffi_guard;
 mod fork;
 mod hints;
+mod memory;
 mod requests;
 mod session;
 mod submit;

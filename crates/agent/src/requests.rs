@@ -72,7 +72,7 @@ pub(crate) fn resume_process(pid: u32) -> Result<(), Failure> {
     session::request(&Request::Resume { process: process(pid)? })
 }
 
-fn process(pid: u32) -> Result<Process, Failure> {
+pub(crate) fn process(pid: u32) -> Result<Process, Failure> {
     let sentence = || format!("{pid} is not a pid");
     Process::new(pid, 0).ok_or_else(|| Failure::new(ErrorCode::Argument, sentence()))
 }

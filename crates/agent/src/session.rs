@@ -20,7 +20,7 @@ use crate::submit::handles::QueueTable;
 /// Nested forks without exec.
 const GENERATIONS: usize = 64;
 /// The longest lease that gpreemptd grants: a day.
-const LEASE_MS_MAX: u32 = 86_400_000;
+pub(crate) const LEASE_MS_MAX: u32 = 86_400_000;
 
 /// The connections of one process.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The sources of the header, in its order.
-const FILES: [&str; 4] = ["c_api/types", "c_api", "c_api/queues", "c_api/submit"];
+const FILES: [&str; 5] = ["c_api/types", "c_api", "c_api/memory", "c_api/queues", "c_api/submit"];
 
 const FIRST_LINES: &str = "\
 /* gpreempt: priorities for processes that share a GPU.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod daemon;
+mod memory;
 mod process;
 #[cfg(test)]
 mod reference;
@@ -23,6 +24,7 @@ pub(crate) use daemon::{
     CompletionsArgs, EventsArgs, PingArgs, PolicyArgs, RunArgs, Shell, TopArgs, TraceArgs,
     TraitArgs,
 };
+pub(crate) use memory::{EvictArgs, MemorySize, RestoreArgs};
 pub(crate) use process::{
     AttachArgs, ChangeArgs, DetachArgs, Interleave, ObserveArgs, PreemptArgs, PreemptAt, ReadArgs,
     ResumeArgs, SetArgs, SuspendArgs,
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
+    Evict(EvictArgs),
+    Restore(RestoreArgs),
     Preempt(PreemptArgs),
     Ping(PingArgs),
     Policy(PolicyArgs),
@@ -253,6 +257,9 @@ mod tests {
             "gpreempt run -p 12 --latency-budget x -- true",
             "gpreempt attach 1 --latency-budget -1%",
             "gpreempt top --every 5ms",
+            "gpreempt run -p 3 --gpu 0 -- true",
+            "gpreempt set 1 --evictable --not-evictable",
+            "gpreempt suspend --gpu 0 --everything --evict",
             "gpreempt completions tcsh",
         ] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");

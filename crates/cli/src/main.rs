@@ -14,8 +14,10 @@ mod doctor;
 mod driver_gate;
 mod effect;
 mod events;
+mod evict;
 mod failure;
 mod generate;
+mod memory_move;
 mod observe;
 mod observe_pattern;
 mod output;
@@ -25,8 +27,10 @@ mod preempt;
 mod ps;
 mod ps_hardware;
 mod ps_program;
+mod restore;
 mod resume;
 mod resume_users;
+mod room;
 mod run;
 mod service;
 mod set;
@@ -90,6 +94,8 @@ fn main() -> ExitCode {
         Command::Detach(args) => set::detach(&args),
         Command::Suspend(args) => suspend::main(&args),
         Command::Resume(args) => resume::main(&args),
+        Command::Evict(args) => evict::main(&args),
+        Command::Restore(args) => restore::main(&args),
         Command::Preempt(args) => preempt::main(&args),
         Command::Ping(args) => ping::main(&args),
         Command::Policy(args) => policy::main(&args),

@@ -174,6 +174,11 @@ impl Progress {
         Self { label: label.to_owned(), shown: None, is_terminal }
     }
 
+    /// Whether progress is shown.
+    pub(crate) const fn is_shown(&self) -> bool {
+        self.is_terminal
+    }
+
     /// The same under another label, because something else is done now.
     pub(crate) fn relabel(&mut self, label: &str, done: u64, total: u64) {
         if self.label != label {
@@ -195,12 +200,18 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Progress {
     /// Clears the line, so that results and errors do not mix with it.
-    fn drop(&mut self) {
-        if self.is_terminal && self.shown.is_some() {
+    pub(crate) fn clear(&mut self) {
+        if self.is_terminal && self.shown.take().is_some() {
             let _ = write!(std::io::stderr(), "\r{:<WIDTH$}\r", "");
         }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

@@ -14,11 +14,12 @@ use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::reply::RefusalCode;
 use gpreempt_wire::request::Request;
-use gpreempt_wire::statistics::TaskState;
+use gpreempt_wire::statistics::{Snapshot, TaskState};
 use serde_json::json;
 
 use crate::args::ResumeArgs;
 use crate::failure::Failure;
+use crate::memory_move::{is_evicted, named};
 use crate::{output, resume_users, service};
 
 pub(crate) fn main(args: &ResumeArgs) -> Result<(), Failure> {
@@ -49,7 +50,9 @@ fn by_service(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure
         }
         return Ok(vec![pid]);
     }
-    let before = changed(&mut client, is_private)?;
+    let snapshot = service::snapshot(&mut client)?;
+    let before = changed(&snapshot, is_private);
+    note_evicted(&snapshot, args.json);
     client.expect_ok(&Request::ResumeAll)?;
     if is_private {
         for pid in &before {
@@ -58,8 +61,19 @@ fn by_service(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure
         }
     }
     // Processes of other users stay suspended, unless root asks.
-    let after = changed(&mut client, is_private)?;
+    let after = changed(&service::snapshot(&mut client)?, is_private);
     Ok(before.into_iter().filter(|pid| !after.contains(pid)).collect())
+}
+
+/// Prints which processes stay evicted: their memory may not have room, and takes seconds.
+fn note_evicted(snapshot: &Snapshot, is_json: bool) {
+    let evicted = snapshot.tasks.iter().filter(|task| is_evicted(task));
+    for task in evicted.filter(|task| task.state != TaskState::Restoring) {
+        let why = task.evicted_why.as_deref().map(|why| format!(" ({})", output::shown(why)));
+        let (who, why) = (named(task.pid, snapshot), why.unwrap_or_default());
+        let note = format!("{who} stays evicted{why}; use `gpreempt restore {}`", task.pid);
+        output::warn(is_json, &note);
+    }
 }
 
 fn is_not_suspended(error: &ClientError) -> bool {
@@ -68,7 +82,7 @@ fn is_not_suspended(error: &ClientError) -> bool {
 
 fn detach(client: &mut Client, process: Process) -> Result<(), Failure> {
     let pid = process.pid();
-    if !changed(client, true)?.contains(&pid) {
+    if !changed(&service::snapshot(client)?, true).contains(&pid) {
         return Err(Failure::input(format_args!(
             "process {pid} is neither suspended nor attached by gpreempt"
         )));
@@ -77,19 +91,27 @@ fn detach(client: &mut Client, process: Process) -> Result<(), Failure> {
 }
 
 /// The processes that are suspended, and in a private session all that are scheduled.
-fn changed(client: &mut Client, is_private: bool) -> Result<Vec<u32>, Failure> {
-    let tasks = service::snapshot(client)?.tasks.into_iter();
+fn changed(snapshot: &Snapshot, is_private: bool) -> Vec<u32> {
     // Until its last queue is off, a process has a lease and is not in the state `suspended`.
-    let changed = tasks.filter(|task| {
+    let changed = snapshot.tasks.iter().filter(|task| {
         task.state == TaskState::Suspended
             || task.lease_ms.is_some()
             || is_private && task.priority.is_some()
     });
-    Ok(changed.map(|task| task.pid).collect())
+    changed.map(|task| task.pid).collect()
 }
 
 /// The resumed processes, and what could not be undone: that keeps no other process suspended.
 fn by_journal(args: &ResumeArgs) -> Result<(Vec<u32>, Result<(), Failure>), Failure> {
+    let (mut resumed, problem) = undo_journal(args)?;
+    if let (Some(pid), true, Ok(())) = (args.pid, resumed.is_empty(), &problem) {
+        resumed.push(by_hardware(pid)?);
+    }
+    Ok((resumed, problem))
+}
+
+/// The same, for processes that a journal names.
+pub(crate) fn undo_journal(args: &ResumeArgs) -> Result<(Vec<u32>, Result<(), Failure>), Failure> {
     let mut resumed = Vec::new();
     let mut problem = Ok(());
     if let Some(journal) = Journal::open_existing().map_err(Failure::run)? {
@@ -108,9 +130,6 @@ fn by_journal(args: &ResumeArgs) -> Result<(Vec<u32>, Result<(), Failure>), Fail
             let problems = of_users.problems.join("\n");
             problem = problem.and_then(|()| Err(Failure::run(problems)));
         }
-    }
-    if let (Some(pid), true, Ok(())) = (args.pid, resumed.is_empty(), &problem) {
-        resumed.push(by_hardware(pid)?);
     }
     Ok((resumed, problem))
 }

@@ -18,11 +18,12 @@ use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
 use gpreempt_wire::request::Request;
 
-use crate::args::RunArgs;
+use crate::args::{MemorySize, RunArgs};
 use crate::attach::{AttachOutput, OutputFormat};
 use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
 use crate::output::{note, shown};
+use crate::room;
 use crate::service::{self, ServiceClient, SessionOptions, refuse_beside_private_session};
 use crate::signals::ForwardedSignals;
 
@@ -35,11 +36,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
         return Ok(not_started(args, &io::ErrorKind::NotFound.into()));
     }
     if let Err(Failure::Input(why)) = refuse_beside_private_session() {
-        note(format_args!("{} runs without a priority ({why})", program(args)));
+        note(format_args!("{} runs without a priority ({why}){}", program(args), unchecked(args)));
         return Ok(replace(args));
     }
-    if let Some(mut client) = service::find()? {
-        return register_and_replace(args, &mut client);
+    if let Some(mut service) = ServiceClient::of_running()? {
+        return register_and_replace(args, &mut service);
     }
     let options = SessionOptions {
         unmanaged: Unmanaged::Yield,
@@ -59,11 +60,12 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
             run_child(args, service)
         }
         // A daemon was started just now.
-        Ok(mut service) => register_and_replace(args, &mut service.client),
+        Ok(mut service) => register_and_replace(args, &mut service),
         Err(Failure::Input(why) | Failure::Run(why)) => {
             note(format_args!(
-                "gpreemptd is not running; {} runs without a priority until it is ({why})",
-                program(args)
+                "gpreemptd is not running; {} runs without a priority until it is ({why}){}",
+                program(args),
+                unchecked(args)
             ));
             Ok(replace(args))
         }
@@ -71,10 +73,19 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Registers this process with a daemon and becomes the program.
-fn register_and_replace(args: &RunArgs, client: &mut Client) -> Result<ExitCode, Failure> {
-    client.expect_ok(&register(args, Process::SENDER))?;
-    note_effect(args, client, std::process::id());
+/// What is said about memory that no service makes room for.
+fn unchecked(args: &RunArgs) -> String {
+    let text = |memory: &MemorySize| {
+        format!("; whether {} of GPU memory are free is unknown", memory.text)
+    };
+    args.memory.as_ref().map(text).unwrap_or_default()
+}
+
+/// Registers this process with a daemon, makes room, and becomes the program.
+fn register_and_replace(args: &RunArgs, service: &mut ServiceClient) -> Result<ExitCode, Failure> {
+    service.client.expect_ok(&register(args, Process::SENDER))?;
+    room::make(args, service)?;
+    note_effect(args, &mut service.client, std::process::id());
     Ok(replace(args))
 }
 
@@ -114,6 +125,12 @@ fn command(args: &RunArgs) -> Command {
     if let Some(budget) = args.traits.latency_budget {
         command.env("GPREEMPT_LATENCY_BUDGET", format!("{}%", budget.percent()));
     }
+    if let Some(memory) = &args.memory {
+        command.env("GPREEMPT_MEMORY", &memory.text);
+    }
+    if let Some(is_evictable) = args.traits.evictable() {
+        command.env("GPREEMPT_EVICTABLE", if is_evictable { "1" } else { "0" });
+    }
     command
 }
 
@@ -143,7 +160,16 @@ fn program(args: &RunArgs) -> String {
 }
 
 /// Starts the program beside a private session, and waits until it ends.
-fn run_child(args: &RunArgs, service: ServiceClient) -> Result<ExitCode, Failure> {
+fn run_child(args: &RunArgs, mut service: ServiceClient) -> Result<ExitCode, Failure> {
+    if args.memory.is_some() {
+        // The claim is that of this process and has its priority.
+        let registered = service.client.expect_ok(&register(args, Process::SENDER));
+        let room = registered.map_err(Failure::from).and_then(|()| room::make(args, &mut service));
+        if let Err(failure) = room {
+            service.end()?;
+            return Err(failure);
+        }
+    }
     let signals = ForwardedSignals::new()?;
     let mut child = match command(args).spawn() {
         Ok(child) => child,

@@ -191,12 +191,14 @@ pub(crate) struct ServiceClient {
 }
 
 impl ServiceClient {
+    /// A client of the running service; none if no service runs.
+    pub(crate) fn of_running() -> Result<Option<Self>, Failure> {
+        Ok(find()?.map(|client| Self { client, private: None }))
+    }
+
     /// A client of the running service, or of a private session that is started for this command.
     pub(crate) fn open(options: &SessionOptions<'_>) -> Result<Self, Failure> {
-        match find()? {
-            Some(client) => Ok(Self { client, private: None }),
-            None => Self::start(options),
-        }
+        Self::of_running()?.map_or_else(|| Self::start(options), Ok)
     }
 
     fn start(options: &SessionOptions<'_>) -> Result<Self, Failure> {

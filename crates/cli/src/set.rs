@@ -56,6 +56,9 @@ fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(
         if let Some(budget) = traits.latency_budget {
             result["latency_budget_percent"] = budget.percent().into();
         }
+        if let Some(is_evictable) = traits.evictable() {
+            result["evictable"] = is_evictable.into();
+        }
         if let Some(note) = note {
             result["note"] = note.into();
         }
@@ -64,6 +67,10 @@ fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(
         }
         return output::print_json(&result);
     }
+    let evictable = traits.evictable().map(|is_evictable| {
+        format!("{pid} is {}evictable\n", if is_evictable { "" } else { "not " })
+    });
+    let evictable = evictable.unwrap_or_default();
     let mut parts = Vec::new();
     parts.extend(args.priority.map(|priority| format!("priority {priority}")));
     parts.extend(traits.weight.map(|weight| format!("weight {weight}")));
@@ -74,7 +81,11 @@ fn print(args: &SetArgs, note: Option<&str>, effect: Option<Effect>) -> Result<(
     parts.extend(traits.latency_budget.map(|budget| format!("a latency budget of {budget}")));
     let note = note.map_or(String::new(), |note| format!("{note}\n"));
     let effect = effect.map_or(String::new(), |effect| format!("{}\n", effect.effect));
-    output::print(&format!("{pid} has {}\n{note}{effect}", parts.join(", ")))
+    let has = match parts.is_empty() {
+        true => String::new(),
+        false => format!("{pid} has {}\n", parts.join(", ")),
+    };
+    output::print(&format!("{has}{evictable}{note}{effect}"))
 }
 
 /// The note that only the priority of a process has an effect, where the kernel schedules it.

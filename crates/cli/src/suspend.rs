@@ -11,13 +11,16 @@ use gpreempt_daemon::service::Owner;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_wire::client::Client;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::request::Request;
+use gpreempt_wire::request::{EvictScope, Request};
 use gpreempt_wire::statistics::{TaskSnapshot, TaskState};
 use serde_json::json;
 
 use crate::args::SuspendArgs;
+use crate::evict;
 use crate::failure::Failure;
+use crate::memory_move::{MoveProgress, OnStop, move_all};
 use crate::output::{self, shown};
+use crate::restore::restore;
 use crate::service::{self, ServiceClient, SessionOptions};
 use crate::signals::Stop;
 
@@ -31,9 +34,12 @@ const RENEW: Duration = Duration::from_millis(300);
 const OFF_CHECK: Duration = Duration::from_millis(2);
 /// How long that may take; the service tries again meanwhile, and the lease must not end.
 const OFF_MAX: Duration = Duration::from_millis(300);
+/// How long after the time of `--for` memory returns if this command is killed.
+const EVICT_SPARE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
-    let stop = Stop::on_signals()?;
+    // While memory moves, a second Ctrl-C must end the command.
+    let stop = if args.evict { Stop::on_signals_impatient()? } else { Stop::on_signals()? };
     let Some(pid) = args.pid else {
         return crate::suspend_gpu::main(args, open(args)?, &stop);
     };
@@ -84,6 +90,7 @@ impl Suspension<'_> {
     /// command resumed it. Then resumes it.
     fn keep(&mut self, service: &mut ServiceClient, stop: &Stop) -> Result<(), Failure> {
         let process = self.process;
+        let has_evicted = self.args.evict && self.evict(service, stop)?;
         self.begin(service)?;
         let client = &mut service.client;
         let mut renewed = Instant::now();
@@ -113,7 +120,25 @@ impl Suspension<'_> {
                 return Err(error.into());
             }
         }
+        if has_evicted {
+            restore(service, &BTreeSet::from([process.pid()]), self.args.json, stop)?;
+        }
         Ok(())
+    }
+
+    /// Moves the memory of the process to the host, before the process is suspended: until then
+    /// its kernels can complete. Returns whether it is there.
+    fn evict(&self, service: &mut ServiceClient, stop: &Stop) -> Result<bool, Failure> {
+        let (process, pid) = (self.process, self.process.pid());
+        // The command restores the memory itself; this lease is for the case that it is killed.
+        let lease_ms = self.args.time.map_or(0, |time| evict::lease_ms(time + EVICT_SPARE));
+        let request = Request::Evict { process, lease_ms, scope: EvictScope::Process };
+        let mut progress = MoveProgress::new("evicting", BTreeSet::from([pid]), self.args.json);
+        let on_stop = (stop, OnStop::Wait(evict::WITHDRAWN));
+        let moves = move_all(service, vec![(pid, request)], &mut progress, on_stop)?;
+        let has_evicted = !moves.done.is_empty();
+        moves.failure("evicted")?;
+        Ok(has_evicted)
     }
 
     fn begin(&mut self, service: &mut ServiceClient) -> Result<(), Failure> {
@@ -141,7 +166,7 @@ impl Suspension<'_> {
     /// Prints that the process is suspended, and how much was left of the lease that this one
     /// replaces.
     fn print_suspended(&self, who: &str, replaced: Option<Duration>) -> Result<(), Failure> {
-        let SuspendArgs { pid, time, json, .. } = self.args;
+        let SuspendArgs { pid, time, evict, json, .. } = self.args;
         if *json {
             let mut line = json!({ "line": "stopped", "pid": pid, "time_ns": monotonic_ns() });
             if let Some(left) = replaced {
@@ -155,8 +180,9 @@ impl Suspension<'_> {
                  that one\n"
             ))?;
         }
+        let evicted = if *evict { "evicted and " } else { "" };
         let length = time.map_or_else(|| "until Ctrl-C".into(), |time| format!("for {time:?}"));
-        output::print(&format!("{who} is suspended {length}\n"))
+        output::print(&format!("{who} is {evicted}suspended {length}\n"))
     }
 }
 

@@ -176,6 +176,15 @@ fn find(snapshot: &Snapshot, topology: &Topology, gpu: &str) -> Option<String> {
         .or_else(unscheduled)
 }
 
+/// The number of a GPU in the service.
+pub(crate) fn number_of(client: &mut Client, gpu: &str) -> Result<u32, Failure> {
+    let snapshot = service::snapshot(client)?;
+    let topology = Topology::read(&KfdLocation::from_environment().paths().sysfs);
+    let uuid = find(&snapshot, &topology.unwrap_or_default(), gpu);
+    let device = snapshot.devices.iter().find(|device| Some(&device.uuid) == uuid.as_ref());
+    device.map(|device| device.id).ok_or_else(|| unknown_gpu(&snapshot, gpu, false))
+}
+
 fn unknown_gpu(snapshot: &Snapshot, gpu: &str, is_private: bool) -> Failure {
     let all: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
     let all = if all.is_empty() { "none yet".to_owned() } else { all.join(", ") };

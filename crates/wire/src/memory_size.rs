@@ -5,8 +5,17 @@
 #[error("take a whole number above 0 with its unit KiB, MiB, GiB or TiB, for example 24GiB")]
 pub struct NoSize;
 
-/// Units and their bytes, as powers of two.
-const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+/// Units and their bytes, as powers of two. The short forms are those of `docker run --memory`.
+const UNITS: [(&str, u32); 8] = [
+    ("KiB", 10),
+    ("MiB", 20),
+    ("GiB", 30),
+    ("TiB", 40),
+    ("K", 10),
+    ("M", 20),
+    ("G", 30),
+    ("T", 40),
+];
 
 /// Reads a size in bytes, at most 1 PiB.
 pub fn parse_bytes(text: &str) -> Result<u64, NoSize> {
@@ -27,9 +36,13 @@ mod tests {
 
     #[test]
     fn sizes_have_a_number_and_a_unit() {
-        for (text, bytes) in
-            [("1KiB", 1_024), ("24GiB", 24 << 30), ("007MiB", 7 << 20), ("1024TiB", 1 << 50)]
-        {
+        for (text, bytes) in [
+            ("1KiB", 1_024),
+            ("24GiB", 24 << 30),
+            ("60G", 60 << 30),
+            ("007MiB", 7 << 20),
+            ("1024TiB", 1 << 50),
+        ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in ["", "24", "GiB", "0GiB", "1.5GiB", "+1GiB", "1 GiB", "24GB", "1025TiB"] {

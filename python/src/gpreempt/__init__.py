@@ -35,6 +35,7 @@ from .errors import (
     WrongState,
 )
 from .hint import Critical, critical
+from .memory import evict, evicted, make_room, restore_process, set_evictable
 from .priority import (
     attach,
     clear_queue_priority,
@@ -99,19 +100,24 @@ __all__ = [
     "deactivate",
     "detach",
     "disconnect",
+    "evict",
+    "evicted",
     "find_queues",
     "interrupt",
     "level",
     "library_path",
     "library_version",
+    "make_room",
     "preempt",
     "priority_of",
     "queue",
     "queues",
     "reactivate",
     "restore",
+    "restore_process",
     "resume",
     "resume_process",
+    "set_evictable",
     "set_latency_budget",
     "set_lease",
     "set_priority",

@@ -8,6 +8,10 @@ from typing import Any
 
 FOREVER = 2**64 - 1
 
+ANY_DEVICE = 2**32 - 1
+
+EVICT_TREE = 1
+
 LAUNCH_NO_WAIT = 1
 
 PRIORITY_OF_PROCESS = -1
@@ -108,6 +112,10 @@ _CODES: dict[str, list[Any]] = {
     "gpreempt_amd_update_queue": [c_uint32, c_uint64, c_uint32, c_int, c_int],
     "gpreempt_suspend_process": [c_uint32, c_uint32],
     "gpreempt_resume_process": [c_uint32],
+    "gpreempt_evict": [c_uint32, c_uint32, c_uint32, c_uint64],
+    "gpreempt_restore_process": [c_uint32, c_uint64],
+    "gpreempt_make_room": [c_uint64, c_uint32, c_uint64],
+    "gpreempt_set_evictable": [c_uint32, c_int],
     "gpreempt_queue_create_with": [POINTER(QueueOptionsStruct), POINTER(c_void_p)],
     "gpreempt_launch_kernel": [c_void_p, POINTER(LaunchStruct)],
     "gpreempt_queue_synchronize": [c_void_p, c_uint64],

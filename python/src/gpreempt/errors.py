@@ -84,7 +84,7 @@ class Busy(GPreemptError):
 
 
 class LimitReached(GPreemptError):
-    """Too much of something: sessions, suspensions, threads that give hints."""
+    """Too much of something: sessions, suspensions, threads that give hints, memory in use."""
 
     code = -10
 

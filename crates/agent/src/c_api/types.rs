@@ -25,7 +25,8 @@ pub const GPREEMPT_ERROR_NOT_CONTROLLED: c_int = -7;
 pub const GPREEMPT_ERROR_UNSUPPORTED: c_int = -8;
 /// The operation is already in progress, or the ring is full.
 pub const GPREEMPT_ERROR_BUSY: c_int = -9;
-/// A limit is reached: sessions, suspensions, threads that give hints.
+/// A limit is reached: sessions, suspensions, threads that give hints, memory of a device or of the
+/// host.
 pub const GPREEMPT_ERROR_LIMIT: c_int = -10;
 /// The operation did not finish in time.
 pub const GPREEMPT_ERROR_TIMED_OUT: c_int = -11;
@@ -92,6 +93,11 @@ pub const GPREEMPT_BACKEND_CUDA: c_int = 2;
 
 /// A launch that would have to wait is GPREEMPT_ERROR_BUSY instead.
 pub const GPREEMPT_LAUNCH_NO_WAIT: u32 = 1;
+
+/// Evict a process and its descendants, together.
+pub const GPREEMPT_EVICT_TREE: u32 = 1;
+/// gpreemptd chooses the device.
+pub const GPREEMPT_ANY_DEVICE: u32 = u32::MAX;
 
 /// A wait without a limit.
 pub const GPREEMPT_FOREVER: u64 = u64::MAX;

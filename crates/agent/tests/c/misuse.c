@@ -55,6 +55,14 @@ static void without_arguments_that_make_sense(void) {
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_latency_budget(0x80000000u, 20));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_get_priority(0, NULL));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_suspend_process(1, 0));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_evict(0x80000000u, 0, 0, 0));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_evict(1, 86400001, 0, 0));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_evict(1, 0, 2, 0));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_evict(1, 0, GPREEMPT_EVICT_TREE, GPREEMPT_FOREVER));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_restore_process(1, 86400000001));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_make_room(1, GPREEMPT_ANY_DEVICE, 86400000001));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_evictable(0, 2));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_evictable(0, -1));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_lease(0));
     EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_set_lease(86400001));
     EXPECT(GPREEMPT_OK, gpreempt_set_lease(600000));
@@ -110,6 +118,10 @@ static void without_a_daemon(void) {
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_set_latency_budget(0, 20));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_get_priority(0, &number));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_detach(0));
+    EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_evict(1, 0, 0, 0));
+    EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_restore_process(1, 0));
+    EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_make_room(1, 0, 0));
+    EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_set_evictable(0, 1));
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_hint_begin(0));
     EXPECT(GPREEMPT_ERROR_STATE, gpreempt_hint_end());
     EXPECT(GPREEMPT_ERROR_NO_DAEMON, gpreempt_queue_create(GPREEMPT_BACKEND_EMULATED, 4, &queue));

@@ -13,6 +13,7 @@ use gpreempt_wire::event::EventKind;
 use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::statistics::TaskSnapshot;
 
+use super::memory::{MemorySize, parse_memory};
 use super::process::{ChangeArgs, parse_time};
 use super::{parse_pid, within};
 use crate::output::column_help;
@@ -25,6 +26,10 @@ use crate::output::column_help;
 /// for as long as it runs; where no GPU can be controlled either, the program runs without a
 /// priority. If a daemon does not answer for five
 /// seconds, the program is not started, because its priority would be unknown.
+///
+/// With --memory, processes with a lower priority that are evictable are evicted first, until so
+/// much GPU memory is free. They return when the program ends. Where that is not possible, the
+/// program is not started. The memory is not reserved: allocate it early.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunArgs {
     /// The priority, 0 (lowest) to 15 (highest)
@@ -32,6 +37,12 @@ pub(crate) struct RunArgs {
     pub(crate) priority: u8,
     #[command(flatten)]
     pub(crate) traits: TraitArgs,
+    /// GPU memory that the program needs, such as 60GiB or 512MiB; room is made for it
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub(crate) memory: Option<MemorySize>,
+    /// With --memory: the GPU, by its UUID, its PCI address, or its number in `ps`
+    #[arg(long, value_name = "GPU", requires = "memory")]
+    pub(crate) gpu: Option<String>,
     /// The program and its arguments; options after the program are those of the program
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
@@ -54,16 +65,30 @@ pub(crate) struct TraitArgs {
     /// to 400%), with a priority of 8 or more
     #[arg(long, value_name = "PERCENT")]
     pub(crate) latency_budget: Option<LatencyBudget>,
+    /// Its GPU memory moves to the host when processes with a higher priority need room
+    #[arg(long, conflicts_with = "not_evictable")]
+    pub(crate) evictable: bool,
+    /// Its GPU memory stays on the GPU
+    #[arg(long)]
+    pub(crate) not_evictable: bool,
 }
 
 impl TraitArgs {
+    pub(crate) const fn evictable(self) -> Option<bool> {
+        match (self.evictable, self.not_evictable) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        }
+    }
+
     pub(crate) fn change(self, priority: Option<u8>) -> SchedAttrChange {
         SchedAttrChange {
             priority: priority.and_then(Priority::new),
             weight: self.weight,
             deadline_us: self.deadline,
             latency_budget: self.latency_budget,
-            evictable: None,
+            evictable: self.evictable(),
         }
     }
 }
@@ -71,7 +96,7 @@ impl TraitArgs {
 /// Shows the processes on the GPUs and updates them (needs gpreemptd).
 ///
 /// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
-/// resumes it, q quits. o changes the order: by priority, share, waiting time or memory. g shows
+/// resumes it, e evicts its memory, b brings it back, q quits. o changes the order: by priority, share, waiting time or memory. g shows
 /// the processes of one GPU, then of the next, then of all. / filters by a part of the name or by
 /// the pid: Enter keeps the filter, Esc removes it.
 ///
@@ -213,7 +238,9 @@ mod tests {
         assert_eq!(change.priority, None);
         assert_eq!(change.weight.map(NonZeroU32::get), Some(3));
         assert_eq!(change.deadline_us, None);
-        assert_eq!(change.latency_budget, None);
+        assert_eq!((change.latency_budget, change.evictable), (None, None));
+        let not = TraitArgs { not_evictable: true, ..TraitArgs::default() };
+        assert_eq!(not.change(None).evictable, Some(false));
         assert_eq!(traits.change(Some(15)).priority, Some(Priority::MAX));
     }
 

@@ -103,7 +103,7 @@ pub(crate) enum Interleave {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(group(
     ArgGroup::new("change")
-        .args(["priority", "weight", "deadline", "latency_budget"])
+        .args(["priority", "weight", "deadline", "latency_budget", "evictable", "not_evictable"])
         .required(true)
         .multiple(true)
 ))]
@@ -181,7 +181,7 @@ pub(crate) struct PreemptArgs {
 ///
 /// The CPU part of the process continues; its kernels are saved and resume where they stopped. The
 /// process is resumed when the time is over, after Ctrl-C, and when this command is killed. A
-/// suspended process keeps its GPU memory. Do not suspend one rank of a collective alone: its peers
+/// suspended process keeps its GPU memory, unless --evict is given. Do not suspend one rank of a collective alone: its peers
 /// wait for it and may time out.
 ///
 /// With --everything all processes on one GPU are suspended, and those that appear later. The GPU
@@ -200,6 +200,9 @@ pub(crate) struct SuspendArgs {
     /// Suspend every process on a GPU
     #[arg(long, requires = "gpu")]
     pub(crate) everything: bool,
+    /// Also move its GPU memory to the host meanwhile
+    #[arg(long, conflicts_with = "everything")]
+    pub(crate) evict: bool,
     /// How long, such as 500ms, 10s or 2m; without it, until Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     pub(crate) time: Option<Duration>,
