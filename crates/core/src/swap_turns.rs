@@ -68,6 +68,7 @@ pub struct SwapTurns<Id> {
     members: Vec<Id>,
     /// When the turn ends; none while its jobs are still moving.
     ends_at: Option<Instant>,
+    /// The number of the current turn. Jobs that never had one have number 0.
     turns: u64,
 }
 
@@ -81,7 +82,7 @@ struct JobHistory {
 impl<Id: Copy + Ord> SwapTurns<Id> {
     /// Turns of that length, or longer where swaps take long.
     pub const fn new(turn: Duration) -> Self {
-        Self { turn, history: BTreeMap::new(), members: Vec::new(), ends_at: None, turns: 0 }
+        Self { turn, history: BTreeMap::new(), members: Vec::new(), ends_at: None, turns: 1 }
     }
 
     /// When the turn ends. None while there is none.

@@ -75,7 +75,11 @@ impl Emulated {
             devices: 1,
             seed: step.seed,
             duration,
-            scheduler: mode.is_scheduled.then_some(SchedulerSpec { config, hold: mode.holds }),
+            scheduler: mode.is_scheduled.then_some(SchedulerSpec {
+                config,
+                hold: mode.holds,
+                swap_turn: None,
+            }),
             kernels,
             tasks,
             faults,
