@@ -166,7 +166,10 @@ fn cargo_test() -> Outcome {
 /// too, and ten times as many seeds fit into a minute.
 pub(crate) fn simulate(count: u64, start: Option<u64>) -> anyhow::Result<()> {
     let program = build_release(&["--package", "gpreempt-cli", "--bin", "gpreempt"])?;
-    run_to_success(&mut simulation(&program, count, start))
+    run_to_success(&mut simulation(&program, count, start))?;
+    // These take longer, because moves of memory do.
+    let count = count.div_ceil(10);
+    run_to_success(simulation(&program, count, start).arg("--with-memory"))
 }
 
 fn simulation(program: &Path, count: u64, start: Option<u64>) -> Command {

@@ -124,6 +124,9 @@ pub(crate) struct SimArgs {
     /// The first seed of --seeds
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "seeds")]
     pub(crate) start: u64,
+    /// Random scenarios have memory that does not fit together
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) with_memory: bool,
     /// Write a time line in Chrome trace format (open it in Perfetto)
     #[arg(long, value_name = "OUT.json")]
     pub(crate) trace: Option<PathBuf>,
