@@ -16,6 +16,7 @@ mod fake_daemon;
 mod following;
 mod latency_budget;
 mod machine;
+mod memory;
 mod normal;
 mod private;
 mod run;
