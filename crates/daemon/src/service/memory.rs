@@ -64,6 +64,8 @@ pub(crate) struct Memory {
     rates: Rates,
     /// What dead owners left and was moving when this service looked.
     left: Vec<LeftEviction>,
+    /// Processes whose memory a keeper restores.
+    kept: Vec<ProcessKey>,
     left_retry_ns: u64,
     /// When the job looked last.
     looked_ns: u64,
@@ -84,6 +86,7 @@ impl Memory {
             turns: BTreeMap::new(),
             rates: Rates::default(),
             left: Vec::new(),
+            kept: Vec::new(),
             left_retry_ns: 0,
             looked_ns: 0,
             last_id: 0,
@@ -105,7 +108,7 @@ impl Memory {
         if is_busy {
             return Some(now_ns.saturating_add(LOOK_NS));
         }
-        let left = (!self.left.is_empty()).then_some(self.left_retry_ns);
+        let left = self.has_left().then_some(self.left_retry_ns);
         let waits = self.evictions.values().any(Eviction::may_return);
         let waits = waits.then(|| now_ns.saturating_add(ROOM_RETRY_NS / 4));
         let leases = self.evictions.values().filter_map(|known| known.reasons.asked.next_ns());
@@ -134,7 +137,7 @@ impl Memory {
         if !is_due
             || self.evictions.is_empty()
                 && self.claims.is_empty()
-                && self.left.is_empty()
+                && !self.has_left()
                 && !self.has_turns(processes)
                 && !has_rule_claims(processes)
         {
@@ -341,7 +344,7 @@ impl Memory {
         self.refuse(&eviction, &error);
         if is_undone {
             self.answer_all(&eviction.asked_back, Ok(()));
-            take_back(&eviction, processes, context);
+            take_back(&eviction.members, processes, context);
         } else {
             eviction.asked_out.clear();
             eviction.reasons = Reasons::default();
@@ -366,7 +369,7 @@ impl Memory {
             memory(eviction.bytes / 1_024),
             took.as_secs_f64()
         ));
-        take_back(&eviction, processes, context);
+        take_back(&eviction.members, processes, context);
         for key in &eviction.members {
             processes.tell_of(*key, EventKind::Restored, nanos(took), context.telemetry);
         }
@@ -500,7 +503,7 @@ impl Memory {
         let Some(eviction) = self.evictions.remove(&id) else { return };
         self.refuse(&eviction, &MemoryError::Ended(eviction.root));
         self.answer_all(&eviction.asked_back, Err(&MemoryError::Ended(eviction.root)));
-        take_back(&eviction, processes, context);
+        take_back(&eviction.members, processes, context);
     }
 
     fn refuse(&mut self, eviction: &Eviction, error: &MemoryError) {
@@ -530,10 +533,14 @@ impl Memory {
     }
 }
 
-/// Has the processes of an eviction scheduled again.
-fn take_back(eviction: &Eviction, processes: &mut Processes, context: &mut Context<'_>) {
-    for key in &eviction.members {
+/// Has processes scheduled again whose memory is back.
+fn take_back(members: &[ProcessKey], processes: &mut Processes, context: &mut Context<'_>) {
+    for key in members {
         processes.table.set_away(*key, false);
+        // What was in its way may have been the record of its eviction.
+        if let Some(process) = processes.table.get_mut(*key) {
+            process.obstacle = None;
+        }
         processes.apply(*key, context);
     }
 }

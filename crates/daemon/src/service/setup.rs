@@ -126,10 +126,7 @@ impl Service {
         let places = device_places(&options.devices, &backends.kinds());
         let journal = recovery.journal().clone();
         let mover = Box::new(ThreadMover::new(undo_log.clone(), waker.clone()));
-        let mut memory = Memory::new(mover);
-        if let Err(error) = memory.find_left(recovery.journal()) {
-            log.warn(format_args!("evictions of an earlier gpreemptd cannot be read: {error}"));
-        }
+        let memory = Memory::new(mover);
         let hardware = HardwareCheck::start(places, journal, undo_log, waker.clone())?;
         let (saved, registrations, problem) = match command {
             Some(_) => (SavedSettings::unsaved(), Vec::new(), None),
@@ -161,6 +158,11 @@ impl Service {
             watchdog_at_ns: 0,
             is_stopping: false,
         };
+        let Self { memory, processes, recovery, telemetry, .. } = &mut service;
+        if let Err(error) = memory.find_left(recovery.journal(), &mut processes.table) {
+            telemetry
+                .problem(&format!("evictions of an earlier gpreemptd cannot be read: {error}"));
+        }
         let (processes, context) = service.processes_and_context();
         processes.restore_registrations(registrations, context.poller);
         processes.queue_all_users(context.devices);

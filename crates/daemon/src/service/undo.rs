@@ -291,10 +291,7 @@ impl Service {
         let places = device_places(&self.options.devices, &self.devices.backends.kinds());
         let (journal, waker) = (self.recovery.journal().clone(), self.devices.waker.clone());
         let mover = Box::new(ThreadMover::new(undo_log.clone(), waker.clone()));
-        self.memory.begin_anew(mover, &mut self.processes);
-        if let Err(error) = self.memory.find_left(&journal) {
-            self.telemetry.problem(&format!("evictions cannot be read: {error}"));
-        }
+        self.memory.begin_anew(mover);
         self.hardware = HardwareCheck::start(places, journal, undo_log, waker)?;
         self.devices.queue_suspensions = Default::default();
         self.devices.queue_priorities = Default::default();

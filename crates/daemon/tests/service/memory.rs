@@ -1,5 +1,6 @@
 //! Evictions: GPU memory that moves to the host and back, and room for processes that claim it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,11 +8,11 @@ use std::time::{Duration, Instant};
 use gpreempt_core::id::DeviceId;
 use gpreempt_core::time::Duration as Time;
 use gpreempt_stage::{Daemon, Emulator, Process, Stage, until};
-use gpreempt_wire::client::ClientError;
+use gpreempt_wire::client::{Client, ClientError, ClientOptions};
 use gpreempt_wire::emulator::client::{Client as Program, Launch, MIX, MixedWord};
-use gpreempt_wire::process::SchedAttrChange;
+use gpreempt_wire::process::{Process as Registered, SchedAttrChange};
 use gpreempt_wire::reply::RefusalCode;
-use gpreempt_wire::request::{EvictScope, Request};
+use gpreempt_wire::request::{EvictScope, Request, Role};
 use gpreempt_wire::statistics::{TaskSnapshot, TaskState};
 use rustix::process::Signal;
 
@@ -41,6 +42,16 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn job_process() {
     let variable = |name: &str| std::env::var(name).unwrap();
     let bytes = variable("GIB").parse::<u64>().unwrap() * GIB;
+    if let Ok(socket) = std::env::var("DAEMON") {
+        let mut options = ClientOptions::new(Role::Agent, "job");
+        options.paths = vec![socket.into()];
+        let mut daemon = Client::connect(&options).unwrap();
+        let process = Registered::SENDER;
+        let change = SchedAttrChange { evictable: Some(true), ..super::contention::priority(2) };
+        daemon.expect_ok(&Request::Register { process, change }).unwrap();
+        let room = Request::MakeRoom { process, bytes, device: None };
+        daemon.expect_ok_within(&room, Duration::from_secs(120)).unwrap();
+    }
     let mut program = Program::connect(variable("SOCKET").as_ref(), REGION).unwrap();
     program.allocate(DeviceId(0), bytes).unwrap();
     let mut queue = program.open_queue(DeviceId(0), 16).unwrap();
@@ -71,26 +82,28 @@ struct Job {
 impl Job {
     /// A job of that priority and size.
     fn start(emulator: &Emulator, name: &str, priority: &str, gib: u64, evictable: &str) -> Self {
+        let variables: [(&str, &dyn AsRef<OsStr>); 2] =
+            [("GPREEMPT_PRIORITY", &priority), ("GPREEMPT_EVICTABLE", &evictable)];
+        let job = Self::start_with(emulator, name, gib, &variables);
+        until("the job computes", || job.round() > 0);
+        job
+    }
+
+    fn start_with(
+        emulator: &Emulator,
+        name: &str,
+        gib: u64,
+        variables: &[(&str, &dyn AsRef<OsStr>)],
+    ) -> Self {
         let stage = emulator.stage();
         let (round, stop) =
             (stage.path(format!("{name}-round")), stage.path(format!("{name}-stop")));
         let (socket, gib) = (emulator.socket(), gib.to_string());
-        let process = stage
-            .start_test(
-                "memory::job_process",
-                &[
-                    ("SOCKET", &socket),
-                    ("ROUND", &round),
-                    ("STOP", &stop),
-                    ("GIB", &gib),
-                    ("GPREEMPT_PRIORITY", &priority),
-                    ("GPREEMPT_EVICTABLE", &evictable),
-                ],
-            )
-            .unwrap();
-        let job = Self { process, round, stop };
-        until("the job computes", || job.round() > 0);
-        job
+        let own: [(&str, &dyn AsRef<OsStr>); 4] =
+            [("SOCKET", &socket), ("ROUND", &round), ("STOP", &stop), ("GIB", &gib)];
+        let variables = [&own[..], variables].concat();
+        let process = stage.start_test("memory::job_process", &variables).unwrap();
+        Self { process, round, stop }
     }
 
     fn pid(&self) -> u32 {
@@ -125,7 +138,14 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more lines of the configuration.
+    fn with(config: &str) -> Self {
         let stage = Stage::new("daemon-memory").unwrap();
+        let config = format!("{config}\n[daemon]\nlog = \"debug\"\n");
+        stage.write("config.toml", &config).unwrap();
         stage.write("model.toml", MODEL).unwrap();
         let emulator = stage.emulator("--model model.toml").unwrap();
         let daemon = start_daemon(&stage, &emulator);
@@ -346,4 +366,31 @@ fn a_restarted_daemon_adopts_what_waits_for_room() {
     other.finish();
     scene.until_running(&job);
     job.finish();
+}
+
+/// The shortest turns that can be configured make this a slow test.
+#[test]
+fn jobs_that_do_not_fit_together_take_turns_which_a_claim_interrupts() {
+    let scene = Scene::with("[scheduler]\nswap_turn_s = 30");
+    let first = scene.job("first", "2", 16, "1");
+    let socket = scene.stage.socket();
+    let second = Job::start_with(&scene.emulator, "second", 16, &[("DAEMON", &socket)]);
+    until("the other has its turn", || second.round() > 0);
+    let task = scene.task(&first);
+    let why = task.evicted_why.as_deref();
+    assert_eq!((task.state, why), (TaskState::Evicted, Some("while others have their turn")));
+    until("the daemon knows its memory", || {
+        let task = scene.task(&second);
+        task.gpu_memory_kib.unwrap_or(0) >= 16 << 20 && !task.gpus.is_empty()
+    });
+    let claimant = scene.claimant(7);
+    scene.ask(&room(&claimant, 20)).unwrap();
+    assert_eq!(scene.state(&second), TaskState::Evicted);
+    assert_eq!(scene.used_gib(), 0);
+    scene.ask(&room(&claimant, 0)).unwrap();
+    let (rounds, both) = ([first.round(), second.round()], [&first, &second]);
+    until("one of them has its turn", || {
+        both.iter().zip(rounds).any(|(job, before)| job.round() > before + 2)
+    });
+    assert_eq!(scene.used_gib(), 16);
 }

@@ -339,7 +339,7 @@ impl Memory {
         let is_before = |(other, known): &(&u64, &Claim)| {
             known.gpu == claim.gpu
                 && known.stage != Stage::WaitsForTurn
-                && (known.is_granted() || known.rank(**other) < claim.rank(id))
+                && known.rank(**other) < claim.rank(id)
                 && **other != id
         };
         let kept = self

@@ -11,9 +11,10 @@ use gpreempt_device::process::ProcessKey;
 
 use super::eviction::{Eviction, Phase, Reasons};
 use super::mover::Mover;
-use super::{Memory, priority_of};
+use super::{Memory, priority_of, take_back};
 use crate::service::Service;
 use crate::service::processes::inspection_queue::InspectReason;
+use crate::service::processes::process_table::ProcessTable;
 use crate::service::processes::{Context, Named, Processes};
 
 /// How long a service that ends waits until memory is back. `TimeoutStopSec` of the systemd unit is
@@ -24,10 +25,17 @@ const LEFT_RETRY_NS: u64 = 1_000_000_000;
 const STOP_STEP: Duration = Duration::from_millis(20);
 
 impl Memory {
-    /// Finds what dead owners left in the journal. Only for the start of a service.
-    pub(crate) fn find_left(&mut self, journal: &Journal) -> Result<usize, std::io::Error> {
+    /// Finds what dead owners left in the journal. Its processes are not scheduled until their
+    /// memory is back. Only for the start of a service.
+    pub(crate) fn find_left(
+        &mut self,
+        journal: &Journal,
+        table: &mut ProcessTable,
+    ) -> Result<(), std::io::Error> {
         self.left = left_evictions(journal)?;
-        Ok(self.left.len())
+        let targets = self.left.iter().flat_map(LeftEviction::processes);
+        targets.for_each(|target| table.set_away(target.key, true));
+        Ok(())
     }
 
     /// Takes over what dead owners left, unless it moves at the moment. It returns as soon as there
@@ -42,6 +50,11 @@ impl Memory {
             return;
         }
         self.left_retry_ns = now_ns.saturating_add(LEFT_RETRY_NS);
+        let is_kept = |key: &ProcessKey| context.recovery.is_taken(*key);
+        let (kept, back) = std::mem::take(&mut self.kept).into_iter().partition(is_kept);
+        self.kept = kept;
+        let back: Vec<ProcessKey> = back;
+        take_back(&back, processes, context);
         for left in std::mem::take(&mut self.left) {
             let members: Vec<ProcessKey> =
                 left.processes().iter().map(|target| target.key).collect();
@@ -57,22 +70,27 @@ impl Memory {
                     ));
                 }
                 Err(AdoptError::Moving) => self.left.push(left),
-                Err(AdoptError::Gone) => {}
+                Err(AdoptError::Gone) => take_back(&members, processes, context),
                 Err(error @ (AdoptError::Lock(_) | AdoptError::Record(_))) => {
                     context.telemetry.problem(&format!(
                         "{}, which an earlier gpreemptd evicted, is restored by its keeper: {error}",
                         Named(root)
                     ));
+                    self.kept.extend(members);
                 }
             }
         }
     }
 
-    /// Replaces the mover after the keeper has taken over the journal. What was evicted is found in
-    /// the journal.
-    pub(crate) fn begin_anew(&mut self, mover: Box<dyn Mover>, processes: &mut Processes) {
+    /// Whether memory that an earlier owner evicted is not back yet.
+    pub(super) fn has_left(&self) -> bool {
+        !self.left.is_empty() || !self.kept.is_empty()
+    }
+
+    /// Replaces the mover after the keeper has taken over the journal, and restores what is evicted.
+    pub(crate) fn begin_anew(&mut self, mover: Box<dyn Mover>) {
         for eviction in std::mem::take(&mut self.evictions).into_values() {
-            eviction.members.iter().for_each(|key| processes.table.set_away(*key, false));
+            self.kept.extend(&eviction.members);
             let why = "gpreemptd was stalled".to_owned();
             let error = super::MemoryError::Failed { key: eviction.root, why };
             self.refuse(&eviction, &error);
