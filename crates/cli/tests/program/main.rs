@@ -17,6 +17,7 @@ mod following;
 mod latency_budget;
 mod machine;
 mod memory;
+mod memory_live;
 mod normal;
 mod private;
 mod run;

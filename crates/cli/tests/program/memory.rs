@@ -107,7 +107,7 @@ fn a_suspension_with_evict_restores_the_memory_when_it_ends() {
     let expected = "4242 is evicted and suspended for 100ms\n4242 was restored\n4242 was resumed\n";
     assert_eq!(text, expected);
     let changes = changes(&daemon);
-    assert_eq!(changes[0], evict(4242, 10_100, EvictScope::Process));
+    assert_eq!(changes[0], evict(4242, 10_000, EvictScope::Process));
     assert!(matches!(changes[1], Request::Suspend { .. }), "{changes:?}");
     let last = &changes[changes.len() - 2..];
     let (resume, restore) =
