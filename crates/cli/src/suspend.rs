@@ -142,6 +142,9 @@ impl Suspension<'_> {
     /// its kernels can complete. Returns whether it is there.
     fn evict(&self, service: &mut ServiceClient, stop: &Stop) -> Result<bool, Failure> {
         let pid = self.process.pid();
+        if service.is_private() {
+            evict::schedule(service, &BTreeSet::from([pid]))?;
+        }
         let mut progress = MoveProgress::new("evicting", BTreeSet::from([pid]), self.args.json);
         let on_stop = (stop, OnStop::Wait(evict::WITHDRAWN));
         let moves = move_all(service, vec![(pid, self.eviction())], &mut progress, on_stop)?;

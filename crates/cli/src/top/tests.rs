@@ -144,7 +144,7 @@ fn at_40x10_the_important_things_are_there() {
         GPU time of each process in the last 3.8
         serve                ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
         train-a-ve           ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
-        +/- prio  s suspend  r resume  e evict 
+        +/- prio  s suspend  r resume  e evict
     "#]]
     .assert_eq(&picture(40, 10));
 }

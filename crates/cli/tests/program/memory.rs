@@ -60,7 +60,7 @@ fn an_eviction_outlasts_the_command_and_restore_ends_it() {
     let daemon = daemon(&folder);
     let text = folder.stdout(&["evict", "4242"]);
     let expected = "4242 (train) is evicted: 18 GiB are on the host; `gpreempt restore 4242` \
-                    moves them back\n";
+                    moves it back\n";
     assert_eq!(text, expected);
     let noted = folder.run(&["resume", "--all"]);
     let noted = String::from_utf8(noted.stderr).unwrap();
@@ -69,7 +69,7 @@ fn an_eviction_outlasts_the_command_and_restore_ends_it() {
     let (code, line) = folder.failure(&["restore", "4242"]);
     assert_eq!((code, line.as_str()), (2, "gpreempt: train (4242) is not evicted"));
     let text = folder.stdout(&["evict", "--tree", "4242", "--for", "10m"]);
-    let expected = "4242 (train) with 0 descendants is evicted for 600s: 18 GiB are on the host\n";
+    let expected = "4242 (train) is evicted for 600s: 18 GiB are on the host\n";
     assert_eq!(text, expected);
     let restore = Request::Restore { process: process(4242) };
     let wanted = [

@@ -42,7 +42,7 @@ fn the_daemon_keeps_a_process_evicted_until_it_is_restored() {
 
     // With a lease, and as a tree of one process.
     let text = machine.text(&["evict", "--tree", &low, "--for", "300ms"]);
-    assert!(text.contains("with 0 descendants is evicted for 300ms"), "{text}");
+    assert!(text.contains(") is evicted for 300ms"), "{text}");
     machine.until_low_runs();
 
     let text = machine.text(&["suspend", &low, "--evict", "--for", "300ms"]);
@@ -73,6 +73,14 @@ fn an_eviction_without_a_daemon_ends_with_its_command() {
     assert_eq!(machine.text(&["restore", &low]), format!("{low} was restored\n"));
     let (code, lines, errors) = session.wait();
     assert_eq!((code, kinds(&lines), errors.as_str()), (Some(0), vec!["evicted", "restored"], ""));
+
+    // An attach that an eviction interrupts continues, and its session serves both commands.
+    let attach = machine.attach(&[]);
+    assert_eq!(evict(&["--for", "300ms"]).wait().0, Some(0));
+    machine.until_low_waits();
+    let (code, lines, _) = attach.end(Signal::INT);
+    assert!(code == Some(0) && !kinds(&lines).contains(&"detached"), "{lines:?}");
+    machine.until_no_session_is_left();
 
     // The keeper restores what a killed command evicted.
     let (code, ..) = evict(&[]).end(Signal::KILL);
