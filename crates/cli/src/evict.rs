@@ -136,7 +136,7 @@ impl Evict<'_> {
             (None, false) => String::new(),
         };
         let back = match (self.args.time, self.ends_with_command) {
-            (None, false) => format!("; `gpreempt restore {root}` moves it back"),
+            (None, false) => format!("; `gpreempt restore {root}` ends that"),
             (Some(_), _) | (None, true) => String::new(),
         };
         // The device may not tell how much it was.

@@ -60,7 +60,7 @@ fn an_eviction_outlasts_the_command_and_restore_ends_it() {
     let daemon = daemon(&folder);
     let text = folder.stdout(&["evict", "4242"]);
     let expected = "4242 (train) is evicted: 18 GiB are on the host; `gpreempt restore 4242` \
-                    moves it back\n";
+                    ends that\n";
     assert_eq!(text, expected);
     let noted = folder.run(&["resume", "--all"]);
     let noted = String::from_utf8(noted.stderr).unwrap();

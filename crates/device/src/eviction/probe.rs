@@ -31,3 +31,14 @@ pub fn probe() -> Result<(), String> {
         Err(error) => Err(format!("the program gpreempt-evictor cannot be started: {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_program_there_is_a_reason() {
+        let why = probe().unwrap_err();
+        assert!(why.contains("gpreempt-evictor is missing"), "{why}");
+    }
+}
