@@ -73,7 +73,7 @@ pub struct SwapTurns<Id> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct JobHistory {
-    /// The number of its last turn.
+    /// The number of its last turn; 0 before the first.
     last_turn: u64,
     turns_out: u32,
 }
@@ -81,7 +81,7 @@ struct JobHistory {
 impl<Id: Copy + Ord> SwapTurns<Id> {
     /// Turns of that length, or longer where swaps take long.
     pub const fn new(turn: Duration) -> Self {
-        Self { turn, history: BTreeMap::new(), members: Vec::new(), ends_at: None, turns: 0 }
+        Self { turn, history: BTreeMap::new(), members: Vec::new(), ends_at: None, turns: 1 }
     }
 
     /// When the turn ends. None while there is none.
@@ -289,6 +289,15 @@ mod tests {
         }
         let turn = machine.now.as_nanos() / machine.evictions;
         assert!(turn >= TURN.as_nanos(), "one eviction for each turn");
+    }
+
+    #[test]
+    fn a_job_that_waits_has_the_second_turn() {
+        let jobs = [job(1, 16, JobPlace::Resident), job(2, 16, JobPlace::Evicted)];
+        let mut turns = SwapTurns::new(TURN);
+        let start = Instant::from_nanos(0);
+        assert_eq!(turns.step(start, 20, &jobs).evict, []);
+        assert_eq!(turns.step(start + TURN, 20, &jobs).evict, [1]);
     }
 
     #[test]

@@ -289,6 +289,19 @@ mod tests {
 
     /// Every change, and its stored form.
     fn written_before() -> Vec<(Value, GpuChange)> {
+        let mut all = of_devices();
+        let stored = json!({"kind": "evict", "since": 17, "members": [
+            {"process": {"pid": 4, "start_ticks": 5}, "device": {"on": "nvidia"}, "bytes": 6,
+             "gpu": "GPU-7f1c", "lock_timeout_ms": 7,
+             "slices": [{"client": 1, "group": 2, "slice_us": 2048}]},
+            {"process": {"pid": 8, "start_ticks": 9},
+             "device": {"on": "emulated", "socket": "/run/emu/gpu", "instance": 1},
+             "bytes": 0, "gpu": null, "lock_timeout_ms": 7, "slices": []}]});
+        all.push((stored, eviction()));
+        all
+    }
+
+    fn of_devices() -> Vec<(Value, GpuChange)> {
         let socket = PathBuf::from("/run/emu/gpu");
         let emulated = KfdLocation::emulated("/run/kfd".as_ref());
         let site = serde_json::to_value(&emulated).unwrap();
@@ -350,17 +363,6 @@ mod tests {
             (
                 json!({"kind": "amd_priority", "site": site}),
                 AmdChange::Priority { site: emulated }.into(),
-            ),
-            (
-                json!({"kind": "evict", "since": 17,
-                       "members": [
-                           {"process": {"pid": 4, "start_ticks": 5}, "device": {"on": "nvidia"},
-                            "bytes": 6, "gpu": "GPU-7f1c", "lock_timeout_ms": 7,
-                            "slices": [{"client": 1, "group": 2, "slice_us": 2048}]},
-                           {"process": {"pid": 8, "start_ticks": 9},
-                            "device": {"on": "emulated", "socket": "/run/emu/gpu", "instance": 1},
-                            "bytes": 0, "gpu": null, "lock_timeout_ms": 7, "slices": []}]}),
-                eviction(),
             ),
         ]
     }

@@ -36,12 +36,17 @@ mod target_lock;
 mod tests;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::process::ProcessKey;
+
+/// Removes files that killed evictors left in the folder of all journals.
+pub(crate) fn sweep(root: &Path) {
+    target_lock::TargetLock::sweep(root);
+}
 
 pub use adoption::{LeftEviction, left_evictions};
 pub use check::StateError;

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::change::UndoError;
+use crate::eviction;
 use crate::journal::{LockedJournal, OwnerJournal, ProcessRecord};
 use crate::process::ProcessHandle;
 pub use owner::{Keeper, StartError};
@@ -219,6 +220,7 @@ pub fn clean_up(
             Err(error) => problem = problem.and(Err(error)),
         }
     }
+    eviction::sweep(journal.root());
     problem.map(|()| cleaned)
 }
 

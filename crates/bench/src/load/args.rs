@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use gpreempt_wire::memory_size::parse_bytes;
 use serde::Serialize;
 
 use crate::kernels::Registers;
@@ -51,6 +52,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 4, requires = "emulated",
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) groups: u32,
+    /// Allocate so much memory of the device, besides what the kernels use; whether its contents
+    /// stayed exact is in the last line
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "kfd")]
+    pub(crate) memory: Option<u64>,
     /// How long to run (1 to 86400)
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
@@ -441,6 +446,7 @@ mod tests {
             "lc --socket s --every-us 5000 --gap-us 0 --warmup-ms 0 --device 1",
             "lc --kfd f --poisson-us 5000 --hint-us 100 --raw a.csv",
             "light --socket s --queues 5 --every-ms 20 --kernel-us 50",
+            "be --kind counter --memory 16GiB",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }

@@ -14,6 +14,7 @@ use crate::cuda::{Context, Event, HostMemory, Library, Stream};
 use crate::device_times::OffIntervals;
 use crate::emulated;
 use crate::failure::Failure;
+use crate::held_memory::HeldMemory;
 use crate::kernels::{Kernel, Registers};
 use crate::lines::{BeFinal, Exactness, Output, Rate, Ready, Total, Unit, Window};
 use crate::pipeline::{LaunchQueue, Pipeline};
@@ -68,6 +69,8 @@ fn run(
     limit: &TimeLimit,
 ) -> Result<(), Failure> {
     let output = Output { json: args.load.json };
+    let bytes = args.load.memory;
+    let memory = bytes.map(|bytes| HeldMemory::allocate(context, bytes)).transpose()?;
     let item = work_item(args, context, stream)?;
     let shape = item.workload().map(Workload::shape);
     // Finding the rings takes a while, so it is done before the load is ready.
@@ -80,7 +83,7 @@ fn run(
             false => Ok(()),
         };
     }
-    let mut load = BestEffort { args, context, stream, item, off: off.transpose()? };
+    let mut load = BestEffort { args, context, stream, item, off: off.transpose()?, memory };
     if args.on_cuda.rounds {
         rounds::announce(&ready, output, &args.load, stop)?;
         return rounds::run(&mut load, output, stop, limit);
@@ -146,6 +149,10 @@ fn check(args: &BeArgs) -> Result<(), Failure> {
             "--peer reset needs a --kernel-us of at most 500000: a reset waits for running kernels",
         ),
         (
+            args.peer.is_some() && args.load.memory.is_some(),
+            "--peer reset checks no memory: leave out --memory",
+        ),
+        (
             is_copy && (args.shared_kib > 0 || args.block_us.is_some()),
             "--kind copy has no blocks for --shared-kib or --block-us",
         ),
@@ -163,6 +170,8 @@ struct BestEffort<'a> {
     item: WorkItem,
     /// Where the intervals off the GPU are written, with `--beats`.
     off: Option<OffIntervals>,
+    /// With `--memory`.
+    memory: Option<HeldMemory>,
 }
 
 struct Prepared {
@@ -202,6 +211,9 @@ impl RoundLoad for BestEffort<'_> {
             off.write(workload, self.stream, first)?;
         }
         last.round = prepared.round;
+        if last.drained {
+            last.memory = self.memory.as_ref().map(HeldMemory::check).transpose()?;
+        }
         match output.finish(&last) {
             // The runner reads the result from the line, and the next round begins with zeros.
             Err(Failure::Wrong) if prepared.round.is_some() => Ok(()),

@@ -125,20 +125,29 @@ struct Allocation {
 }
 
 impl Allocation {
-    fn fill(&self, word: u32) -> Result<(), CudaError> {
-        // SAFETY: writes whole words inside the allocation.
-        let code =
-            unsafe { (self.current.symbols().memory_fill)(self.address, word, self.bytes / 4) };
+    /// The address of `count` words that begin with number `first`.
+    ///
+    /// # Panics
+    /// If they are not inside the allocation.
+    fn words_from(&self, first: usize, count: usize) -> u64 {
+        let end = first.saturating_add(count).saturating_mul(4);
+        assert!(end <= self.bytes, "words beyond the end of an allocation");
+        self.address + first as u64 * 4
+    }
+
+    fn fill(&self, first: usize, count: usize, word: u32) -> Result<(), CudaError> {
+        let at = self.words_from(first, count);
+        // SAFETY: writes `count` words, which are inside the allocation.
+        let code = unsafe { (self.current.symbols().memory_fill)(at, word, count) };
         self.current.check("cuMemsetD32", code)
     }
 
-    fn read(&self, words: &mut [u32]) -> Result<(), CudaError> {
-        let bytes = size_of_val(words);
-        assert!(bytes <= self.bytes, "reading beyond the end of an allocation");
-        // SAFETY: writes `bytes` bytes to the slice, which has as many, before it returns.
-        let code = unsafe {
-            (self.current.symbols().memory_read)(words.as_mut_ptr().cast(), self.address, bytes)
-        };
+    fn read(&self, first: usize, words: &mut [u32]) -> Result<(), CudaError> {
+        let (at, bytes) = (self.words_from(first, words.len()), size_of_val(words));
+        // SAFETY: reads as many bytes as the slice has, which are inside the allocation, and
+        // writes them to the slice before it returns.
+        let code =
+            unsafe { (self.current.symbols().memory_read)(words.as_mut_ptr().cast(), at, bytes) };
         self.current.check("cuMemcpyDtoH", code)
     }
 }

@@ -20,7 +20,7 @@ use crate::args::{BeArgs, LcArgs, LightArgs, LoadArgs};
 use crate::clock::{Clock, Monotonic, SleepingClock};
 use crate::failure::Failure;
 use crate::latency_critical::{RequestDevice, Requests};
-use crate::lines::{BeFinal, Exactness, Latency, Output, Rate, Ready, Total, Unit};
+use crate::lines::{BeFinal, Exactness, Latency, MemoryCheck, Output, Rate, Ready, Total, Unit};
 use crate::pipeline::{LaunchQueue, Pipeline};
 use crate::rounds;
 use crate::stop::Stop;
@@ -54,7 +54,7 @@ pub(crate) fn best_effort(args: &BeArgs, place: &Path) -> Result<(), Failure> {
     let report = |window| output.line(&Rate::new(Unit::Kernels, window));
     let total = pipeline.run(&mut slots, &Monotonic, &stop, report)?;
     let exactness = if total.is_drained { Some(gpu.exactness()?) } else { None };
-    output.finish(&BeFinal::new(Unit::Kernels, &total, exactness))
+    output.finish(&gpu.last(&total, exactness))
 }
 
 pub(crate) fn latency_critical(args: &LcArgs, place: &Path) -> Result<(), Failure> {
@@ -72,6 +72,7 @@ pub(crate) fn latency_critical(args: &LcArgs, place: &Path) -> Result<(), Failur
     last.device_us = requests.device.latencies.quantiles();
     let exactness = requests.device.exactness()?;
     let is_exact = exactness.is_pass();
+    last.memory = requests.device.memory(&exactness);
     last.exactness = Some(exactness);
     output.line(&last)?;
     if is_exact { Ok(()) } else { Err(Failure::Wrong) }
@@ -107,7 +108,8 @@ pub(crate) fn light(args: &LightArgs) -> Result<(), Failure> {
     }
     let count = gpu.queues.iter().map(|kernels| kernels.queue.completed()).sum();
     let total = Total { from_ns, until_ns: Monotonic.now_ns(), count, is_drained: true };
-    output.finish(&BeFinal::new(Unit::Kernels, &total, Some(gpu.exactness()?)))
+    let exactness = gpu.exactness()?;
+    output.finish(&gpu.last(&total, Some(exactness)))
 }
 
 /// Sleeps until `due_ns`. False if the load is over before.
@@ -130,6 +132,8 @@ struct EmulatedGpu {
     connection: Connection,
     device: DeviceId,
     shape: Shape,
+    /// Of `--memory`.
+    memory: Option<u64>,
     queues: Vec<KernelQueue>,
     /// The device's time for the current request, and for those before it.
     current_ns: u64,
@@ -175,6 +179,14 @@ impl Connection {
         })
     }
 
+    fn allocate(&mut self, device: DeviceId, bytes: u64) -> Result<(), EmuError> {
+        match self {
+            Self::Gpu(client) => client.allocate(device, bytes).map(drop),
+            // The arguments exclude each other.
+            Self::Kfd(_) => Ok(()),
+        }
+    }
+
     fn open_queue(&mut self, device: DeviceId, capacity: u32) -> Result<Queue, EmuError> {
         match self {
             Self::Gpu(client) => client.open_queue(device, capacity),
@@ -213,6 +225,9 @@ impl EmulatedGpu {
         let bytes = bytes.ok_or_else(|| Failure::input("--groups times --queues is too large"))?;
         let mut connection = Connection::open(place, bytes)?;
         let device = DeviceId(u32::try_from(args.device).map_err(Failure::input)?);
+        if let Some(bytes) = args.memory {
+            connection.allocate(device, bytes)?;
+        }
         let (groups, waves, number) = (args.groups, 1, 0);
         let mut opened = Vec::new();
         for index in 0..queues {
@@ -224,7 +239,8 @@ impl EmulatedGpu {
         }
         let shape = Shape { kernel: "mix", groups, waves, length_us };
         let latencies = Latency::new();
-        Ok(Self { connection, device, shape, queues: opened, current_ns: 0, latencies })
+        let memory = args.memory;
+        Ok(Self { connection, device, shape, memory, queues: opened, current_ns: 0, latencies })
     }
 
     fn ready(&mut self, load: &'static str) -> Result<Ready<Shape>, Failure> {
@@ -232,6 +248,18 @@ impl EmulatedGpu {
         let device = devices.find(|device| device.device == self.device);
         let name = device.map(|device| device.name.to_string()).unwrap_or_default();
         Ok(Ready::now(load, &name, Some(self.shape)))
+    }
+
+    /// What `--memory` allocated. Its contents are those of the kernels, which are moved with it.
+    fn memory(&self, exactness: &Exactness) -> Option<MemoryCheck> {
+        self.memory.map(|bytes| MemoryCheck::new(bytes, exactness.is_pass()))
+    }
+
+    fn last(&self, total: &Total, exactness: Option<Exactness>) -> BeFinal {
+        let memory = exactness.as_ref().and_then(|exactness| self.memory(exactness));
+        let mut last = BeFinal::new(Unit::Kernels, total, exactness);
+        last.memory = memory;
+        last
     }
 
     /// The check of the first queue that fails it, or of the last one. All kernels are complete.

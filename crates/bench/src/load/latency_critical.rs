@@ -19,6 +19,7 @@ use crate::cuda::{Context, CudaError, Library, Stream};
 use crate::device_times::{InstructionTimes, RequestTimes};
 use crate::emulated;
 use crate::failure::Failure;
+use crate::held_memory::HeldMemory;
 use crate::kernels::Kernel;
 use crate::lines::{LcFinal, Output, Ready};
 use crate::open_loop::{OpenLoop, Sample, Service};
@@ -43,9 +44,11 @@ pub(crate) fn main(args: &LcArgs) -> Result<(), Failure> {
         schedule(args, args.seed).map(drop)?;
     }
     let context = Context::open(&Library::open()?, args.load.device)?;
+    let bytes = args.load.memory;
+    let memory = bytes.map(|bytes| HeldMemory::allocate(&context, bytes)).transpose()?;
     let device = CudaDevice::new(args, &context)?;
     let shape = device.item.workload().map(Workload::shape);
-    let mut load = LatencyCritical { requests: Requests::new(args, device)? };
+    let mut load = LatencyCritical { requests: Requests::new(args, device)?, memory };
     let ready = Ready::now("lc", &context.device().name, shape);
     if args.on_cuda.rounds {
         rounds::announce(&ready, output, &args.load, &stop)?;
@@ -251,6 +254,7 @@ impl RequestDevice for CudaDevice {
 
 struct LatencyCritical<'a> {
     requests: Requests<'a, CudaDevice>,
+    memory: Option<HeldMemory>,
 }
 
 struct Prepared {
@@ -284,7 +288,12 @@ impl RoundLoad for LatencyCritical<'_> {
             times.write(&file, first, &device.streams[0], &device.seen, last.from_ns)?;
         }
         last.round = prepared.round;
-        Output { json: args.load.json }.line(&last)
+        last.memory = self.memory.as_ref().map(HeldMemory::check).transpose()?;
+        Output { json: args.load.json }.line(&last)?;
+        match last.memory {
+            Some(memory) if !memory.is_pass() => Err(Failure::Wrong),
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

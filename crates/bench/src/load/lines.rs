@@ -40,10 +40,12 @@ impl Output {
     /// Prints the last line of a best-effort load. Fails if the load did not drain or is inexact.
     pub(crate) fn finish(self, last: &BeFinal) -> Result<(), Failure> {
         self.line(last)?;
-        match (last.drained, &last.exactness) {
+        let is_wrong = last.exactness.as_ref().is_some_and(|exactness| !exactness.is_pass())
+            || last.memory.is_some_and(|memory| !memory.is_pass());
+        match (last.drained, is_wrong) {
             (false, _) => Err(Failure::Stuck),
-            (true, Some(exactness)) if !exactness.is_pass() => Err(Failure::Wrong),
-            (true, _) => Ok(()),
+            (true, true) => Err(Failure::Wrong),
+            (true, false) => Ok(()),
         }
     }
 }
@@ -164,13 +166,17 @@ pub(crate) struct BeFinal {
     pub(crate) drained: bool,
     /// None where the kernels do not support the check.
     exactness: Option<Exactness>,
+    /// With `--memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<MemoryCheck>,
 }
 
 impl BeFinal {
     pub(crate) fn new(unit: Unit, total: &Total, exactness: Option<Exactness>) -> Self {
         let Total { from_ns, until_ns, count: total, is_drained: drained } = *total;
         let per_second = per_second(total, from_ns, until_ns);
-        Self { round: None, unit, from_ns, until_ns, total, per_second, drained, exactness }
+        let (round, memory) = (None, None);
+        Self { round, unit, from_ns, until_ns, total, per_second, drained, exactness, memory }
     }
 }
 
@@ -180,6 +186,9 @@ impl Display for BeFinal {
         write!(f, "be total: {total} {unit}, {per_second:.1} {unit}/s")?;
         if !self.drained {
             write!(f, ", NOT all completed")?;
+        }
+        if let Some(memory) = self.memory {
+            write!(f, ", {memory}")?;
         }
         self.exactness.as_ref().map_or(Ok(()), |exactness| write!(f, ", {exactness}"))
     }
@@ -214,6 +223,9 @@ pub(crate) struct LcFinal {
     /// None where the kernels do not support the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exactness: Option<Exactness>,
+    /// With `--memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<MemoryCheck>,
 }
 
 impl Display for LcFinal {
@@ -231,6 +243,9 @@ impl Display for LcFinal {
                      p99.9 {p999:.1} max {max:.1}"
                 )?;
             }
+        }
+        if let Some(memory) = self.memory {
+            write!(f, "; {memory}")?;
         }
         self.exactness.as_ref().map_or(Ok(()), |exactness| write!(f, "; {exactness}"))
     }
@@ -285,6 +300,31 @@ impl Display for Exactness {
         }
         write!(f, "FAIL: {wrong} of {words} words are not {expected}")?;
         self.first_wrong.map_or(Ok(()), |word| write!(f, ", the first is {word}"))
+    }
+}
+
+/// Memory of `--memory`, and whether its contents stayed exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct MemoryCheck {
+    bytes: u64,
+    contents: CheckResult,
+}
+
+impl MemoryCheck {
+    pub(crate) fn new(bytes: u64, is_exact: bool) -> Self {
+        let contents = if is_exact { CheckResult::Pass } else { CheckResult::Fail };
+        Self { bytes, contents }
+    }
+
+    pub(crate) fn is_pass(self) -> bool {
+        self.contents == CheckResult::Pass
+    }
+}
+
+impl Display for MemoryCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let contents = if self.is_pass() { "exact" } else { "WRONG" };
+        write!(f, "contents of {} bytes {contents}", self.bytes)
     }
 }
 
@@ -381,17 +421,19 @@ mod tests {
             service_us: Latency::new().quantiles(),
             device_us: None,
             exactness: None,
+            memory: Some(MemoryCheck::new(4, true)),
         };
         assert_eq!(
             line.to_string(),
             "lc n 1, missed 0, unserved 1; latency us: min 1.0 p50 1.0 p90 1.0 p99 1.0 \
-             p99.9 1.0 max 1.0"
+             p99.9 1.0 max 1.0; contents of 4 bytes exact"
         );
         assert_eq!(
             serde_json::to_string(&line).unwrap(),
             "{\"line\":\"final\",\"from_ns\":1,\"until_ns\":2,\"n\":1,\"missed\":0,\
              \"unserved\":1,\"hints_late\":0,\"latency_us\":{\"min\":1.0,\"p50\":1.0,\
-             \"p90\":1.0,\"p99\":1.0,\"p99.9\":1.0,\"max\":1.0},\"service_us\":null}"
+             \"p90\":1.0,\"p99\":1.0,\"p99.9\":1.0,\"max\":1.0},\"service_us\":null,\
+             \"memory\":{\"bytes\":4,\"contents\":\"pass\"}}"
         );
     }
 

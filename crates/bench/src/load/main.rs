@@ -14,6 +14,7 @@ mod cuda;
 mod device_times;
 mod emulated;
 mod failure;
+mod held_memory;
 mod kernels;
 mod latency_critical;
 mod lines;

@@ -103,6 +103,7 @@ impl OpenLoop {
             service_us: service_time.quantiles(),
             device_us: None,
             exactness: None,
+            memory: None,
         })
     }
 }

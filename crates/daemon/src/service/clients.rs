@@ -23,6 +23,7 @@ use gpreempt_device::process::ProcessKey;
 use gpreempt_wire::hint_page::SLOTS;
 use gpreempt_wire::message::Message;
 use gpreempt_wire::policy::PolicySettings;
+use gpreempt_wire::process::Process;
 use gpreempt_wire::reply::Reply;
 use gpreempt_wire::reply::{Refusal, RefusalCode};
 use gpreempt_wire::request::Request;
@@ -269,14 +270,8 @@ impl Service {
                 }
             }
             Request::Resume { process } => {
-                let (key, was_suspended) = processes.resume(requester, process, &mut context)?;
-                self.settle_queue_suspensions(now_ns);
-                if !was_suspended {
-                    // A device may have stopped it nevertheless; the answer is sent later.
-                    let asker = (uid, self.reads.is_trusted(uid));
-                    self.hardware.begin(request_ref, asker, key)?;
-                    return Ok(Answer::Nothing);
-                }
+                let is_late = self.resume((requester, request_ref), process, now_ns)?;
+                return Ok(ok_unless(is_late));
             }
             Request::ResumeAll => {
                 processes.resume_all(requester.caller, &mut context);
@@ -287,9 +282,8 @@ impl Service {
             | Request::Evict { .. }
             | Request::Restore { .. }
             | Request::MakeRoom { .. } => {
-                if self.answer_about_memory((requester, request_ref), &body, now_ns)? {
-                    return Ok(Answer::Nothing);
-                }
+                let by = (requester, request_ref);
+                return Ok(ok_unless(self.answer_about_memory(by, &body, now_ns)?));
             }
             Request::PolicyRead => {
                 let settings = policy_settings::to_wire(self.devices.scheduler().config());
@@ -314,6 +308,24 @@ impl Service {
             }
         }
         Ok(Reply::Ok.into())
+    }
+
+    /// Returns whether the client is answered later.
+    fn resume(
+        &mut self,
+        (requester, asked): (Requester, RequestRef),
+        process: Process,
+        now_ns: u64,
+    ) -> Result<bool, RequestError> {
+        let (processes, mut context) = self.processes_and_context();
+        let (key, was_suspended) = processes.resume(requester, process, &mut context)?;
+        self.settle_queue_suspensions(now_ns);
+        if !was_suspended {
+            // A device may have stopped it nevertheless; the answer is sent later.
+            let uid = requester.caller.uid();
+            self.hardware.begin(asked, (uid, self.reads.is_trusted(uid)), key)?;
+        }
+        Ok(!was_suspended)
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "the caller answers the other requests")]
@@ -377,6 +389,11 @@ impl Service {
         drop(self.telemetry.events.update(self.devices.scheduler().queues()));
         Ok(())
     }
+}
+
+/// The answer to a request that was carried out, unless it is sent later.
+fn ok_unless(is_late: bool) -> Answer {
+    if is_late { Answer::Nothing } else { Reply::Ok.into() }
 }
 
 /// What a request costs in the work budget of an iteration.

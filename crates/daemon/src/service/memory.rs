@@ -61,6 +61,8 @@ pub(crate) struct Memory {
     evictions: BTreeMap<u64, Eviction>,
     claims: BTreeMap<u64, Claim>,
     turns: BTreeMap<String, DeviceTurns>,
+    /// Processes that could not be evicted for a turn, and until when none is.
+    without_turns: BTreeMap<ProcessKey, u64>,
     rates: Rates,
     /// What dead owners left and was moving when this service looked.
     left: Vec<LeftEviction>,
@@ -84,6 +86,7 @@ impl Memory {
             evictions: BTreeMap::new(),
             claims: BTreeMap::new(),
             turns: BTreeMap::new(),
+            without_turns: BTreeMap::new(),
             rates: Rates::default(),
             left: Vec::new(),
             kept: Vec::new(),
@@ -212,7 +215,7 @@ impl Memory {
         let Some(eviction) = self.evictions.get_mut(&id) else { return };
         if let Err(sentence) = result {
             let Some(eviction) = self.evictions.remove(&id) else { return };
-            self.note_refusal(id, &eviction, &sentence);
+            self.note_refusal(&eviction, &sentence, now_ns, context);
             self.refuse(&eviction, &MemoryError::Refused(sentence));
             return;
         }
@@ -338,7 +341,7 @@ impl Memory {
         context: &mut Context<'_>,
     ) {
         let Some(mut eviction) = self.evictions.remove(&id) else { return };
-        self.note_refusal(id, &eviction, &sentence);
+        self.note_refusal(&eviction, &sentence, now_ns, context);
         let error = MemoryError::Failed { key: eviction.root, why: sentence };
         context.telemetry.log.warn(&error);
         self.refuse(&eviction, &error);

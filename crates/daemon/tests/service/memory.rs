@@ -18,19 +18,20 @@ use rustix::process::Signal;
 
 use super::contention::{process, start_daemon, suspend};
 
-const GIB: u64 = 1 << 30;
+/// Sizes are in these units: the host has to have room for what is evicted.
+const UNIT: u64 = 128 << 20;
 const REGION: u32 = 1_024;
-/// A device of 24 GiB that moves 40 GiB in a second, so that the tests are fast.
+/// A device of 24 units that moves 40 of them in a second, so that the tests are fast.
 const MODEL: &str = r#"
 base = "h200"
 source = "the built-in h200 with faster copies"
 [memory]
-bytes = 25769803776
+bytes = 3221225472
 lock_ns = 20000000
 checkpoint_ns = 100000000
-checkpoint_bytes_per_us = 40000
+checkpoint_bytes_per_us = 5000
 restore_ns = 100000000
-restore_bytes_per_us = 40000
+restore_bytes_per_us = 5000
 unlock_ns = 20000000
 "#;
 /// Longer than any move here.
@@ -41,7 +42,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[ignore = "another test starts this as a process"]
 fn job_process() {
     let variable = |name: &str| std::env::var(name).unwrap();
-    let bytes = variable("GIB").parse::<u64>().unwrap() * GIB;
+    let bytes = variable("UNITS").parse::<u64>().unwrap() * UNIT;
     if let Ok(socket) = std::env::var("DAEMON") {
         let mut options = ClientOptions::new(Role::Agent, "job");
         options.paths = vec![socket.into()];
@@ -81,10 +82,10 @@ struct Job {
 
 impl Job {
     /// A job of that priority and size.
-    fn start(emulator: &Emulator, name: &str, priority: &str, gib: u64, evictable: &str) -> Self {
+    fn start(emulator: &Emulator, name: &str, priority: &str, units: u64, evictable: &str) -> Self {
         let variables: [(&str, &dyn AsRef<OsStr>); 2] =
             [("GPREEMPT_PRIORITY", &priority), ("GPREEMPT_EVICTABLE", &evictable)];
-        let job = Self::start_with(emulator, name, gib, &variables);
+        let job = Self::start_with(emulator, name, units, &variables);
         until("the job computes", || job.round() > 0);
         job
     }
@@ -92,15 +93,15 @@ impl Job {
     fn start_with(
         emulator: &Emulator,
         name: &str,
-        gib: u64,
+        units: u64,
         variables: &[(&str, &dyn AsRef<OsStr>)],
     ) -> Self {
         let stage = emulator.stage();
         let (round, stop) =
             (stage.path(format!("{name}-round")), stage.path(format!("{name}-stop")));
-        let (socket, gib) = (emulator.socket(), gib.to_string());
+        let (socket, units) = (emulator.socket(), units.to_string());
         let own: [(&str, &dyn AsRef<OsStr>); 4] =
-            [("SOCKET", &socket), ("ROUND", &round), ("STOP", &stop), ("GIB", &gib)];
+            [("SOCKET", &socket), ("ROUND", &round), ("STOP", &stop), ("UNITS", &units)];
         let variables = [&own[..], variables].concat();
         let process = stage.start_test("memory::job_process", &variables).unwrap();
         Self { process, round, stop }
@@ -129,7 +130,7 @@ impl Job {
     }
 }
 
-/// A GPU of 24 GiB, and a daemon.
+/// A GPU of 24 units of memory, and a daemon.
 struct Scene {
     daemon: Daemon,
     emulator: Emulator,
@@ -153,11 +154,11 @@ impl Scene {
     }
 
     /// A job that the daemon has found, with its memory.
-    fn job(&self, name: &str, priority: &str, gib: u64, evictable: &str) -> Job {
-        let job = Job::start(&self.emulator, name, priority, gib, evictable);
+    fn job(&self, name: &str, priority: &str, units: u64, evictable: &str) -> Job {
+        let job = Job::start(&self.emulator, name, priority, units, evictable);
         until("the daemon knows its memory", || {
             let task = self.task(&job);
-            task.gpu_memory_kib.unwrap_or(0) >= gib << 20 && !task.gpus.is_empty()
+            task.gpu_memory_kib.unwrap_or(0) >= units * UNIT / 1_024 && !task.gpus.is_empty()
         });
         job
     }
@@ -194,8 +195,8 @@ impl Scene {
         claimant
     }
 
-    fn used_gib(&self) -> u64 {
-        self.emulator.control().unwrap().memory().unwrap().devices[0].used / GIB
+    fn used(&self) -> u64 {
+        self.emulator.control().unwrap().memory().unwrap().devices[0].used / UNIT
     }
 
     fn until_running(&self, job: &Job) {
@@ -213,8 +214,8 @@ fn restore(pid: u32) -> Request {
     Request::Restore { process: process(pid) }
 }
 
-fn room(claimant: &Process, gib: u64) -> Request {
-    let bytes = gib * GIB;
+fn room(claimant: &Process, units: u64) -> Request {
+    let bytes = units * UNIT;
     Request::MakeRoom { process: process(claimant.pid()), bytes, device: None }
 }
 
@@ -226,16 +227,16 @@ fn a_process_is_evicted_and_restored_and_its_contents_are_exact() {
     let task = scene.task(&job);
     assert_eq!(
         (task.state, task.host_memory_kib),
-        (TaskState::Evicted, Some(16 << 20)),
+        (TaskState::Evicted, Some(16 * UNIT / 1_024)),
         "{task:?}"
     );
-    assert_eq!((task.evictions, scene.used_gib()), (1, 0));
+    assert_eq!((task.evictions, scene.used()), (1, 0));
     let round = job.round();
     let sentence = scene.refused(&evict(job.pid(), 0), RefusalCode::CannotEvict);
     assert!(sentence.contains("is evicted already (by root)"), "{sentence}");
     assert!(job.round() <= round + 1, "it waits for its memory");
     scene.ask(&restore(job.pid())).unwrap();
-    assert_eq!(scene.used_gib(), 16);
+    assert_eq!(scene.used(), 16);
     scene.until_running(&job);
     let sentence = scene.refused(&restore(job.pid()), RefusalCode::NotEvicted);
     assert!(sentence.ends_with("is not evicted"), "{sentence}");
@@ -285,12 +286,15 @@ fn a_claim_that_cannot_be_met_evicts_nothing_and_says_what_is_short() {
     let claimant = scene.claimant(7);
     let sentence = scene.refused(&room(&claimant, 20), RefusalCode::NoRoom);
     assert!(
-        sentence.contains("lacks 4096 MiB: 20 GiB are needed and 6144 MiB are free"),
+        sentence.contains("lacks 512 MiB: 2560 MiB are needed and 768 MiB are free"),
         "{sentence}"
     );
     assert!(sentence.contains("nothing was evicted"), "{sentence}");
     let sentence = scene.refused(&room(&claimant, 25), RefusalCode::NoRoom);
-    assert!(sentence.contains("25 GiB do not fit into the GPU, which has 24 GiB"), "{sentence}");
+    assert!(
+        sentence.contains("3200 MiB do not fit into the GPU, which has 3072 MiB"),
+        "{sentence}"
+    );
     let equal = scene.claimant(2);
     scene.refused(&room(&equal, 10), RefusalCode::NoRoom);
     for job in [&low, &fixed] {
@@ -300,7 +304,7 @@ fn a_claim_that_cannot_be_met_evicts_nothing_and_says_what_is_short() {
     let change = SchedAttrChange { evictable: Some(true), ..SchedAttrChange::default() };
     scene.ask(&Request::Set { process: process(fixed.pid()), change }).unwrap();
     scene.ask(&room(&claimant, 20)).unwrap();
-    assert_eq!(scene.used_gib(), 0);
+    assert_eq!(scene.used(), 0);
     // A claim of nothing ends it.
     scene.ask(&room(&claimant, 0)).unwrap();
     low.finish();
@@ -315,7 +319,7 @@ fn evicted_memory_waits_for_room_and_returns() {
     let other = scene.job("other", "2", 12, "0");
     until("it waits for room", || scene.task(&job).restore_waits.is_some());
     let waits = scene.task(&job).restore_waits.unwrap();
-    assert!(waits.contains("16 GiB are needed and 12 GiB are free"), "{waits}");
+    assert!(waits.contains("2048 MiB are needed and 1536 MiB are free"), "{waits}");
     other.finish();
     scene.until_running(&job);
     job.finish();
@@ -328,7 +332,7 @@ fn a_stopped_daemon_restores_what_it_evicted() {
     scene.ask(&evict(job.pid(), 0)).unwrap();
     scene.daemon.signal(Signal::TERM);
     assert!(scene.daemon.wait().unwrap().success(), "{:?}", scene.daemon.log());
-    assert_eq!(scene.used_gib(), 8);
+    assert_eq!(scene.used(), 8);
     job.finish();
 }
 
@@ -345,7 +349,7 @@ fn what_a_killed_daemon_evicted_returns_at_every_step() {
         let _ = asking.join().unwrap();
         scene.daemon = start_daemon(&scene.stage, &scene.emulator);
         job.until_continues();
-        until("it has its memory", || scene.used_gib() == 8);
+        until("it has its memory", || scene.used() == 8);
         until("it is known", || {
             let task = scene.task(&job);
             matches!(task.state, TaskState::Running | TaskState::Idle) && !task.gpus.is_empty()
@@ -381,16 +385,16 @@ fn jobs_that_do_not_fit_together_take_turns_which_a_claim_interrupts() {
     assert_eq!((task.state, why), (TaskState::Evicted, Some("while others have their turn")));
     until("the daemon knows its memory", || {
         let task = scene.task(&second);
-        task.gpu_memory_kib.unwrap_or(0) >= 16 << 20 && !task.gpus.is_empty()
+        task.gpu_memory_kib.unwrap_or(0) >= 16 * UNIT / 1_024 && !task.gpus.is_empty()
     });
     let claimant = scene.claimant(7);
     scene.ask(&room(&claimant, 20)).unwrap();
     assert_eq!(scene.state(&second), TaskState::Evicted);
-    assert_eq!(scene.used_gib(), 0);
+    assert_eq!(scene.used(), 0);
     scene.ask(&room(&claimant, 0)).unwrap();
     let (rounds, both) = ([first.round(), second.round()], [&first, &second]);
     until("one of them has its turn", || {
         both.iter().zip(rounds).any(|(job, before)| job.round() > before + 2)
     });
-    assert_eq!(scene.used_gib(), 16);
+    assert_eq!(scene.used(), 16);
 }

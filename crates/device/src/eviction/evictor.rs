@@ -21,6 +21,7 @@ use super::order::{Line, Order, Outcome, Task};
 use super::{EvictTarget, Step};
 use crate::controller::Waker;
 use crate::journal::GpuChange;
+use crate::process::ProcessKey;
 use crate::undo_log::UndoLog;
 
 /// The longest time for which the driver waits for kernels.
@@ -98,7 +99,9 @@ pub struct Evictor {
 
 #[derive(Clone, Debug)]
 struct Job {
-    change: EvictChange,
+    processes: Vec<ProcessKey>,
+    /// None until it is recorded.
+    change: Option<EvictChange>,
     is_busy: bool,
 }
 
@@ -112,6 +115,8 @@ struct Shared {
 
 enum Message {
     Report(EvictorReport),
+    /// The job, if there is one of that id, is as before.
+    Refused(EvictorReport),
     /// A thread has recorded what it is about to do.
     Recorded(u64, EvictChange),
 }
@@ -148,30 +153,39 @@ impl Evictor {
     /// controllers, resumed, without other records.
     pub fn evict(&mut self, job: EvictJob) {
         let id = job.id;
+        let processes: Vec<ProcessKey> = job.processes.iter().map(|target| target.key).collect();
+        // A second record of a process would replace that of the first job.
+        let is_known = |known: &Job| processes.iter().any(|key| known.processes.contains(key));
+        if self.jobs.contains_key(&id) || self.jobs.values().any(is_known) {
+            let sentence = "it is evicted already".to_owned();
+            let report = EvictorReport::EvictFailed { id, sentence, is_undone: false };
+            return self.shared.tell(Message::Refused(report));
+        }
+        self.jobs.insert(id, Job { processes, change: None, is_busy: true });
         self.start(id, move |shared| shared.evict(&job));
     }
 
     /// Restores the processes of a job, if there is room. Also after a failure.
     pub fn restore(&mut self, id: u64) {
-        let not = |sentence: &str| EvictorReport::RestoreFailed {
-            id,
-            why: NotRestored::Other(sentence.to_owned()),
+        let not = |sentence: &str| {
+            let why = NotRestored::Other(sentence.to_owned());
+            Message::Refused(EvictorReport::RestoreFailed { id, why })
         };
-        match self.jobs.get_mut(&id) {
-            None => self.shared.report(not("it is not evicted")),
-            Some(job) if job.is_busy => self.shared.report(not("its memory is moving")),
-            Some(job) => {
-                job.is_busy = true;
-                let change = job.change.clone();
-                self.start(id, move |shared| shared.restore(id, &change));
-            }
-        }
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return self.shared.tell(not("it is not evicted"));
+        };
+        let Some(change) = job.change.clone().filter(|_| !job.is_busy) else {
+            return self.shared.tell(not("its memory is moving"));
+        };
+        job.is_busy = true;
+        self.start(id, move |shared| shared.restore(id, &change));
     }
 
     /// Takes over what a dead owner left, so that [`Self::restore`] restores it.
     pub fn adopt(&mut self, id: u64, left: &LeftEviction) -> Result<(), AdoptError> {
         let change = adoption::adopt(&self.shared.undo_log, left)?;
-        self.jobs.insert(id, Job { change, is_busy: false });
+        let processes = change.members().iter().map(|member| member.process).collect();
+        self.jobs.insert(id, Job { processes, change: Some(change), is_busy: false });
         Ok(())
     }
 
@@ -180,12 +194,15 @@ impl Evictor {
         loop {
             match self.messages.try_recv().ok()? {
                 Message::Recorded(id, change) => {
-                    self.jobs.insert(id, Job { change, is_busy: true });
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.change = Some(change);
+                    }
                 }
                 Message::Report(report) => {
                     self.note(&report);
                     return Some(report);
                 }
+                Message::Refused(report) => return Some(report),
             }
         }
     }
@@ -210,14 +227,11 @@ impl Evictor {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("gpreempt-evict".to_owned());
         if let Err(error) = thread.spawn(move || work(&shared)) {
-            let why = NotRestored::Other(format!("no thread can be started: {error}"));
-            self.shared.report(match self.jobs.contains_key(&id) {
-                true => EvictorReport::RestoreFailed { id, why },
-                false => EvictorReport::EvictFailed {
-                    id,
-                    sentence: format!("no thread can be started: {error}"),
-                    is_undone: true,
-                },
+            let is_recorded = self.jobs.get(&id).is_some_and(|job| job.change.is_some());
+            let sentence = format!("no thread can be started: {error}");
+            self.shared.report(match is_recorded {
+                true => EvictorReport::RestoreFailed { id, why: NotRestored::Other(sentence) },
+                false => EvictorReport::EvictFailed { id, sentence, is_undone: true },
             });
         }
     }

@@ -156,8 +156,8 @@ impl LibCuda {
 /// A function of the library.
 ///
 /// # Safety
-/// `T` is the type of the function of that name, which ends with a zero. It must not be called after
-/// the library was unloaded.
+/// `T` is the type of the function of that name, which ends with a zero. It must not be called
+/// after the library was unloaded.
 unsafe fn symbol<T: Copy>(library: &Library, name: &[u8]) -> Result<T, LoadError> {
     // SAFETY: the caller vouches for the type.
     let found = unsafe { library.get::<T>(name) }.map_err(LoadError::TooOld)?;

@@ -99,6 +99,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn evict(&mut self) -> Result<u64, Refused> {
+        self.await_interrupted().map_err(Refused::Halted)?;
+        self.targets.iter_mut().for_each(|target| target.lock.settle());
         for (at, state) in self.states().map_err(Refused::Halted)?.into_iter().enumerate() {
             let pid = self.targets[at].member.process.pid;
             let why = match state {

@@ -4,6 +4,7 @@
 //! names the call while it is in flight, and the next holder learns which call may still be
 //! running.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,17 @@ impl TargetLock {
         journal.with_file_name(format!("evict-{pid}-{start_ticks}.lock"))
     }
 
+    /// Removes the files of processes that have ended, which killed evictors left.
+    pub(super) fn sweep(root: &Path) {
+        for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
+            let process = entry.file_name().to_str().and_then(process_of);
+            if process.is_some_and(|process| process.check().is_err()) {
+                let lock = LockFile::try_lock(&entry.path());
+                drop(lock.map(|lock| lock.map(LockFile::removed_at_end)));
+            }
+        }
+    }
+
     /// None if another process holds it.
     pub(super) fn take(journal: &Path, process: ProcessKey) -> io::Result<Option<Self>> {
         let path = Self::path(journal, process);
@@ -92,6 +104,12 @@ impl TargetLock {
     }
 }
 
+/// The process that the name of a lock's file names.
+fn process_of(name: &str) -> Option<ProcessKey> {
+    let (pid, start_ticks) = name.strip_prefix("evict-")?.strip_suffix(".lock")?.split_once('-')?;
+    Some(ProcessKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+}
+
 #[cfg(test)]
 mod tests {
     use gpreempt_stage::WorkFolder;
@@ -121,7 +139,15 @@ mod tests {
         second.settle();
         second.finish();
         second.release();
-        assert!(!TargetLock::path(&journal, PROCESS).exists());
+        let path = TargetLock::path(&journal, PROCESS);
+        assert!(!path.exists());
+        // Killed between its last call and the removal.
+        let last = take().unwrap();
+        TargetLock::sweep(folder.root());
+        assert!(path.exists(), "it is held");
+        drop(last);
+        TargetLock::sweep(folder.root());
+        assert!(!path.exists());
         assert_eq!(take().unwrap().interrupted(), None);
     }
 }

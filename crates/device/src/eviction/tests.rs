@@ -313,7 +313,10 @@ fn a_job_is_evicted_restored_and_adopted() {
     };
     assert_eq!(sentence, "the evictor was killed; nothing was evicted");
     assert!(own.is_empty().unwrap());
-    first.evict(job);
+    first.evict(job.clone());
+    first.evict(EvictJob { id: 6, ..job });
+    let refused = next(&mut first);
+    assert!(matches!(refused, EvictorReport::EvictFailed { id: 6, is_undone: false, .. }));
     let EvictorReport::Evicted { id: 5, bytes, .. } = next(&mut first) else { panic!() };
     assert_eq!((bytes, own.len().unwrap()), (2 * GIB, 2));
     driver.set_free(Some(GIB));

@@ -284,6 +284,35 @@ fn an_endless_kernel_cannot_be_locked_and_continues() {
 }
 
 #[test]
+fn loads_with_memory_stay_exact_while_they_take_turns() {
+    let emulator = emulator();
+    let load = |kind: &str| emulator.load(&format!("{kind} --seconds 600 --memory 16GiB"));
+    let mut first = load("be --kernel-us 3000").unwrap();
+    let refused = emulator.spawn_load("be --memory 16GiB", &[]).unwrap().wait().unwrap().1;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(refused.err.contains("the device has too little free memory"), "{}", refused.err);
+    let mut calls = Checkpoints::connect(&emulator.socket()).unwrap();
+    let mut out = |pid| {
+        calls.lock(pid, Some(Time::from_millis(5_000))).unwrap();
+        calls.checkpoint(pid).unwrap();
+    };
+    out(first.pid());
+    let mut second = load("lc --kernels 2 --gap-us 0 --every-us 5000").unwrap();
+    out(second.pid());
+    for load in [&mut first, &mut second] {
+        calls.restore(load.pid()).unwrap();
+        calls.unlock(load.pid()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let (last, ended) = load.finish().unwrap();
+        assert!(ended.status.success(), "{}", ended.err);
+        assert_eq!(
+            (&last["memory"]["contents"], &last["memory"]["bytes"]),
+            (&"pass".into(), &(16 * GIB).into())
+        );
+    }
+}
+
+#[test]
 fn a_restore_waits_for_room() {
     let emulator = emulator();
     let mut job = JobProcess::start(&emulator);

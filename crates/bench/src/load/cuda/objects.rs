@@ -118,10 +118,20 @@ impl DeviceMemory {
 
     /// Back to zero, and done when this returns.
     pub(crate) fn clear(&self) -> Result<(), CudaError> {
-        self.allocation.fill(0)?;
+        self.fill(0, self.word_count(), 0)?;
         // cuMemsetD32 returns early, and non-blocking streams do not wait for it; a read does.
         let mut word = [0];
-        self.allocation.read(&mut word[..self.word_count().min(1)])
+        self.read_part(0, &mut word[..self.word_count().min(1)])
+    }
+
+    /// Sets `count` words from number `first` on, perhaps after this returns.
+    pub(crate) fn fill(&self, first: usize, count: usize, word: u32) -> Result<(), CudaError> {
+        self.allocation.fill(first, count, word)
+    }
+
+    /// Reads the words from number `first` on.
+    pub(crate) fn read_part(&self, first: usize, words: &mut [u32]) -> Result<(), CudaError> {
+        self.allocation.read(first, words)
     }
 
     pub(crate) fn word_count(&self) -> usize {
@@ -130,7 +140,7 @@ impl DeviceMemory {
 
     pub(crate) fn read(&self) -> Result<Vec<u32>, CudaError> {
         let mut words = vec![0; self.word_count()];
-        self.allocation.read(&mut words)?;
+        self.read_part(0, &mut words)?;
         Ok(words)
     }
 }

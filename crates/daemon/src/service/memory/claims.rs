@@ -26,6 +26,8 @@ use crate::service::telemetry::gauges::Readings;
 /// After this time without a process that uses a GPU a claim ends: memory must not stay empty for a
 /// process that does not use it.
 const UNUSED_MAX_NS: u64 = 600_000_000_000;
+/// How long a process takes no turns that could not be evicted for one.
+const TURN_RETRY_NS: u64 = 60_000_000_000;
 /// How often ends of claims are looked for.
 const SWEEP_NS: u64 = 250_000_000;
 
@@ -143,7 +145,18 @@ impl Memory {
 
     /// A process could not be evicted: the claims that it was to be evicted for are planned
     /// without it.
-    pub(super) fn note_refusal(&mut self, _id: u64, eviction: &Eviction, sentence: &str) {
+    pub(super) fn note_refusal(
+        &mut self,
+        eviction: &Eviction,
+        sentence: &str,
+        now_ns: u64,
+        context: &mut Context<'_>,
+    ) {
+        if eviction.reasons.turn {
+            let root = eviction.root;
+            context.telemetry.problem(&format!("{} takes no turns: {sentence}", Named(root)));
+            self.without_turns.insert(root, now_ns.saturating_add(TURN_RETRY_NS));
+        }
         for claim in &eviction.reasons.room {
             if let Some(claim) = self.claims.get_mut(claim) {
                 claim.excluded.insert(eviction.root, sentence.to_owned());
@@ -271,11 +284,13 @@ impl Memory {
         processes: &mut Processes,
         context: &mut Context<'_>,
     ) {
-        let is_for_it = |known: &&Eviction| known.reasons.room.contains(&id) && !known.is_out();
-        if self.evictions.values().any(|known| is_for_it(&known)) {
+        let Some(claim) = self.claims.get_mut(&id) else { return };
+        // What is on its way out, for whatever reason, is free soon.
+        let here = || self.evictions.values().filter(|known| known.gpu == claim.gpu);
+        if here().any(Eviction::is_leaving) {
             return;
         }
-        let Some(claim) = self.claims.get_mut(&id) else { return };
+        let is_returning = here().any(|known| !known.is_out());
         let fresh_ns = *claim.fresh_ns.get_or_insert(now_ns);
         let gauges = &context.devices.backends.gauges;
         let Some(readings) = gauges.since(instant(fresh_ns)) else { return };
@@ -303,6 +318,8 @@ impl Memory {
                     self.evict_one(key, &claim.gpu, bytes, reasons, processes, context);
                 }
             }
+            // What returns now may be evicted when it is back.
+            RoomPlan::Short { .. } if is_returning => {}
             RoomPlan::Short { .. } if self.may_take_turns(&claim, processes) => {
                 for eviction in self.evictions.values_mut() {
                     eviction.reasons.room.remove(&id);

@@ -97,6 +97,11 @@ impl Eviction {
         matches!(self.phase, Phase::Out { .. })
     }
 
+    /// Whether its memory is on the device, and is to leave.
+    pub(crate) const fn is_leaving(&self) -> bool {
+        !matches!(self.phase, Phase::Out { .. } | Phase::MovingBack { .. })
+    }
+
     pub(crate) fn concerns(&self, key: ProcessKey) -> bool {
         self.root == key || self.members.contains(&key)
     }

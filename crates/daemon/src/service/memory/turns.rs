@@ -73,6 +73,8 @@ impl Memory {
             self.end_turns();
             return;
         };
+        self.without_turns
+            .retain(|key, until_ns| now_ns < *until_ns && processes.table.get(*key).is_some());
         let gauges = &context.devices.backends.gauges;
         let since = instant(now_ns.saturating_sub(READING_MAX_NS));
         let Some(readings) = gauges.since(since) else { return };
@@ -225,6 +227,10 @@ impl Memory {
     ) {
         let evictions: Vec<&Eviction> =
             members.iter().filter_map(|key| self.of(*key)).map(|(_, known)| known).collect();
+        // One that cannot be evicted stays where it is.
+        if members.iter().any(|key| self.without_turns.contains_key(key)) {
+            return;
+        }
         // What a user evicted is out of the game, and its memory is not in use.
         if evictions.iter().any(|known| !known.reasons.asked.is_empty()) {
             return;
