@@ -14,8 +14,10 @@ impl PrivateMachine {
     }
 
     fn until_low_runs(&self) {
-        let runs = |state| matches!(state, TaskState::Running | TaskState::Preempted);
-        until("it runs again", || self.task(&self.low).is_some_and(|it| runs(it.state)));
+        let is_out = |state| {
+            matches!(state, TaskState::Evicting | TaskState::Evicted | TaskState::Restoring)
+        };
+        until("it runs again", || self.task(&self.low).is_some_and(|it| !is_out(it.state)));
     }
 }
 
@@ -85,7 +87,7 @@ fn an_eviction_without_a_daemon_ends_with_its_command() {
     // The keeper restores what a killed command evicted.
     let (code, ..) = evict(&[]).end(Signal::KILL);
     assert_eq!(code, None);
-    machine.until_nothing_is_left();
+    machine.until_no_session_is_left();
     machine.until_all_run();
     machine.finish();
 }
