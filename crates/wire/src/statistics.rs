@@ -334,6 +334,15 @@ statistics! {
         pub priority: u8,
         /// Packets in the ring that the device has not fetched.
         pub pending: u64,
+        /// Busy periods of the queue, as far as its slowdown was measured.
+        pub busy_us: u64,
+        /// How long of that the queue was off the device.
+        pub off_us: u64,
+        /// How long of that the program waited for it: the slowdown is `lost_us / (busy_us -
+        /// lost_us)`.
+        pub lost_us: u64,
+        /// How long of `busy_us` slices of a latency budget were in force.
+        pub shared_us: u64,
         /// Holds of the queue; null on devices without holds and for queues that are never held.
         pub hold: Option<HoldSnapshot>,
     }
