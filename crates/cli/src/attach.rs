@@ -264,7 +264,8 @@ impl Attach {
         Ok(self.output)
     }
 
-    /// Prints how often the GPU was held for each target, if the service still answers.
+    /// Prints how often the GPU was held for each target, and how slow it was, if the service still
+    /// answers.
     fn print_holds(&mut self) {
         let Ok(snapshot) = service::snapshot(&mut self.service.client) else { return };
         let is_target = |task: &&TaskSnapshot| self.targets.contains_key(&task.pid);
@@ -273,6 +274,9 @@ impl Attach {
             for hold in holds.filter(|hold| hold.problem.is_none()) {
                 // A failed output does not keep the targets from being restored.
                 let _ = self.output.held(task.pid, hold);
+            }
+            for queue in task.queues.iter().filter(|queue| queue.busy_us > 0) {
+                let _ = self.output.slowdown((task.pid, task.latency_budget_percent), queue);
             }
         }
     }
