@@ -9,8 +9,8 @@ libgpreempt.so of one commit (on any machine, `cargo build --release` with
 
     python3 hw/serving.py --bin target/release --out results --limit 540 --commit COMMIT
 
-Given again, it goes on with what is left of the suites. At the end: a table, what the slowest 1 % of the
-requests waited for, and what the kernel's log says of the GPU (Xid).
+Given again, it goes on with what is left. At the end: a table, what the slowest 1 % of the requests
+waited for, and what the kernel's log says of the GPU (Xid).
 Exit code 0 if everything was measured, 1 if something is left or failed, 3 without a GPU.
 """
 
@@ -54,8 +54,21 @@ def library_problem(environment):
     return None if done.returncode == 0 else done.stderr.strip()[-300:]
 
 
+def testkit_result(case, arguments):
+    """What a case of the test kit found, and why there is nothing."""
+    try:
+        with open(os.path.join(arguments.out, f"testkit-{case}.json")) as file:
+            return json.load(file), None
+    except (OSError, ValueError) as error:
+        return None, error
+
+
 def testkit(case, seconds, arguments):
     """A case of the test kit beside a daemon, with the library of the same build."""
+    found, _ = testkit_result(case, arguments)
+    if found and found["finished"]:
+        print(f"{case} is finished")
+        return False
     bench = Bench(arguments.bin)
     try:
         daemon = Service(bench, "testkit", "[daemon]\nrescan_ms = 100\n")
@@ -166,11 +179,9 @@ def testkit_lines(arguments):
     """Whether each case of the test kit passed, and what does not hold."""
     is_whole = True
     for case, _, _ in CASES:
-        try:
-            with open(os.path.join(arguments.out, f"testkit-{case}.json")) as file:
-                found = json.load(file)
-        except (OSError, ValueError) as error:
-            print(f"test kit, {case}: nothing ({error})")
+        found, problem = testkit_result(case, arguments)
+        if found is None:
+            print(f"test kit, {case}: nothing ({problem})")
             is_whole = False
             continue
         checks = found["checks"]
