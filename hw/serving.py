@@ -200,6 +200,8 @@ def main():
     parser.add_argument("--out", default="serving-results")
     parser.add_argument("--limit", type=int, default=540, metavar="SECONDS")
     parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--parts", default="", metavar="A,B", help="only these: "
+                        + ", ".join([part[0] for part in SUITES] + [case[0] for case in CASES]))
     arguments = parser.parse_args()
     arguments.long = False
     if not os.path.exists(bench_all.DRIVER):
@@ -211,6 +213,8 @@ def main():
     end = time.monotonic() + arguments.limit - RESERVE
     try:
         for name, limit, action in parts(arguments):
+            if arguments.parts and name not in arguments.parts.split(","):
+                continue
             left = min(limit, end - time.monotonic())
             if left < 15:
                 print(f"no time is left for {name}")
