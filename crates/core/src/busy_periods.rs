@@ -20,6 +20,7 @@
 //!                                                     as it waits     deferred
 //! ```
 //!
+//! What is deferred is also caught up when the context leaves the engine before its slice is over.
 //! Lost time is not less than what the program waits longer than alone, as far as samples show when
 //! it submits. What is not caught up within 20 ms is lost too.
 
@@ -34,6 +35,8 @@ pub struct EngineSample {
     pub is_off: bool,
     /// Submitted work waits to be fetched.
     pub is_pending: bool,
+    /// The engine may switch to another context when this one has no work: it is not held.
+    pub may_yield: bool,
 }
 
 /// A context without work for longer than that has finished its request, unless it is held: then
@@ -56,6 +59,9 @@ const CAUGHT_UP_TIMES: u64 = 3;
 /// Off the engine, a context may have work that was fetched and does not show. A period does not
 /// end then, unless it takes this long.
 const OFF_MAX: Duration = Duration::from_millis(20);
+/// A context that may yield and leaves the engine after less than this has no work left: every
+/// slice of a plan without holds is longer.
+const YIELDED_MAX: Duration = Duration::from_micros(1_500);
 /// Deferred time is lost if the device has not caught up after that.
 const DEFERRED_MAX: Duration = Duration::from_millis(20);
 
@@ -69,6 +75,8 @@ struct DeferredTime {
     candidate: Duration,
     /// For how long nothing that was submitted has waited.
     caught_up: Duration,
+    /// How long the context has been on the engine.
+    on_engine: Duration,
 }
 
 impl DeferredTime {
@@ -82,6 +90,10 @@ impl DeferredTime {
     ) -> Duration {
         let candidate = core::mem::take(&mut self.candidate);
         if sample.is_off {
+            let on_engine = core::mem::take(&mut self.on_engine);
+            if sample.may_yield && !on_engine.is_zero() && on_engine < YIELDED_MAX {
+                self.length = Duration::ZERO;
+            }
             self.caught_up = Duration::ZERO;
             if !has_submitted {
                 return passed + candidate + self.expired(now);
@@ -93,7 +105,15 @@ impl DeferredTime {
             self.candidate = passed.min(AHEAD_MAX);
             return passed.saturating_sub(self.candidate) + self.expired(now);
         }
-        candidate + self.take_on_engine(now, passed, sample, has_submitted)
+        self.on_engine += passed;
+        let mut lost = candidate;
+        if has_submitted && !candidate.is_zero() {
+            if self.length.is_zero() {
+                self.since = now;
+            }
+            self.length += core::mem::take(&mut lost);
+        }
+        lost + self.take_on_engine(now, passed, sample, has_submitted)
     }
 
     fn take_on_engine(
@@ -215,7 +235,8 @@ mod tests {
 
     use super::*;
 
-    const IDLE: EngineSample = EngineSample { has_work: false, is_off: false, is_pending: false };
+    const IDLE: EngineSample =
+        EngineSample { has_work: false, is_off: false, is_pending: false, may_yield: false };
     const WORK: EngineSample = EngineSample { has_work: true, ..IDLE };
     const OFF: EngineSample = EngineSample { is_off: true, ..WORK };
     const OFF_IDLE: EngineSample = EngineSample { is_off: true, ..IDLE };
@@ -267,6 +288,8 @@ mod tests {
         /// Time on and off the engine, in us.
         on: u64,
         off: u64,
+        /// Whether the engine switches to others also when it has no work.
+        yields: bool,
     }
 
     /// Kernels that hardware fetches before it executes them.
@@ -275,12 +298,17 @@ mod tests {
     /// Runs a program in steps of a microsecond, with a sample every 100. Returns how long it took
     /// and what was measured, in us.
     fn run(program: Program) -> (u64, BusyTime) {
-        let Program { submit, kernel, kernels, tokens, on, off } = program;
+        let Program { submit, kernel, kernels, tokens, on, off, yields } = program;
         let (mut periods, mut sum) = (BusyPeriods::default(), BusyTime::default());
         let (mut submitted, mut fetched, mut executed_us) = (0, 0, 0);
         let (mut next_at, mut moved_at, mut us, mut was_off) = (0, 0, 0, false);
+        let mut in_cycle = 0;
         while executed_us < kernels * tokens * kernel {
-            let is_off = us % (on + off) >= on;
+            if yields && off > 0 && in_cycle < on && executed_us == submitted * kernel {
+                in_cycle = on;
+            }
+            let is_off = in_cycle >= on && off > 0;
+            in_cycle = (in_cycle + 1) % (on + off);
             was_off |= is_off;
             let executed = executed_us / kernel;
             let waits = submitted % kernels == 0 && executed < submitted;
@@ -298,7 +326,12 @@ mod tests {
             if us % 100 == 0 {
                 let is_pending = submitted > fetched;
                 let has_work = is_pending || us - moved_at < 300;
-                let sample = EngineSample { has_work, is_off: was_off && is_off, is_pending };
+                let sample = EngineSample {
+                    has_work,
+                    is_off: was_off && is_off,
+                    is_pending,
+                    may_yield: yields,
+                };
                 was_off = is_off;
                 let reported =
                     periods.take(Instant::from_nanos(us * 1_000), sample, GAP, submitted);
@@ -320,14 +353,31 @@ mod tests {
     }
 
     /// An eager decoder: 250 kernels of 4 us for each token, submitted in 4 ms.
-    const EAGER: Program =
-        Program { submit: 16, kernel: 4, kernels: 250, tokens: 50, on: 8_000, off: 1_400 };
+    const EAGER: Program = Program {
+        submit: 16,
+        kernel: 4,
+        kernels: 250,
+        tokens: 50,
+        on: 8_000,
+        off: 1_400,
+        yields: false,
+    };
 
     #[test]
     fn a_program_that_runs_ahead_loses_only_what_it_waits_for() {
         let (delay, lost, off) = slowed(EAGER);
         assert!(off > 25_000 && delay < off / 3 * 2, "{delay} {off}");
         assert!(delay <= lost && lost < off / 4 * 3, "{delay} {lost} {off}");
+    }
+
+    #[test]
+    fn a_program_that_yields_in_its_gaps_loses_only_what_it_waits_for() {
+        for off_each in [700, 1_400] {
+            let open = Program { off: off_each, yields: true, ..EAGER };
+            let (delay, lost, off) = slowed(open);
+            assert!(off > 100_000 && delay < off / 2, "{delay} {off}");
+            assert!(lost < off / 2 && lost + 5_000 > delay, "{delay} {lost} {off}");
+        }
     }
 
     #[test]
@@ -354,13 +404,14 @@ mod tests {
             submit in 5..60_u64,
             kernel in 2..80_u64,
             kernels in 1..300_u64,
-            on in 1_000..10_000_u64,
+            on in 2_000..10_000_u64,
             off in 200..3_000_u64,
+            yields in any::<bool>(),
         ) {
             prop_assume!(kernel * 4 <= submit * 3 || kernel >= submit);
             let tokens = (200_000 / (submit.max(kernel) * kernels)).max(1);
             let (delay, lost, off_total) =
-                slowed(Program { submit, kernel, kernels, tokens, on, off });
+                slowed(Program { submit, kernel, kernels, tokens, on, off, yields });
             let unseen = 200 * (off_total / off + 1 + tokens);
             prop_assert!(lost + unseen >= delay.min(off_total), "{lost} {delay} {off_total}");
             prop_assert!(lost <= off_total, "{lost} {off_total}");

@@ -195,7 +195,7 @@ impl crate::gpu::Gpu {
         let is_off = has_work && past != Activity::Run;
         let ring = queue.ring.view(None);
         let (packets, is_pending) = (ring.put, ring.pending() > 0);
-        let sample = EngineSample { has_work, is_off, is_pending };
+        let sample = EngineSample { has_work, is_off, is_pending, may_yield: !queue.held };
         if let Some(time) = queue.periods.take(now, sample, GAP_MAX, packets)
             && !queue.ring.measured(time)
         {

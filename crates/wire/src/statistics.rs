@@ -238,8 +238,8 @@ statistics! {
         pub latency_budget_percent: Option<u16>
             [.metric("gpreempt_process_latency_budget_ratio").single()
              .ps(17, "budget").if_known()],
-        /// How much slower the process was in its last second with work because it was off the
-        /// device with work, by its slowest queue; null where that is not measured.
+        /// How much slower the process was in its last second with work because it waited while it
+        /// was off the device, by its slowest queue; null where that is not measured.
         pub slowdown_percent: Option<u32>
             [.metric("gpreempt_process_slowdown_ratio").longest().ps(18, "slowdown").if_known()],
         /// Why the process has this priority.

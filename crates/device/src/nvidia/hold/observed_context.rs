@@ -269,7 +269,9 @@ impl ObservedContext {
         // Without probes nothing is known of requests that are not held.
         let has_work = has_work && (self.is_probed || is_held);
         let gap_max = if is_held { self.policy.release_threshold().max(GAP_MAX) } else { GAP_MAX };
-        let engine = EngineSample { has_work, is_off, is_pending: sample.pending };
+        let may_yield = self.is_probed && !is_held;
+        let is_pending = sample.pending;
+        let engine = EngineSample { has_work, is_off, is_pending, may_yield };
         if let Some(time) = self.periods.take(now, engine, gap_max, sample.packets) {
             report(time);
         }
