@@ -93,6 +93,31 @@ fn budgets_of_commands_rules_and_variables_arrive_in_ps() {
     [of_rule, of_variable, of_run].into_iter().for_each(end);
 }
 
+/// CUDA makes a process a client of MPS if the control program listens where its environment says.
+#[test]
+fn a_client_of_mps_gets_no_high_priority() {
+    let setup = Setup::new("latency-budget-mps");
+    let folder = setup.stage.path("pipes").display().to_string();
+    let program = setup.stage.path("nvidia-cuda-mps-control");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut control = std::process::Command::new(program);
+    control.arg("600").env("CUDA_MPS_PIPE_DIRECTORY", &folder);
+    let control = setup.stage.start("the control program", control).unwrap();
+    let load = setup.load(&[], ("CUDA_MPS_PIPE_DIRECTORY", &folder));
+    until("it is known", || setup.field(&load, "pid").is_some());
+    let pid = load.pid().to_string();
+    for words in [&["set", &pid, "-p", "12"][..], &["attach", &pid, "-p", "8"]] {
+        let (_, line) = setup.stage.failure(words);
+        assert!(line.contains("is a client of the MPS server"), "{words:?}: {line}");
+        assert!(line.contains("a priority below 8"), "{words:?}: {line}");
+    }
+    assert_ne!(setup.field(&load, "priority"), Some(json!(12)));
+    setup.stage.stdout(&["set", &pid, "-p", "3"]);
+    until("it has a low priority", || setup.field(&load, "priority") == Some(json!(3)));
+    end(load);
+    drop(control);
+}
+
 #[test]
 fn impossible_budgets_are_refused_and_change_nothing() {
     let setup = Setup::new("latency-budget-refused");
