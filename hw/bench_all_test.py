@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What hw/bench_all.py and hw/serving.py do with files they did not expect, and when they are ended.
+"""What hw/bench_all.py and hw/serving.py do with files they did not expect, and when they end.
 Needs no GPU."""
 
 import argparse

@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::output::check_reader;
 use crate::service::{self, ServiceClient, refuse_beside_private_session};
 use crate::signals::Stop;
+use crate::write_file;
 use output::ContextChanges;
 pub(crate) use output::{AttachOutput, OutputFormat};
 
@@ -38,6 +39,9 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     refuse_named_twice(args)?;
     if args.dry_run {
         return plan::print(args);
+    }
+    if let Some(path) = &args.hold_records {
+        write_file::probe(path).map_err(Failure::input)?;
     }
     let stop = Stop::on_signals()?;
     refuse_beside_private_session()?;

@@ -143,3 +143,22 @@ fn impossible_budgets_are_refused_and_change_nothing() {
     assert_eq!(setup.field(&load, "priority"), Some(json!(12)));
     end(load);
 }
+
+#[test]
+fn records_of_holds_need_a_folder_and_are_written_at_the_end() {
+    let stage = Stage::new("hold-records").unwrap();
+    let emulator = stage.emulator("--model h200 --machine tsg --compute-units 1").unwrap();
+    let mut command = stage.command("gpreempt-load").unwrap();
+    emulator.spec().add_load(&mut command, ENDLESS);
+    let load = stage.start("a load", command).unwrap();
+    let pid = load.pid().to_string();
+    let (code, line) = stage.failure(&["attach", &pid, "--hold-records", "no/where"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("there is no folder no; create it first"), "{line}");
+    let socket = emulator.socket().display().to_string();
+    let target = ["attach", &pid, "--emulated", &socket];
+    stage.stdout(&[&target[..], &["--for", "1s", "--hold-records", "records"]].concat());
+    let records = std::fs::read_to_string(stage.path("records")).unwrap();
+    assert_eq!(records, "", "the emulated GPU places holds itself");
+    end(load);
+}

@@ -61,8 +61,8 @@ pub(crate) enum RequestError {
     PriorityOnDisplay(ProcessKey),
     #[error(
         "{} is a client of the MPS server of process {control}, and all clients of a server share \
-         one channel group: a priority of 8 or more would be for all of them; start it without MPS, \
-         or give it a priority below 8",
+         one channel group: a priority of 8 or more would be for all of them; start it without \
+         MPS, or give it a priority below 8",
         Named(*.key)
     )]
     HighPriorityOfMpsClient { key: ProcessKey, control: u32 },
