@@ -322,6 +322,10 @@ impl Service {
     /// Closes all sessions and reverts every change.
     fn stop(mut self, result: Result<(), LoopError>) -> Result<(), LoopError> {
         self.notifier.stopping();
+        self.telemetry.take_holds(&self.devices, &self.processes.table);
+        if let Some(problem) = self.telemetry.hold_log.take().and_then(|log| log.write().err()) {
+            self.telemetry.problem(&problem);
+        }
         self.clients.sessions.close_all();
         // A change that could not be reverted stays in the journal, and the keeper tries again.
         let released = self.devices.backends.release_all();
