@@ -175,4 +175,4 @@ assert container["securityContext"] == {
 yaml.safe_dump_all(documents, open(out, "w"))
 "#;
 
-const TYPED: &[&str] = &["python/src", "python/tests", "python/examples"];
+const TYPED: &[&str] = &["python/src", "python/tests", "examples"];

@@ -2,8 +2,8 @@
 //!
 //! Each thread has a slot of the page in its thread-local state: a hint is a few atomic writes. The
 //! slot counts, so that an event loop, which serves many requests in one thread, begins a hint for
-//! each of them. A fork, a disconnect or a lost daemon makes slots invalid by changing a number that
-//! every hint checks; the thread then takes another slot.
+//! each of them. A fork, a disconnect or a lost daemon makes slots invalid by changing a number
+//! that every hint checks; the thread then takes another slot.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Gives this process, and the children that it starts from now on, a low priority: `yield_to_others
-//! [PRIORITY] [COMMAND...]` runs the command with it.
+//! Gives this process, and the children that it starts from now on, a low priority:
+//! `yield_to_others [PRIORITY] [COMMAND...]` runs the command with it.
 //!
 //! The process need not use a GPU yet. Without gpreemptd the command runs all the same.
 
