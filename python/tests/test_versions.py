@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import socket
 import struct
 import threading
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
 
@@ -51,24 +53,30 @@ def answer(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen(8)
-        threading.Thread(target=serve, args=(listener, chosen), daemon=True).start()
+        # A process of its own: a call may keep the interpreter lock while it waits for the answer.
+        context: Any = multiprocessing.get_context("fork")
+        daemon = context.Process(target=serve, args=(listener, chosen))
+        daemon.start()
         monkeypatch.setenv("GPREEMPT_SOCKET", str(path))
         gpreempt.disconnect()
         yield chosen
         gpreempt.disconnect()
-        listener.shutdown(socket.SHUT_RDWR)
+        daemon.kill()
+        daemon.join(60)
 
 
 def serve(listener: socket.socket, answer: Answer) -> None:
     while True:
-        try:
-            client = listener.accept()[0]
-        except OSError:
-            return
-        with client:
-            while received := client.recv(4096):
-                _, _, kind, _, number = HEADER.unpack(received[: HEADER.size])
-                client.send(answer(kind, number))
+        client = listener.accept()[0]
+        # A process has one connection for requests and another one for hints.
+        threading.Thread(target=talk, args=(client, answer), daemon=True).start()
+
+
+def talk(client: socket.socket, answer: Answer) -> None:
+    with client, contextlib.suppress(OSError):
+        while received := client.recv(4096):
+            _, _, kind, _, number = HEADER.unpack(received[: HEADER.size])
+            client.send(answer(kind, number))
 
 
 def test_one_sentence_names_what_to_update(answer: Answer) -> None:

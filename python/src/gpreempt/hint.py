@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
+from time import monotonic_ns
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    NamedTuple,
     Optional,
     TypeVar,
     Union,
@@ -36,14 +35,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _DEADLINE_US_MAX = 3_600_000_000
 
 
-class _Open(NamedTuple):
-    """A block that a thread is inside of."""
-
-    block: Critical
-    deadline_ns: int
-    """By the monotonic clock; 0 for none."""
-    is_heard: bool
-    """Whether the library was told of it."""
+_Open = tuple["Critical", int, bool]
+"""A block that a thread is inside of, its deadline by the monotonic clock (0 for none), and whether
+the library was told of it. A plain tuple, because making another object takes as long as a hint."""
 
 
 class _Thread:
@@ -56,13 +50,14 @@ class _Thread:
         self.inherited = inherited
         """Blocks that its parent process was inside of: they end here without having begun."""
         self.is_known = False
-        """Whether it has given a hint before: the first one connects and may take long."""
+        """Whether its last hint arrived: another one may connect and take long."""
 
     def take(self, block: Critical) -> Optional[_Open]:
         """The newest entry of a block, which ends."""
-        for index in range(len(self.blocks) - 1, -1, -1):
-            if self.blocks[index].block is block:
-                return self.blocks.pop(index)
+        blocks = self.blocks
+        for index in range(len(blocks) - 1, -1, -1):
+            if blocks[index][0] is block:
+                return blocks.pop(index)
         return None
 
 
@@ -120,22 +115,21 @@ class Critical:
                 raise _absent
             return False
         thread = _this_thread()
-        deadline_ns = 0
         deadline_us = self._deadline_us
-        if deadline_us:
-            now = time.monotonic_ns()
-            deadline_ns = now + deadline_us * 1000
+        deadline_ns = monotonic_ns() + deadline_us * 1000 if deadline_us else 0
         if thread.blocks:
             deadline_us = _nearest(thread.blocks, deadline_ns)
-        # A thread's first hint may connect, and others should run meanwhile.
-        calls = library.quick if thread.is_known else library.calls
-        code = calls.gpreempt_hint_begin(deadline_us)
-        is_heard = bool(code == 0)
-        if is_heard:
-            thread.is_known = True
-        elif self._is_required or code == errors.InvalidArgument.code:
+        # A thread's first hint, and one after a failure, may connect, and other threads should run
+        # meanwhile.
+        if thread.is_known:
+            code = library.quick.gpreempt_hint_begin(deadline_us)
+        else:
+            code = library.calls.gpreempt_hint_begin(deadline_us)
+        is_heard: bool = code == 0
+        thread.is_known = is_heard
+        if not is_heard and (self._is_required or code == errors.InvalidArgument.code):
             raise errors.of(code, library.message(code))
-        thread.blocks.append(_Open(self, deadline_ns, is_heard))
+        thread.blocks.append((self, deadline_ns, is_heard))
         return is_heard
 
     def __exit__(
@@ -147,10 +141,12 @@ class Critical:
         if _library is None:
             return
         thread = _this_thread()
-        ended = thread.take(self)
+        blocks = thread.blocks
+        # Nearly always the newest one.
+        ended = blocks.pop() if blocks and blocks[-1][0] is self else thread.take(self)
         if ended is None:
             _end_unbegun(thread, error)
-        elif ended.is_heard:
+        elif ended[2]:
             # It can only fail where there is nothing to end any more: no daemon, no session.
             _library.quick.gpreempt_hint_end()
 
@@ -186,8 +182,8 @@ class Critical:
 def _nearest(blocks: list[_Open], own_ns: int) -> int:
     """Microseconds until the next deadline of a thread, which has one for all of its blocks. A
     deadline that has passed is not counted, or a request that hangs would hurry all others."""
-    now = time.monotonic_ns()
-    ahead = [open.deadline_ns for open in blocks if open.deadline_ns > now]
+    now = monotonic_ns()
+    ahead = [deadline_ns for _, deadline_ns, _ in blocks if deadline_ns > now]
     if own_ns:
         ahead.append(own_ns)
     return max(1, (min(ahead) - now) // 1000) if ahead else 0
