@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, AsyncIterator, Callable, Iterator
 
 import pytest
 import uvicorn
@@ -170,6 +170,39 @@ def test_each_message_of_a_websocket_is_a_request(scene: Scene, app: App) -> Non
                 client.send("request")
                 assert client.recv(timeout=60) == "1"
             until("it waits for the next", lambda: app.blocks() == 0)
+
+
+def test_it_is_middleware_of_starlette(scene: Scene, app: App) -> None:
+    """With an endpoint in another thread, an answer in pieces, and one that is never read."""
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse, StreamingResponse
+    from starlette.routing import Route
+
+    def plain(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(str(app.blocks()))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        app.running.append("pieces")
+        while True:
+            await asyncio.sleep(0.005)
+            yield str(app.blocks()).encode()
+
+    async def streamed(request: Any) -> StreamingResponse:
+        thread = hint._this_thread()
+        app.blocks = lambda: len(thread.blocks)
+        return StreamingResponse(pieces())
+
+    routes = [Route("/plain", plain), Route("/streamed", streamed)]
+    starlette = Starlette(routes=routes)
+    starlette.add_middleware(gpreempt.asgi.Hints, deadline_us=5_000, paths=["/plain", "/streamed"])
+    with served(starlette) as port:
+        with socket.create_connection(("127.0.0.1", port)) as leaves:
+            leaves.sendall(b"GET /streamed HTTP/1.1\r\nHost: x\r\n\r\n")
+            until("pieces", lambda: app.running == ["pieces"])
+            assert app.blocks() == 1
+            assert get(port, "/plain") == b"2"
+        until("it was noticed", lambda: app.blocks() == 0)
+        assert get(port, "/plain") == b"1"
 
 
 def test_another_server_works_too(scene: Scene, app: App) -> None:

@@ -82,8 +82,8 @@ impl Environment {
     /// Whether the tools of the tests could be installed; a machine without a network has none.
     fn install_tools(&self) -> anyhow::Result<bool> {
         let mut pip = self.pip(["install", "--quiet", "pytest", "mypy", "setuptools", VALIDATOR]);
-        // Servers for the tests of `gpreempt.asgi`.
-        Ok(run(pip.args(["uvicorn", "websockets", "hypercorn"]))?.success())
+        // For the tests of `gpreempt.asgi`.
+        Ok(run(pip.args(["uvicorn", "websockets", "hypercorn", "starlette"]))?.success())
     }
 
     fn install_package(&self) -> anyhow::Result<()> {
