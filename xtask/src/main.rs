@@ -168,7 +168,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Attack(args) => attack::main(&args),
         Command::Attacker { kind, arguments } => attack::attacker_main(&kind, &arguments),
         Command::Python => report(python::check()),
-        Command::Examples => report(examples::check()),
+        Command::Examples => report(examples::check_all()),
         Command::Pages { pictures, live } => report(pages::check(pictures.as_deref(), live)),
     }
 }

@@ -69,7 +69,7 @@ const TESTS: &[Test] = &[
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),
     slow("python", 15, python::check),
-    slow("examples", 15, examples::check),
+    slow("examples", 15, examples::check_in_tests),
     slow("pages", 10, || pages::check(None, false)),
 ];
 
