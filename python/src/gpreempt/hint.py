@@ -43,14 +43,15 @@ the library was told of it. A plain tuple, because making another object takes a
 class _Thread:
     """Where a thread stands."""
 
-    __slots__ = ("blocks", "inherited", "is_known")
+    __slots__ = ("blocks", "inherited", "is_quick")
 
     def __init__(self, inherited: int = 0) -> None:
         self.blocks: list[_Open] = []
         self.inherited = inherited
         """Blocks that its parent process was inside of: they end here without having begun."""
-        self.is_known = False
-        """Whether its last hint arrived: another one may connect and take long."""
+        self.is_quick = False
+        """Whether its next hint takes a microsecond. One that connects may take long; the library
+        remembers for a while that there is no gpreemptd."""
 
     def take(self, block: Critical) -> Optional[_Open]:
         """The newest entry of a block, which ends."""
@@ -119,14 +120,13 @@ class Critical:
         deadline_ns = monotonic_ns() + deadline_us * 1000 if deadline_us else 0
         if thread.blocks:
             deadline_us = _nearest(thread.blocks, deadline_ns)
-        # A thread's first hint, and one after a failure, may connect, and other threads should run
-        # meanwhile.
-        if thread.is_known:
+        # Other threads run while this one connects, and do not get the interpreter otherwise.
+        if thread.is_quick:
             code = library.quick.gpreempt_hint_begin(deadline_us)
         else:
             code = library.calls.gpreempt_hint_begin(deadline_us)
         is_heard: bool = code == 0
-        thread.is_known = is_heard
+        thread.is_quick = is_heard or code == errors.NoDaemon.code
         if not is_heard and (self._is_required or code == errors.InvalidArgument.code):
             raise errors.of(code, library.message(code))
         thread.blocks.append((self, deadline_ns, is_heard))
