@@ -10,8 +10,8 @@ use anyhow::Context;
 use crate::process::{build_release, cargo, repository_root, run_to_success};
 use crate::step::{Outcome, Step};
 use crate::{
-    attack, ci, container, cost, deployment, dist, documents, headers, kernel, kfd_vm, kill_loop,
-    packages, pages, python, step, tidy,
+    attack, ci, container, cost, deployment, dist, documents, examples, headers, kernel, kfd_vm,
+    kill_loop, packages, pages, python, step, tidy,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -69,6 +69,7 @@ const TESTS: &[Test] = &[
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),
     slow("python", 15, python::check),
+    slow("examples", 15, examples::check_in_tests),
     slow("pages", 10, || pages::check(None, false)),
 ];
 

@@ -56,6 +56,10 @@ pub(crate) struct AttachArgs {
     /// [default: 50]
     #[arg(long, value_name = "MS", value_parser = within::<u64>(1, 1_000))]
     pub(crate) hold_max_ms: Option<u64>,
+    /// Write to this file, at the end, when each hold was placed, in force and released, and which
+    /// samples were late
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hold_records: Option<PathBuf>,
     /// Print lines of JSON: what was attached, every decision with its reason, every problem
     #[arg(long)]
     pub(crate) json: bool,
