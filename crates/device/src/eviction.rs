@@ -28,6 +28,7 @@ mod libcuda;
 mod measure;
 mod nvidia;
 pub(crate) mod order;
+pub mod probe;
 pub(crate) mod procedure;
 pub mod program;
 mod target_lock;

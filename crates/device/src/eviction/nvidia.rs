@@ -7,6 +7,7 @@ use nvml_wrapper::Nvml;
 
 use super::change::{Member, SliceBefore};
 use super::libcuda::{CudaError, LibCuda, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY};
+use super::order::Outcome;
 use super::{CallError, CheckpointCalls, CheckpointState};
 use crate::change::ChangeError;
 use crate::nvidia::change::set_slice;
@@ -29,6 +30,14 @@ impl Libraries {
         // A failure is tried again: the driver may be loaded later.
         let cuda = LibCuda::load().map_err(|error| CallError::Refused(error.to_string()))?;
         Ok(Rc::clone(self.cuda.get_or_init(|| Rc::new(cuda))))
+    }
+
+    /// Whether the library has the calls.
+    pub(super) fn probe(&self) -> Outcome {
+        match self.cuda() {
+            Ok(_) => Outcome::Done { bytes: 0 },
+            Err(error) => Outcome::Failed { sentence: error.to_string(), is_undone: true },
+        }
     }
 
     pub(super) fn calls(&self, member: &Member) -> Result<NvidiaCalls, CallError> {

@@ -34,6 +34,8 @@ pub(crate) enum Task {
     },
     /// Reads the driver's states.
     State,
+    /// Loads NVIDIA's library.
+    Probe,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -60,14 +60,19 @@ pub fn main() -> ExitCode {
             Ok(_) => {}
             Err(_) => return ExitCode::FAILURE,
         }
-        let Ok(order) = serde_json::from_str(&line) else {
+        let Ok(order) = serde_json::from_str::<Order>(&line) else {
             let _ = writeln!(
                 io::stderr(),
                 "gpreempt-evictor: no order; it is started by gpreempt and gpreemptd, not by hand"
             );
             return ExitCode::from(2);
         };
-        let outcome = carry_out(&order, &mut connect, &mut owner);
+        let outcome = match order.task {
+            Task::Probe => libraries.probe(),
+            Task::Evict | Task::Recover { .. } | Task::State => {
+                carry_out(&order, &mut connect, &mut owner)
+            }
+        };
         owner.tell(Line::End { outcome });
     }
 }
@@ -88,7 +93,7 @@ pub(super) fn carry_out(
     owner: &mut dyn Owner,
 ) -> Outcome {
     let is_patient = match order.task {
-        Task::State => {
+        Task::State | Task::Probe => {
             report_states(order, connect, owner);
             return Outcome::Done { bytes: 0 };
         }
@@ -159,7 +164,9 @@ fn attempt(
     let mut around = OwnerAndJournal { owner, journal: OwnerJournal::at(journal.to_owned()) };
     let outcome = match order.task {
         Task::Evict => procedure::evict(&mut targets, &mut around),
-        Task::Recover { .. } | Task::State => procedure::recover(&mut targets, &mut around),
+        Task::Recover { .. } | Task::State | Task::Probe => {
+            procedure::recover(&mut targets, &mut around)
+        }
     };
     let is_over = matches!(outcome, Outcome::Done { .. } | Outcome::Gone);
     if is_over && order.task != Task::Evict {
