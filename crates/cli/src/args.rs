@@ -93,7 +93,7 @@ pub(crate) struct DemoArgs {
     /// Simulated seconds in each mode; with --live real ones (1 to 60)
     #[arg(long, default_value_t = 10, value_parser = within::<u64>(1, 60))]
     pub(crate) seconds: u64,
-    /// The seed of the simulation (this workload has no random parts, so it has no effect)
+    /// The seed of the simulation (this workload has no random parts)
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Where to write the report

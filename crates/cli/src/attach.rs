@@ -21,6 +21,7 @@ use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 use crate::args::AttachArgs;
 use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
+use crate::memory_move::is_evicted;
 use crate::output::check_reader;
 use crate::service::{self, ServiceClient, refuse_beside_private_session};
 use crate::signals::Stop;
@@ -223,8 +224,17 @@ impl Attach {
 
     /// Another command changed the priority of a process, or detached it.
     fn take_change(&mut self, pid: u32, priority: Option<Priority>) -> Result<(), Failure> {
+        if !self.targets.contains_key(&pid) {
+            return Ok(());
+        }
+        let task = match priority {
+            None => service::task(&mut self.service.client, pid)?,
+            Some(_) => None,
+        };
         let Some(target) = self.targets.get_mut(&pid) else { return Ok(()) };
         match priority {
+            // It is scheduled again when its memory is back.
+            None if task.as_ref().is_some_and(is_evicted) => Ok(()),
             None => {
                 self.targets.remove(&pid);
                 self.output.detached(pid)
