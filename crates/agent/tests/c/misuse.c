@@ -158,6 +158,12 @@ static void with_ids_that_never_were(void) {
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_priority(0x7fffffff, 3));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_latency_budget(0x7fffffff, 20));
     EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_suspend_process(0x7fffffff, 100));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_evict(0x7fffffff, 0, 0, 1000000));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_restore_process(0x7fffffff, 1000000));
+    EXPECT(GPREEMPT_ERROR_NO_SUCH_PROCESS, gpreempt_set_evictable(0x7fffffff, 1));
+    EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_evict(0, 0, 0, 1000000));
+    EXPECT(GPREEMPT_ERROR_LIMIT, gpreempt_make_room(1ULL << 50, GPREEMPT_ANY_DEVICE, 1000000));
+    EXPECT(GPREEMPT_ERROR_ARGUMENT, gpreempt_make_room(1, 4000, 1000000));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_get_priority(0, &number));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_suspend_process(0, 100));
     EXPECT(GPREEMPT_OK, gpreempt_hint_begin(1000));
@@ -230,6 +236,12 @@ static void with_a_queue(uint32_t pid) {
     EXPECT(GPREEMPT_OK, gpreempt_get_priority(pid, &number));
     EXPECT(3, number);
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_resume_process(pid));
+    EXPECT(GPREEMPT_ERROR_STATE, gpreempt_restore_process(pid, 1000000));
+    EXPECT(GPREEMPT_OK, gpreempt_set_evictable(pid, 1));
+    EXPECT(GPREEMPT_OK, gpreempt_set_evictable(pid, 0));
+    EXPECT(GPREEMPT_OK, gpreempt_evict(pid, 0, GPREEMPT_EVICT_TREE, 60000000));
+    EXPECT(GPREEMPT_ERROR_DEVICE, gpreempt_evict(pid, 0, GPREEMPT_EVICT_TREE, 60000000));
+    EXPECT(GPREEMPT_OK, gpreempt_restore_process(pid, 60000000));
     EXPECT(GPREEMPT_OK, gpreempt_suspend_process(pid, 60000));
     EXPECT(GPREEMPT_OK, gpreempt_resume_process(pid));
     EXPECT(GPREEMPT_OK, gpreempt_get_all_queues(NULL, 0, &count));

@@ -27,6 +27,8 @@ fn without_a_daemon_every_call_returns_its_code() {
 
 #[test]
 fn invalid_arguments_change_nothing() {
+    // gpreemptd starts it to move memory.
+    gpreempt_stage::program("gpreempt-evictor").unwrap();
     let load = ScheduledLoad::new();
     let program = compile("tests/c/misuse.c");
     let pid = load.load_pid().to_string();

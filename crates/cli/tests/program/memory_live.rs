@@ -1,7 +1,7 @@
 //! Commands about GPU memory with the real service, in a daemon and in private sessions, and
 //! processes that have memory on an emulated GPU.
 
-use gpreempt_stage::until;
+use gpreempt_stage::{program, until};
 use gpreempt_wire::statistics::TaskState;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -21,13 +21,19 @@ impl PrivateMachine {
     }
 }
 
+/// A machine beside whose programs is the one that moves memory.
+fn machine(name: &str) -> PrivateMachine {
+    program("gpreempt-evictor").unwrap();
+    PrivateMachine::new(name)
+}
+
 fn kinds(lines: &[Value]) -> Vec<&str> {
     lines.iter().filter_map(|line| line["line"].as_str()).collect()
 }
 
 #[test]
 fn the_daemon_keeps_a_process_evicted_until_it_is_restored() {
-    let machine = PrivateMachine::new("evict-daemon");
+    let machine = machine("evict-daemon");
     let _daemon = machine.start_daemon();
     let low = pid(&machine.low);
     let text = machine.text(&["evict", &low]);
@@ -57,7 +63,7 @@ fn the_daemon_keeps_a_process_evicted_until_it_is_restored() {
 
 #[test]
 fn an_eviction_without_a_daemon_ends_with_its_command() {
-    let machine = PrivateMachine::new("evict-private");
+    let machine = machine("evict-private");
     let low = pid(&machine.low);
     let evict = |more: &[&str]| -> Session {
         let session = machine.start(&[&["evict", &low, "--json"], more].concat());
@@ -94,11 +100,11 @@ fn an_eviction_without_a_daemon_ends_with_its_command() {
 
 #[test]
 fn a_program_starts_with_room_and_is_refused_without() {
-    let machine = PrivateMachine::new("run-memory");
+    let machine = machine("run-memory");
     let _daemon = machine.start_daemon();
-    let program = machine.stage.path("started");
-    let program = program.to_str().unwrap();
-    let run = |memory| ["run", "-p", "12", "--memory", memory, "--", "touch", program];
+    let started = machine.stage.path("started");
+    let started = started.to_str().unwrap();
+    let run = |memory| ["run", "-p", "12", "--memory", memory, "--", "touch", started];
     let (code, line) = machine.error(&run("4TiB"));
     assert_eq!((code, line.lines().count()), (2, 1), "{line}");
     assert!(line.contains("do not fit into the GPU"), "{line}");

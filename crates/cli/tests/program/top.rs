@@ -125,16 +125,16 @@ fn top_restores_the_terminal_after_ctrl_c_after_a_signal_and_when_the_daemon_die
     let folder = Stage::new("top-end").unwrap();
     let daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 40, 10);
-    screen.wait_for("priority");
+    screen.wait_for("suspend");
     screen.press("\u{3}");
     assert_eq!(screen.end(), (Some(0), String::new()));
     let mut screen = Screen::open(&folder, 40, 10);
-    screen.wait_for("priority");
+    screen.wait_for("suspend");
     let pid = Pid::from_raw(i32::try_from(screen.program.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(screen.end(), (Some(0), String::new()));
     let mut screen = Screen::open(&folder, 40, 10);
-    screen.wait_for("priority");
+    screen.wait_for("suspend");
     drop(daemon);
     let (code, errors) = screen.end();
     assert_eq!(code, Some(1));
@@ -146,7 +146,7 @@ fn top_ends_when_its_terminal_is_closed() {
     let folder = Stage::new("top-closed").unwrap();
     let _daemon = FakeDaemon::start(folder.root(), answer);
     let mut screen = Screen::open(&folder, 40, 10);
-    screen.wait_for("priority");
+    screen.wait_for("suspend");
     let Screen { ours, theirs, mut program, .. } = screen;
     drop((ours, theirs));
     let begin = Instant::now();
