@@ -81,14 +81,15 @@ def result(folder, arguments):
     return (found if found["short"] != arguments.long else None), None
 
 
-def run(command, seconds):
+def run(command, seconds, environment=None):
     """Runs a suite; after so long it gets the Ctrl-C that makes it keep what it has.
 
     Returns whether Ctrl-C was typed, so that nothing else is begun.
     """
     parent = os.getpid()
     try:
-        process = subprocess.Popen(command, preexec_fn=lambda: end_with(parent))
+        process = subprocess.Popen(command, env=environment,
+                                   preexec_fn=lambda: end_with(parent))
     except (OSError, subprocess.SubprocessError) as error:
         print(f"cannot start {command[0]}: {error}")
         return False

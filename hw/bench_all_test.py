@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
-"""What hw/bench_all.py does with files it did not expect, and when it is ended. Needs no GPU."""
+"""What hw/bench_all.py and hw/serving.py do with files they did not expect, and when they end.
+Needs no GPU."""
 
+import argparse
+import contextlib
+import io
 import json
 import os
 import signal
@@ -109,6 +113,38 @@ class BenchAll(unittest.TestCase):
         process.kill()
         process.communicate(timeout=60)
         self.wait_for("ended")
+
+
+class Serving(unittest.TestCase):
+    def test_results_become_tables_and_what_is_missing_is_said(self):
+        sys.path.insert(0, HERE)
+        import serving
+        latency = {"p50_ns": 1_000_000, "p99_ns": 2_000_000}
+        waits = [{"name": f"slow_{wait}", "value": 7_000.0} for wait in serving.WAITS]
+        numbers = [{"name": "slowdown", "value": 12.5}, *waits]
+        measured = {"case": "gap30", "mode": "hold", "took_s": 1, "status": {"state": "ok"},
+                    "lc": {"latency": latency}, "be": {"per_second": 9.0, "kept": 0.95},
+                    "numbers": numbers}
+        found = {**WHOLE, "measurements": [measured]}
+        with tempfile.TemporaryDirectory() as out:
+            arguments = argparse.Namespace(out=out, commit="abc", long=False, bin="bin")
+            os.mkdir(os.path.join(out, "tails"))
+            with open(os.path.join(out, "tails/result.json"), "w") as file:
+                json.dump(found, file)
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                serving.summary(arguments)
+                serving.tails(arguments)
+                self.assertFalse(serving.testkit_lines(arguments))
+            lines = said.getvalue().splitlines()
+            row = next(line for line in lines if line.startswith("gap30"))
+            self.assertEqual(row.split(), "gap30 hold 1 1000.0 2000.0 9.0 95.0 12.5".split())
+            self.assertTrue(any(line.split()[:4] == ["gap30", "hold", "slow", "7"]
+                                for line in lines), said.getvalue())
+            self.assertIn("test kit, boundary: nothing", said.getvalue())
+            names = [name for name, _, _ in serving.parts(arguments)]
+        self.assertEqual(names, ["budgets", "tails", "two-servers", "frequent", "periodic",
+                                 "boundary"])
 
 
 if __name__ == "__main__":

@@ -24,9 +24,12 @@ import time
 
 from clients import test_many_clients
 from first_hour import test_one_command, test_true_numbers
+from frameworks import test_frameworks
 from harness import Bench, check_log, kernel_log
 from holds import test_hold_cycles, test_hold_ends, test_two_held, test_watcher_cost
 from library import test_library, test_python_package
+from memory import (test_evict_costs, test_evict_cycles, test_evict_kills, test_evict_latency,
+                    test_evict_turns)
 from priorities import test_kill, test_min_share, test_priority, test_reset
 from programs import test_hold_resets, test_programs, test_static_runtime
 from service import soak, test_service
@@ -37,7 +40,9 @@ TESTS = (test_priority, test_hold_ends, test_hold_resets, test_programs, test_st
          test_two_held, test_watcher_cost, test_hold_cycles, test_kill, test_min_share,
          test_listing, test_observe, test_later_contexts, test_containers, test_users,
          test_refusals, test_memory, test_service, test_reset, test_mps, test_library,
-         test_python_package, test_many_clients, test_one_command, test_true_numbers)
+         test_python_package, test_frameworks, test_many_clients, test_one_command,
+         test_true_numbers, test_evict_costs, test_evict_latency, test_evict_cycles,
+         test_evict_kills, test_evict_turns)
 
 
 def selected(arguments):

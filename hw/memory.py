@@ -4,11 +4,12 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
 
-from harness import check_log, kernel_log, lines, rate
+from harness import kernel_log, lines, new_lines, rate
 from service import Service
 
 # Twenty kernels of 20 us with gaps of 30 us, every 10 ms.
@@ -68,8 +69,16 @@ def check_exact(bench, load, name):
     """Ends a load and reads what it found in its memory."""
     bench.end(load, signal.SIGINT)
     final = lines(load.log, "final")[0]
-    bench.check(f"{name}: contents are exact", final["exactness"]["result"] == "pass",
-                json.dumps(final["exactness"]))
+    found = {"kernels": final["exactness"]["result"], "memory": final["memory"]["contents"]}
+    bench.check(f"{name}: kernels and contents are exact", set(found.values()) == {"pass"},
+                json.dumps(found))
+
+
+def cost(daemon, load):
+    """Seconds out and back: by gpreempt, and by the driver's calls alone."""
+    calls = by_driver(load.pid, "Lock", "Checkpoint", "Restore", "Unlock")
+    alone = (calls["Lock"] + calls["Checkpoint"], calls["Restore"] + calls["Unlock"])
+    return (call(daemon, "evict", str(load.pid)), call(daemon, "restore", str(load.pid))), alone
 
 
 def test_evict_costs(bench):
@@ -78,9 +87,10 @@ def test_evict_costs(bench):
     for size in ("1GiB", "8GiB", "32GiB"):
         load = job(bench, size)
         time.sleep(1)
-        calls = by_driver(load.pid, "Lock", "Checkpoint", "Restore", "Unlock")
-        alone = (calls["Lock"] + calls["Checkpoint"], calls["Restore"] + calls["Unlock"])
-        ours = (call(daemon, "evict", str(load.pid)), call(daemon, "restore", str(load.pid)))
+        # Small moves vary by more than the tenth that is measured.
+        repetitions = 3 if size == "1GiB" else 1
+        rounds = [cost(daemon, load) for _ in range(repetitions)]
+        ours, alone = (tuple(map(statistics.median, zip(*side))) for side in zip(*rounds))
         for what, own, driver in zip(("out", "back"), ours, alone):
             bench.check(f"{size} {what} within 10 % of the driver's calls", own <= 1.1 * driver,
                         f"{own:.2f} s, the calls alone {driver:.2f} s")
@@ -97,7 +107,7 @@ def test_evict_latency(bench):
     daemon = Service(bench, "evict-latency", EVICTABLE)
     load = job(bench, "8GiB")
     found = {}
-    for name in ("driver", "gpreempt"):
+    for name in ("gpreempt", "driver"):
 
         def move(_, name=name):
             for _ in range(2):
@@ -139,7 +149,7 @@ def test_evict_cycles(bench, cycles=50):
     log_of_daemon = daemon.stop()
     after = bench.ps()[load.pid]["slices_us"]
     bench.check("its slices are restored", after == slices, f"{after}, before {slices}")
-    fresh = [line for line in (kernel_log() or [])[len(log or []):] if "Xid" in line]
+    fresh = [line for line in new_lines(log or [], kernel_log() or []) if "Xid" in line]
     bench.check("no Xid", not fresh, f"{fresh[-1:]}")
     bench.rows.append({"name": "log of the daemon", "lines": log_of_daemon.splitlines()[-20:]})
     check_exact(bench, load, f"{cycles} cycles")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from typing import Iterator
+
 import gpreempt
 from scene import Load, Scene, until
 
@@ -32,3 +36,12 @@ def is_still(load: Load) -> bool:
     seen = len(load.reports("rate"))
     until("five reports", lambda: len(load.reports("rate")) >= seen + 5)
     return len({report["total"] for report in load.reports("rate")[-4:]}) == 1
+
+
+@contextlib.contextmanager
+def idle_queue() -> Iterator[gpreempt.Queue]:
+    """This process is important and has a queue without work: only a hint can help it."""
+    gpreempt.set_priority(7)
+    with gpreempt.Queue(7, backend=gpreempt.Backend.EMULATED) as queue:
+        until("it is known", lambda: bool(gpreempt.queues(pid=os.getpid())))
+        yield queue

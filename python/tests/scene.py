@@ -56,7 +56,13 @@ class Load(Program):
 class Scene:
     """An emulated GPU and a daemon."""
 
-    def __init__(self, machine: str = "cwsr", devices: int = 1, is_amd: bool = False) -> None:
+    def __init__(
+        self,
+        machine: str = "cwsr",
+        devices: int = 1,
+        is_amd: bool = False,
+        hint_max_ms: int = 10_000,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpreempt-")
         self.folder = Path(self._folder.name)
         self.socket = self.folder / "gpreemptd.sock"
@@ -64,6 +70,7 @@ class Scene:
         # By its own socket, or as a KFD.
         self._where = "--kfd" if is_amd else "--socket"
         self._option = "--emulated-kfd" if is_amd else "--emulated"
+        self._hint_max_ms = hint_max_ms
         self._programs: list[Program] = []
         self.emulator = self._start(
             Program(
@@ -79,7 +86,8 @@ class Scene:
         """Starts a daemon, the first or the next."""
         config = self.folder / "config.toml"
         # Found soon, because tests wait for it; and a hint counts for as long as a test takes.
-        config.write_text("[daemon]\nrescan_ms = 100\n[scheduler]\nhint_max_ms = 10000\n")
+        hint = f"hint_max_ms = {self._hint_max_ms}"
+        config.write_text(f"[daemon]\nrescan_ms = 100\n[scheduler]\n{hint}\n")
         self.daemon = self._start(
             Program(
                 binaries() / "gpreemptd",

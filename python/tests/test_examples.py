@@ -12,7 +12,7 @@ import pytest
 
 from scene import REPOSITORY, Scene
 
-EXAMPLES = REPOSITORY / "python" / "examples"
+EXAMPLES = REPOSITORY / "examples"
 # This one needs PyTorch and a GPU; mypy reads it all the same.
 NEEDS_GPU = {"torch_critical.py"}
 
@@ -24,10 +24,12 @@ def run(name: str, *arguments: object) -> str:
     return told.stdout
 
 
-def test_every_example_is_run_here() -> None:
-    source = (REPOSITORY / "python" / "tests" / "test_examples.py").read_text()
-    for example in EXAMPLES.glob("*.py"):
-        assert example.name in NEEDS_GPU or f'run("{example.name}"' in source, example.name
+def test_every_example_is_run_by_a_test() -> None:
+    tests = REPOSITORY / "python" / "tests"
+    source = "".join(path.read_text() for path in tests.glob("test_*.py"))
+    for example in EXAMPLES.iterdir():
+        if example.suffix in (".py", ".sh", ".ipynb"):
+            assert example.name in NEEDS_GPU or f'"{example.name}"' in source, example.name
 
 
 def test_serve(scene: Scene) -> None:

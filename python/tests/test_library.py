@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 import gpreempt
 from gpreempt import _library
-from scene import LIBRARY
+from scene import LIBRARY, Scene
 
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -52,24 +53,78 @@ def test_it_says_which_version_it_is() -> None:
     assert gpreempt.library_path() == str(LIBRARY)
 
 
-def test_without_a_library_importing_works_and_calling_explains() -> None:
-    code = """
+WITHOUT_LIBRARY = """
 import gpreempt
 try:
     gpreempt.queues()
 except gpreempt.LibraryNotFound as error:
     assert isinstance(error, ImportError)
     print(error)
+for _ in range(3):
+    with gpreempt.critical() as is_heard:
+        assert not is_heard
 try:
-    with gpreempt.critical():
-        pass
+    with gpreempt.critical(required=True):
+        raise AssertionError("the block must not run")
 except gpreempt.LibraryNotFound:
     print("again")
+print(gpreempt.status())
 """
-    told = python(code, GPREEMPT_LIBRARY="/nowhere/libgpreempt.so")
+
+
+def test_without_a_library_hints_do_nothing_and_calling_explains() -> None:
+    told = python(WITHOUT_LIBRARY, GPREEMPT_LIBRARY="/nowhere/libgpreempt.so")
     assert told.returncode == 0, told.stderr
-    for part in ("/nowhere/libgpreempt.so", "GPREEMPT_LIBRARY", "cargo build", "\nagain"):
+    assert told.stderr == ""
+    for part in ("/nowhere/libgpreempt.so", "GPREEMPT_LIBRARY", "cargo build", "\nagain\n"):
         assert part in told.stdout
+    status = told.stdout.splitlines()[-1]
+    assert status.startswith("gpreempt 0.1.0: nothing is done, library: libgpreempt.so"), told
+
+
+def test_the_status_is_one_line(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = f"gpreemptd answers at {scene.socket}, hints are heard"
+    assert gpreempt.status() == f"gpreempt 0.1.0: {answers}"
+    gpreempt.disconnect()
+    monkeypatch.setenv("GPREEMPT_SOCKET", "/nowhere/at.all")
+    status = gpreempt.status()
+    begin = "gpreempt 0.1.0: nothing is done, gpreemptd: gpreemptd is not running"
+    assert status.startswith(begin) and "\n" not in status
+
+
+HEAVY = ("asyncio", "ctypes", "dataclasses", "enum", "inspect", "json", "pathlib", "typing")
+
+
+def test_importing_the_package_loads_next_to_nothing() -> None:
+    code = f"""
+import sys
+import gpreempt
+print(*[name for name in {HEAVY} if name in sys.modules])
+print(*sorted(name for name in sys.modules if name.startswith("gpreempt")))
+with gpreempt.critical():
+    pass
+"""
+    # Without site: what an environment loads for itself is not the package's.
+    path = str(Path(gpreempt.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {path!r})\n{code}"
+    command = [sys.executable, "-S", "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert told.stdout == "\ngpreempt\n", told
+
+
+def test_every_name_is_where_its_import_says() -> None:
+    source = Path(gpreempt.__file__).read_text()
+    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    written = {str(node.module): sorted(name.name for name in node.names) for node in imports}
+    modules = written.pop("None")
+    assert written == {module: names.split() for module, names in gpreempt._MODULES.items()}
+    listed = {name for names in written.values() for name in names} | set(modules)
+    assert sorted(listed) == gpreempt.__all__
+    for name in gpreempt.__all__:
+        assert getattr(gpreempt, name) is not None and name in dir(gpreempt)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        gpreempt.nothing
 
 
 def test_a_library_that_is_another_one_is_refused() -> None:

@@ -32,7 +32,7 @@ fn passes(command: &mut Command) -> Outcome {
     Outcome::of(run_to_success(command))
 }
 
-const FOLDERS: &[&str] = &[".ci", "deploy"];
+const FOLDERS: &[&str] = &[".ci", "deploy", "examples"];
 
 /// Checks all of them, as a step of the tests.
 pub(crate) fn check_scripts() -> Outcome {

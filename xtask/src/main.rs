@@ -12,6 +12,7 @@ mod cost;
 mod deployment;
 mod dist;
 mod documents;
+mod examples;
 mod fuzz;
 mod headers;
 mod kernel;
@@ -106,6 +107,8 @@ enum Command {
     },
     /// Installs the Python package into an environment of its own, checks and tests it.
     Python,
+    /// The examples with frameworks, which are installed once outside of the tree (8 GB).
+    Examples,
     /// Every page of the project in a real browser, large and small, light and dark.
     Pages {
         /// Keep pictures of the pages in this folder.
@@ -165,6 +168,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Attack(args) => attack::main(&args),
         Command::Attacker { kind, arguments } => attack::attacker_main(&kind, &arguments),
         Command::Python => report(python::check()),
+        Command::Examples => report(examples::check_all()),
         Command::Pages { pictures, live } => report(pages::check(pictures.as_deref(), live)),
     }
 }

@@ -10,8 +10,8 @@ use anyhow::Context;
 use crate::process::{build_release, cargo, repository_root, run_to_success};
 use crate::step::{Outcome, Step};
 use crate::{
-    attack, ci, container, cost, deployment, dist, documents, headers, kernel, kfd_vm, kill_loop,
-    packages, pages, python, step, tidy,
+    attack, ci, container, cost, deployment, dist, documents, examples, headers, kernel, kfd_vm,
+    kill_loop, packages, pages, python, step, tidy,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -69,6 +69,7 @@ const TESTS: &[Test] = &[
     slow("kills", 10, kill_loop::check),
     slow("attacks", 12, attack::check),
     slow("python", 15, python::check),
+    slow("examples", 15, examples::check_in_tests),
     slow("pages", 10, || pages::check(None, false)),
 ];
 
@@ -166,7 +167,10 @@ fn cargo_test() -> Outcome {
 /// too, and ten times as many seeds fit into a minute.
 pub(crate) fn simulate(count: u64, start: Option<u64>) -> anyhow::Result<()> {
     let program = build_release(&["--package", "gpreempt-cli", "--bin", "gpreempt"])?;
-    run_to_success(&mut simulation(&program, count, start))
+    run_to_success(&mut simulation(&program, count, start))?;
+    // These take longer, because moves of memory do.
+    let count = count.div_ceil(10);
+    run_to_success(simulation(&program, count, start).arg("--with-memory"))
 }
 
 fn simulation(program: &Path, count: u64, start: Option<u64>) -> Command {

@@ -289,11 +289,13 @@ int gpreempt_resume_process(uint32_t pid);
 
 // Announces that this thread will submit work that should finish within `deadline_us`
 // microseconds (0: no deadline), so that the device is free before the work arrives. Costs no
-// system call, except for a thread's first hint and when gpreemptd has to be woken.
-// GPREEMPT_ERROR_STATE if this thread has begun a hint and not ended it.
+// system call, except for a thread's first hint and when gpreemptd has to be woken. A thread may
+// begin several, such as one for each request of an event loop: each has its own end, and the
+// deadline of the last one counts from then on.
 int gpreempt_hint_begin(uint64_t deadline_us);
 
-// Announces that the work of this thread is done. GPREEMPT_ERROR_STATE if it has not begun a hint.
+// Announces that the work of one hint of this thread is done. GPREEMPT_ERROR_STATE if this thread
+// has ended all that it began.
 int gpreempt_hint_end(void);
 
 // Preempts a queue of the calling process on an AMD device in the middle of its kernels (`on`

@@ -1,8 +1,9 @@
 //! Hints through a page that is shared with gpreemptd.
 //!
-//! Each thread has a slot of the page in its thread-local state: a hint is a few atomic writes. A
-//! fork, a disconnect or a lost daemon makes slots invalid by changing a number that every hint
-//! checks; the thread then takes another slot.
+//! Each thread has a slot of the page in its thread-local state: a hint is a few atomic writes. The
+//! slot counts, so that an event loop, which serves many requests in one thread, begins a hint for
+//! each of them. A fork, a disconnect or a lost daemon makes slots invalid by changing a number
+//! that every hint checks; the thread then takes another slot.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,10 @@ const CHECK_EVERY: u32 = 256;
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The longest delay of one hint by a daemon that hangs.
 const TIMEOUT: Duration = Duration::from_millis(200);
+/// The pause after such a delay: an event loop that gives hints stands still meanwhile.
+const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Hints of one thread at the same time: a program that never ends its hints is told so.
+const OPEN_MAX: u32 = 10_000;
 
 /// Incremented when open pages become invalid.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -43,22 +48,26 @@ struct HintSlot {
     hints: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ThreadHint {
     slot: Option<HintSlot>,
-    /// The process in which this thread began a hint that it has not ended.
-    begun: Option<u64>,
+    /// Hints that this thread has begun and not ended.
+    open: u32,
+    /// The process in which it began them.
+    generation: u64,
 }
 
 thread_local! {
     static THREAD: RefCell<ThreadHint> =
-        const { RefCell::new(ThreadHint { slot: None, begun: None }) };
+        const { RefCell::new(ThreadHint { slot: None, open: 0, generation: 0 }) };
 }
 
 pub(crate) fn begin(deadline_us: u64) -> Result<(), Failure> {
     with_thread(|thread| {
-        if thread.begun == Some(fork::generation()) {
-            return fail(ErrorCode::State, "this thread has begun a hint already; end it first");
+        thread.forget_hints_of_parent();
+        if thread.open == OPEN_MAX {
+            let sentence = "this thread has begun 10000 hints and ended none of them; end them";
+            return fail(ErrorCode::Limit, sentence);
         }
         // Twice, because the first attempt may find that gpreemptd was restarted.
         if !thread.slot()?.begin(deadline_us) {
@@ -68,17 +77,18 @@ pub(crate) fn begin(deadline_us: u64) -> Result<(), Failure> {
                 return Err(ErrorCode::Disconnected.into());
             }
         }
-        thread.begun = Some(fork::generation());
+        thread.open += 1;
         Ok(())
     })
 }
 
 pub(crate) fn end() -> Result<(), Failure> {
     with_thread(|thread| {
-        if thread.begun != Some(fork::generation()) {
+        thread.forget_hints_of_parent();
+        let Some(open) = thread.open.checked_sub(1) else {
             return fail(ErrorCode::State, "this thread has not begun a hint");
-        }
-        thread.begun = None;
+        };
+        thread.open = open;
         // On an invalid page the hint has ended already.
         if let Some(slot) = thread.slot.as_ref().filter(|slot| slot.is_valid())
             && let Some(writer) = &slot.writer
@@ -115,12 +125,29 @@ fn with_thread<T>(
         .map_err(ending)?
 }
 
+const fn retry_after(failure: &Failure) -> Duration {
+    let has_waited = matches!(failure.code, ErrorCode::TimedOut);
+    if has_waited { RETRY_AFTER_TIMEOUT } else { RETRY_AFTER }
+}
+
 impl ThreadHint {
-    /// This thread's slot, or a new one.
+    /// After a fork: what the parent's thread began, this one does not end.
+    fn forget_hints_of_parent(&mut self) {
+        let generation = fork::generation();
+        if self.generation != generation {
+            (self.generation, self.open) = (generation, 0);
+        }
+    }
+
+    /// This thread's slot, or a new one that has as many hints as the thread.
     fn slot(&mut self) -> Result<&mut HintSlot, Failure> {
         if !self.slot.as_ref().is_some_and(HintSlot::is_valid) {
             self.slot = None;
-            self.slot = Some(HintSlot::take()?);
+            let mut slot = HintSlot::take()?;
+            for _ in 0..self.open {
+                slot.begin(0);
+            }
+            self.slot = Some(slot);
         }
         self.slot.as_mut().ok_or_else(|| ErrorCode::Internal.into())
     }
@@ -174,7 +201,7 @@ impl HintPageCache {
         }
         self.close();
         if let Some((at, failure)) = &self.failed
-            && at.elapsed() < RETRY_AFTER
+            && at.elapsed() < retry_after(failure)
         {
             return Err(failure.clone());
         }

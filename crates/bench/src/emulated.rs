@@ -225,6 +225,22 @@ mod tests {
     }
 
     #[test]
+    fn jobs_that_do_not_fit_are_refused_by_default_and_take_turns_with_gpreempt() {
+        let numbers = |case: &str, mode: &str| {
+            let measured = measured("memory", case, mode);
+            let number = |name: &str| {
+                let found = measured.numbers.iter().find(|number| number.name == name);
+                found.map(|number| number.value)
+            };
+            (number("refused"), number("evictions").is_some_and(|count| count > 4.0))
+        };
+        assert_eq!(numbers("two-jobs", "default"), (Some(1.0), false));
+        assert_eq!(numbers("two-jobs", "turns"), (Some(0.0), true));
+        assert_eq!(numbers("server", "default").0, Some(1.0));
+        assert_eq!(numbers("server", "hold").0, Some(0.0));
+    }
+
+    #[test]
     fn short_kernels_take_longer_to_simulate() {
         let suite = built_in("micro").unwrap();
         let mode = mode("hold").info();

@@ -27,6 +27,15 @@ pub(crate) enum Line {
         expired: u64,
         longest_us: u64,
     },
+    /// The busy periods of a process under `attach`: how long, off the GPU, lost, and with slices
+    /// of a latency budget.
+    Slowdown {
+        budget_percent: Option<u16>,
+        busy_us: u64,
+        off_us: u64,
+        lost_us: u64,
+        shared_us: u64,
+    },
     Attached {
         pid: u32,
     },

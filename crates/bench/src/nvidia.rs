@@ -12,6 +12,7 @@ mod load_process;
 mod measure;
 mod mode;
 mod preemption_times;
+mod request_waits;
 mod requirements;
 mod slice_changes;
 

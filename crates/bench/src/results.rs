@@ -14,7 +14,9 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use file::now;
-pub use statistics::{CdfPoint, Distribution, Estimate, POINTS_MAX, SLOWEST_MAX, SlowRequest};
+pub use statistics::{
+    CdfPoint, Distribution, Estimate, POINTS_MAX, RequestWaits, SLOWEST_MAX, SlowRequest,
+};
 pub(crate) use summary::HostNoise;
 pub use summary::SummaryRow;
 

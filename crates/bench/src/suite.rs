@@ -104,13 +104,14 @@ impl Case {
     }
 }
 
-const SUITES: [(&str, &str); 7] = [
+const SUITES: [(&str, &str); 8] = [
     ("micro", include_str!("../suites/micro.toml")),
     ("disb", include_str!("../suites/disb.toml")),
     ("online-offline", include_str!("../suites/online-offline.toml")),
     ("share", include_str!("../suites/share.toml")),
     ("torch", include_str!("../suites/torch.toml")),
     ("scale", include_str!("../suites/scale.toml")),
+    ("memory", include_str!("../suites/memory.toml")),
     ("demo", include_str!("../suites/demo.toml")),
 ];
 

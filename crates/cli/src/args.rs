@@ -93,7 +93,7 @@ pub(crate) struct DemoArgs {
     /// Simulated seconds in each mode; with --live real ones (1 to 60)
     #[arg(long, default_value_t = 10, value_parser = within::<u64>(1, 60))]
     pub(crate) seconds: u64,
-    /// The seed of the simulation (this workload has no random parts, so it has no effect)
+    /// The seed of the simulation (this workload has no random parts)
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Where to write the report
@@ -124,6 +124,9 @@ pub(crate) struct SimArgs {
     /// The first seed of --seeds
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "seeds")]
     pub(crate) start: u64,
+    /// Random scenarios have memory that does not fit together
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) with_memory: bool,
     /// Write a time line in Chrome trace format (open it in Perfetto)
     #[arg(long, value_name = "OUT.json")]
     pub(crate) trace: Option<PathBuf>,

@@ -21,9 +21,11 @@ use gpreempt_wire::statistics::{Snapshot, TaskSnapshot};
 use crate::args::AttachArgs;
 use crate::effect::{Effect, Subject};
 use crate::failure::Failure;
+use crate::memory_move::is_evicted;
 use crate::output::check_reader;
 use crate::service::{self, ServiceClient, refuse_beside_private_session};
 use crate::signals::Stop;
+use crate::write_file;
 use output::ContextChanges;
 pub(crate) use output::{AttachOutput, OutputFormat};
 
@@ -38,6 +40,9 @@ pub(crate) fn main(args: &AttachArgs) -> Result<(), Failure> {
     refuse_named_twice(args)?;
     if args.dry_run {
         return plan::print(args);
+    }
+    if let Some(path) = &args.hold_records {
+        write_file::probe(path).map_err(Failure::input)?;
     }
     let stop = Stop::on_signals()?;
     refuse_beside_private_session()?;
@@ -223,8 +228,17 @@ impl Attach {
 
     /// Another command changed the priority of a process, or detached it.
     fn take_change(&mut self, pid: u32, priority: Option<Priority>) -> Result<(), Failure> {
+        if !self.targets.contains_key(&pid) {
+            return Ok(());
+        }
+        let task = match priority {
+            None => service::task(&mut self.service.client, pid)?,
+            Some(_) => None,
+        };
         let Some(target) = self.targets.get_mut(&pid) else { return Ok(()) };
         match priority {
+            // It is scheduled again when its memory is back.
+            None if task.as_ref().is_some_and(is_evicted) => Ok(()),
             None => {
                 self.targets.remove(&pid);
                 self.output.detached(pid)
@@ -264,7 +278,8 @@ impl Attach {
         Ok(self.output)
     }
 
-    /// Prints how often the GPU was held for each target, if the service still answers.
+    /// Prints how often the GPU was held for each target, and how slow it was, if the service still
+    /// answers.
     fn print_holds(&mut self) {
         let Ok(snapshot) = service::snapshot(&mut self.service.client) else { return };
         let is_target = |task: &&TaskSnapshot| self.targets.contains_key(&task.pid);
@@ -273,6 +288,9 @@ impl Attach {
             for hold in holds.filter(|hold| hold.problem.is_none()) {
                 // A failed output does not keep the targets from being restored.
                 let _ = self.output.held(task.pid, hold);
+            }
+            for queue in task.queues.iter().filter(|queue| queue.busy_us > 0) {
+                let _ = self.output.slowdown((task.pid, task.latency_budget_percent), queue);
             }
         }
     }

@@ -6,9 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use gpreempt_core::priority::Priority;
 use gpreempt_daemon::service::Owner;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessInfo;
+use gpreempt_wire::process::SchedAttrChange;
 use gpreempt_wire::request::{EvictScope, Request};
 use gpreempt_wire::statistics::{Snapshot, memory};
 use serde_json::json;
@@ -24,6 +26,10 @@ use crate::signals::Stop;
 /// What Ctrl-C does while memory moves.
 pub(crate) const WITHDRAWN: &str = "the memory returns as soon as it is on the host; Ctrl-C again \
                                     ends this command at once";
+
+/// How long a process that is scheduled just now may have no queues.
+const SCHEDULED_MAX: Duration = Duration::from_secs(1);
+const SCHEDULED_STEP: Duration = Duration::from_millis(10);
 
 pub(crate) fn main(args: &EvictArgs) -> Result<(), Failure> {
     let roots: BTreeSet<u32> = args.pids.iter().copied().chain(args.tree).collect();
@@ -51,7 +57,11 @@ struct Evict<'a> {
 
 impl Evict<'_> {
     fn run(&self, service: &mut ServiceClient) -> Result<(), Failure> {
-        let before = service::snapshot(&mut service.client)?;
+        let mut before = service::snapshot(&mut service.client)?;
+        if service.is_private() {
+            let named = self.roots.iter().flat_map(|root| self.members(*root, &before));
+            before = schedule(service, &named.collect())?;
+        }
         let moves = self.evict(service, &before)?;
         let after = service::snapshot(&mut service.client)?;
         let done: BTreeSet<u32> = moves.done.iter().copied().collect();
@@ -116,11 +126,9 @@ impl Evict<'_> {
         }
         let who = named(root, after);
         let others = tasks.iter().filter(|task| task.pid != root).count();
-        let who = match self.args.tree {
-            Some(_) => {
-                format!("{who} with {} is", output::counted(others, "descendant", "descendants"))
-            }
-            None => format!("{who} is"),
+        let with = match others {
+            0 => String::new(),
+            _ => format!(" with {}", output::counted(others, "descendant", "descendants")),
         };
         let length = match (self.args.time, self.ends_with_command) {
             (Some(time), _) => format!(" for {time:?}"),
@@ -128,10 +136,15 @@ impl Evict<'_> {
             (None, false) => String::new(),
         };
         let back = match (self.args.time, self.ends_with_command) {
-            (None, false) => format!("; `gpreempt restore {root}` moves them back"),
+            (None, false) => format!("; `gpreempt restore {root}` ends that"),
             (Some(_), _) | (None, true) => String::new(),
         };
-        output::print(&format!("{who} evicted{length}: {} are on the host{back}\n", memory(kib)))
+        // The device may not tell how much it was.
+        let size = match kib {
+            0 => "its memory is".to_owned(),
+            _ => format!("{} are", memory(kib)),
+        };
+        output::print(&format!("{who}{with} is evicted{length}: {size} on the host{back}\n"))
     }
 
     /// Keeps the processes evicted until the time is over, a signal arrives, or other commands
@@ -158,6 +171,28 @@ impl Evict<'_> {
             std::thread::sleep(left.unwrap_or(STEP).min(STEP));
         }
         restore::restore(service, evicted, self.args.json, &self.stop)
+    }
+}
+
+/// Has a private session schedule processes, which it does not do by itself. Returns a snapshot in
+/// which their GPUs are known, or the last one if some are not known in time.
+pub(crate) fn schedule(
+    service: &mut ServiceClient,
+    pids: &BTreeSet<u32>,
+) -> Result<Snapshot, Failure> {
+    let change =
+        SchedAttrChange { priority: Some(Priority::DEFAULT), ..SchedAttrChange::default() };
+    for pid in pids {
+        service.client.expect_ok(&Request::Set { process: service::process(*pid)?, change })?;
+    }
+    let until = Instant::now() + SCHEDULED_MAX;
+    loop {
+        let snapshot = service::snapshot(&mut service.client)?;
+        let mut tasks = snapshot.tasks.iter().filter(|task| pids.contains(&task.pid));
+        if tasks.all(|task| !task.queues.is_empty()) || Instant::now() >= until {
+            return Ok(snapshot);
+        }
+        std::thread::sleep(SCHEDULED_STEP);
     }
 }
 

@@ -222,10 +222,12 @@ impl MoveProgress {
         if self.bar.is_shown() {
             let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
             let label = format!("{begin}: {} of {}{left}", memory(moved_kib), memory(all_kib));
-            self.bar.relabel(&label, moved_kib, all_kib);
+            self.bar.relabel(&label, moved_kib, all_kib.max(1));
         } else if !self.has_begun {
             let left = left.map(|left| format!(", about {left}")).unwrap_or_default();
-            output::note(format_args!("{begin}: {}{left}", memory(all_kib)));
+            let size = Some(all_kib).filter(|kib| *kib > 0).map(memory);
+            let size = size.map(|size| format!(": {size}")).unwrap_or_default();
+            output::note(format_args!("{begin}{size}{left}"));
         }
         self.has_begun = true;
     }

@@ -16,6 +16,7 @@ use gpreempt_wire::statistics::{
 
 use crate::args::PsArgs;
 use crate::failure::Failure;
+use crate::memory_move::is_evicted;
 use crate::output::{columns, shown};
 use crate::{output, ps_program, service};
 
@@ -35,6 +36,7 @@ fn scheduled(mut client: Client, args: &PsArgs) -> Result<(), Failure> {
             || !task.queues.is_empty()
             || task.state == TaskState::Stopped
             || task.normal.is_some()
+            || is_evicted(task)
     };
     snapshot.tasks.retain(is_shown);
     if args.json {

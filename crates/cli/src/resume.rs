@@ -65,13 +65,13 @@ fn by_service(mut client: Client, args: &ResumeArgs) -> Result<Vec<u32>, Failure
     Ok(before.into_iter().filter(|pid| !after.contains(pid)).collect())
 }
 
-/// Prints which processes stay evicted: their memory may not have room, and takes seconds.
+/// Prints which processes are evicted: their memory returns later, and while a program needs the
+/// room it does not.
 fn note_evicted(snapshot: &Snapshot, is_json: bool) {
-    let evicted = snapshot.tasks.iter().filter(|task| is_evicted(task));
-    for task in evicted.filter(|task| task.state != TaskState::Restoring) {
+    for task in snapshot.tasks.iter().filter(|task| is_evicted(task)) {
         let why = task.evicted_why.as_deref().map(|why| format!(" ({})", output::shown(why)));
         let (who, why) = (named(task.pid, snapshot), why.unwrap_or_default());
-        let note = format!("{who} stays evicted{why}; use `gpreempt restore {}`", task.pid);
+        let note = format!("{who} is evicted{why}; `gpreempt ps` shows when its memory is back");
         output::warn(is_json, &note);
     }
 }

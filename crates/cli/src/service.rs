@@ -145,6 +145,8 @@ pub(crate) struct SessionOptions<'a> {
     pub(crate) expects_others: bool,
     /// What happens to processes that the command does not name.
     pub(crate) unmanaged: Unmanaged,
+    /// The file for what was noted of holds.
+    pub(crate) hold_records: Option<&'a Path>,
 }
 
 impl<'a> SessionOptions<'a> {
@@ -158,6 +160,7 @@ impl<'a> SessionOptions<'a> {
             context_options: ContextOptions::default(),
             expects_others: true,
             unmanaged: Unmanaged::Ignore,
+            hold_records: None,
         }
     }
 
@@ -177,7 +180,13 @@ impl<'a> SessionOptions<'a> {
         let command = self.command.to_owned();
         Options {
             devices: Selection { emulated: emulated(self.driver), ..environment_devices() },
-            private: Some(PrivateOptions { command, scheduler, context_options, expects_others }),
+            private: Some(PrivateOptions {
+                command,
+                scheduler,
+                context_options,
+                expects_others,
+                hold_records: self.hold_records.map(Path::to_owned),
+            }),
             ..Options::default()
         }
     }

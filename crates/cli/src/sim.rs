@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use gpreempt_sim::fields::{FILE_BYTES_MAX, decode_utf8};
 use gpreempt_sim::model::{DeviceModel, read_model};
 use gpreempt_sim::outcome::SimError;
+use gpreempt_sim::random_scenario::{scenario, scenario_with_memory};
 use gpreempt_sim::scenario::{Scenario, read_scenario};
 use gpreempt_sim::simulation::{Options, run_watched};
 
@@ -27,8 +28,10 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
             scenario.seed = seed.unwrap_or(scenario.seed);
             simulate(args, &scenario)
         }
-        (None, _, Some(count)) => random_scenarios::main(args.start, count, args.json),
-        (None, Some(seed), None) => simulate(args, &gpreempt_sim::random_scenario::scenario(seed))
+        (None, _, Some(count)) => {
+            random_scenarios::main(args.start, count, args.with_memory, args.json)
+        }
+        (None, Some(seed), None) => simulate(args, &random_scenario(seed, args.with_memory))
             .map_err(|failure| match failure {
                 Failure::Run(what) => Failure::Run(format!("seed {seed}: {what}")),
                 Failure::Input(_) | Failure::ReaderGone => failure,
@@ -37,6 +40,11 @@ pub(crate) fn main(args: &SimArgs) -> Result<(), Failure> {
             "sim needs a scenario file, or --seeds N for random ones, or --seed N to replay one",
         )),
     }
+}
+
+/// What a seed means, without or with memory that does not fit together.
+fn random_scenario(seed: u64, with_memory: bool) -> Scenario {
+    if with_memory { scenario_with_memory(seed) } else { scenario(seed) }
 }
 
 fn simulate(args: &SimArgs, scenario: &Scenario) -> Result<(), Failure> {

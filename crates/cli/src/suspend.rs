@@ -34,8 +34,10 @@ const RENEW: Duration = Duration::from_millis(300);
 const OFF_CHECK: Duration = Duration::from_millis(2);
 /// How long that may take; the service tries again meanwhile, and the lease must not end.
 const OFF_MAX: Duration = Duration::from_millis(300);
-/// How long after the time of `--for` memory returns if this command is killed.
-const EVICT_SPARE: Duration = Duration::from_secs(10);
+/// How long memory stays on the host if this command is killed: longer, because a move is slow.
+const EVICT_LEASE: Duration = Duration::from_secs(10);
+/// How old that lease is when it is renewed.
+const EVICT_RENEW: Duration = Duration::from_secs(3);
 
 pub(crate) fn main(args: &SuspendArgs) -> Result<(), Failure> {
     // While memory moves, a second Ctrl-C must end the command.
@@ -90,7 +92,8 @@ impl Suspension<'_> {
     /// command resumed it. Then resumes it.
     fn keep(&mut self, service: &mut ServiceClient, stop: &Stop) -> Result<(), Failure> {
         let process = self.process;
-        let has_evicted = self.args.evict && self.evict(service, stop)?;
+        let mut has_evicted = self.args.evict && self.evict(service, stop)?;
+        let mut evict_renewed = Instant::now();
         self.begin(service)?;
         let client = &mut service.client;
         let mut renewed = Instant::now();
@@ -107,6 +110,15 @@ impl Suspension<'_> {
                 is_suspended = has_lease(client, process)?;
                 if is_suspended {
                     suspend(client, process, left)?;
+                }
+            }
+            if has_evicted && evict_renewed.elapsed() >= EVICT_RENEW {
+                evict_renewed = Instant::now();
+                // Memory that another command restored is not evicted again.
+                let task = service::task(client, process.pid())?;
+                has_evicted = task.is_some_and(|task| task.state == TaskState::Evicted);
+                if has_evicted {
+                    client.expect_ok(&self.eviction())?;
                 }
             }
             std::thread::sleep(left.unwrap_or(CHECK).min(CHECK));
@@ -129,16 +141,22 @@ impl Suspension<'_> {
     /// Moves the memory of the process to the host, before the process is suspended: until then
     /// its kernels can complete. Returns whether it is there.
     fn evict(&self, service: &mut ServiceClient, stop: &Stop) -> Result<bool, Failure> {
-        let (process, pid) = (self.process, self.process.pid());
-        // The command restores the memory itself; this lease is for the case that it is killed.
-        let lease_ms = self.args.time.map_or(0, |time| evict::lease_ms(time + EVICT_SPARE));
-        let request = Request::Evict { process, lease_ms, scope: EvictScope::Process };
+        let pid = self.process.pid();
+        if service.is_private() {
+            evict::schedule(service, &BTreeSet::from([pid]))?;
+        }
         let mut progress = MoveProgress::new("evicting", BTreeSet::from([pid]), self.args.json);
         let on_stop = (stop, OnStop::Wait(evict::WITHDRAWN));
-        let moves = move_all(service, vec![(pid, request)], &mut progress, on_stop)?;
+        let moves = move_all(service, vec![(pid, self.eviction())], &mut progress, on_stop)?;
         let has_evicted = !moves.done.is_empty();
         moves.failure("evicted")?;
         Ok(has_evicted)
+    }
+
+    /// The command restores the memory itself; the lease is for the case that it is killed.
+    fn eviction(&self) -> Request {
+        let (process, scope) = (self.process, EvictScope::Process);
+        Request::Evict { process, lease_ms: evict::lease_ms(EVICT_LEASE), scope }
     }
 
     fn begin(&mut self, service: &mut ServiceClient) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use gpreempt_daemon::live::LivePage;
 use gpreempt_wire::client::{Client, ClientError};
 use gpreempt_wire::process::{Process, SchedAttrChange};
-use gpreempt_wire::request::{Request, Role};
+use gpreempt_wire::request::{EvictScope, Request, Role};
 use gpreempt_wire::statistics::Snapshot;
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
@@ -29,6 +29,7 @@ use rustix::io::Errno;
 
 use crate::args::TopArgs;
 use crate::failure::Failure;
+use crate::memory_move::PendingRequest;
 use crate::signals::Stop;
 use crate::{output, ps_program, service};
 use history::{History, TaskKey};
@@ -128,7 +129,9 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
     // Before the terminal is changed, so that an error does not clear it.
     history.push(names.snapshot(&mut client)?);
     let mut screen = Screen::open()?;
+    let mut moves = Vec::new();
     loop {
+        report_moves(&mut moves, &mut panel);
         panel.update(&panel.view(history.latest()));
         screen.draw(&history, &panel)?;
         let due = Instant::now() + every;
@@ -148,7 +151,7 @@ fn run(mut client: Client, every: Duration) -> Result<(), Failure> {
             if let Event::Key(key) = event::read()? {
                 match panel.press(key, history.latest()) {
                     Some(KeyCommand::Quit) => return Ok(()),
-                    Some(command) => panel.show(execute(&mut client, command)?),
+                    Some(command) => panel.show(execute(&mut client, command, &mut moves)?),
                     None => panel.update(&panel.view(history.latest())),
                 }
             }
@@ -202,8 +205,26 @@ impl Names {
     }
 }
 
+/// A request that moves memory, with the message for its success.
+type Move = (PendingRequest, String);
+
+/// Shows the answers that have arrived.
+fn report_moves(moves: &mut Vec<Move>, panel: &mut Panel) {
+    moves.retain(|(pending, done)| match pending.wait(Duration::ZERO) {
+        None => true,
+        Some(answer) => {
+            panel.show(answer.map_or_else(|error| error.to_string(), |()| done.clone()));
+            false
+        }
+    });
+}
+
 /// Sends the request of a key to the service. Returns the message for the bottom line.
-fn execute(client: &mut Client, command: KeyCommand) -> Result<String, Failure> {
+fn execute(
+    client: &mut Client,
+    command: KeyCommand,
+    moves: &mut Vec<Move>,
+) -> Result<String, Failure> {
     let process = |(pid, start_ticks): TaskKey| {
         let process = Process::new(pid, start_ticks);
         process.ok_or_else(|| Failure::run(format_args!("there is no process {pid}")))
@@ -221,6 +242,19 @@ fn execute(client: &mut Client, command: KeyCommand) -> Result<String, Failure> 
         }
         KeyCommand::Resume(task) => {
             (Request::Resume { process: process(task)? }, format!("{} was resumed", task.0))
+        }
+        KeyCommand::Evict(task) => {
+            let (process, scope) = (process(task)?, EvictScope::Process);
+            let request = Request::Evict { process, lease_ms: 0, scope };
+            let done = format!("{} is evicted; b moves its memory back", task.0);
+            moves.push((PendingRequest::send(service::require(Role::Monitor)?, request)?, done));
+            return Ok(format!("{} is being evicted", task.0));
+        }
+        KeyCommand::Restore(task) => {
+            let request = Request::Restore { process: process(task)? };
+            let done = format!("the memory of {} is back", task.0);
+            moves.push((PendingRequest::send(service::require(Role::Monitor)?, request)?, done));
+            return Ok(format!("the memory of {} returns", task.0));
         }
     };
     match client.expect_ok(&request) {

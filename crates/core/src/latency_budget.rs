@@ -2,10 +2,12 @@
 //! others.
 //!
 //! ```text
-//!               length of its busy periods
-//!  slowdown = -------------------------------------------- - 1
-//!              that length - time off the engine with work
+//!             length of its busy periods
+//!  slowdown = -------------------------- - 1
+//!              that length - lost time
 //! ```
+//!
+//! [Busy periods](crate::busy_periods) say which time off the engine is lost.
 
 use core::fmt;
 use core::str::FromStr;

@@ -16,10 +16,10 @@
 //! in the ring meanwhile; one that waits for each kernel needs more, for the switches. So the plan
 //! within the budget with the least occupation is used, and the strict one if none is better.
 //!
-//! Time off the engine is paid from a credit, which grows with the time that the process is on the
-//! engine: by the budget's part of it, for up to 500 ms. While there is plenty of credit, the next
-//! plan is tried for a window. Without credit the strict plan is used until half of it is back. So
-//! whatever plans cost, the slowdown exceeds the budget by no more than one window.
+//! Time that the process loses off the engine is paid from a credit, which grows with the rest of
+//! its busy time: by the budget's part of it, for up to 500 ms. While there is plenty of credit, the
+//! next plan is tried for a window. Without credit the strict plan is used until half of it is back.
+//! So whatever plans cost, the slowdown exceeds the budget by no more than one window.
 
 use crate::busy_periods::BusyTime;
 use crate::latency_budget::LatencyBudget;
@@ -78,7 +78,7 @@ pub struct PlanChooser {
     budget: LatencyBudget,
     plan: usize,
     costs: [PlanCost; PLANS],
-    /// Time off the engine that the process may still have, in nanoseconds; below zero if it had
+    /// Time that the process may still lose off the engine, in nanoseconds; below zero if it lost
     /// too much.
     credit: i64,
     /// The credit was used up, and half of it is not back yet.
@@ -125,13 +125,14 @@ impl PlanChooser {
     /// The process was busy for that long, and off the engine with work for a part of it. Returns
     /// whether the plan changed.
     pub fn take(&mut self, now: Instant, time: BusyTime) -> bool {
-        let BusyTime { busy, off, packets } = time;
-        let on = busy.saturating_sub(off);
-        let earned = signed(on) * i64::from(self.budget.percent()) / 100;
+        let BusyTime { busy, off, lost, packets } = time;
+        let useful = busy.saturating_sub(lost);
+        let earned = signed(useful) * i64::from(self.budget.percent()) / 100;
         let max = self.credit_max();
-        self.credit = (self.credit + earned - signed(off)).clamp(-DEBT_MAX, max);
+        self.credit = (self.credit + earned - signed(lost)).clamp(-DEBT_MAX, max);
         self.window.busy += busy;
         self.window.off += off;
+        self.window.lost += lost;
         self.window.packets = self.window.packets.saturating_add(packets);
         self.is_in_debt |= self.credit < 0;
         if self.window.busy < WINDOW && (self.credit >= 0 || self.plan == 0) {
@@ -151,12 +152,13 @@ impl PlanChooser {
 
     /// Notes what the plan cost in a window, or until the credit was used up.
     fn end_window(&mut self, now: Instant) {
-        let BusyTime { busy, off, packets } = core::mem::take(&mut self.window);
+        let BusyTime { busy, off, lost, packets } = core::mem::take(&mut self.window);
         let on = busy.saturating_sub(off).as_nanos();
         let low = self.plan().low;
         let off_ns = off.as_nanos();
         let switches = off_ns.saturating_mul(SWITCHES.as_nanos()) / (low + SWITCHES).as_nanos();
-        let slowdown = off_ns.saturating_mul(1_000) / on.max(1);
+        let useful = busy.saturating_sub(lost).as_nanos();
+        let slowdown = lost.as_nanos().saturating_mul(1_000) / useful.max(1);
         let occupation = on.saturating_add(switches) / packets.max(1);
         let cost = &mut self.costs[self.plan];
         let averaged =
@@ -238,7 +240,8 @@ mod tests {
     }
 
     fn time(busy: u64, off: u64, packets: u64) -> BusyTime {
-        BusyTime { busy: Duration::from_nanos(busy), off: Duration::from_nanos(off), packets }
+        let off = Duration::from_nanos(off);
+        BusyTime { busy: Duration::from_nanos(busy), off, lost: off, packets }
     }
 
     /// Runs a process for `seconds` on the engine whose plans cost that many thousandths each, and

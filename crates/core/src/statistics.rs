@@ -200,30 +200,48 @@ fn upper_edge(index: usize) -> u64 {
 }
 
 /// How much slower a queue was than without other work: an average of about its last second with
-/// work.
+/// work, and totals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slowdown {
     busy: Duration,
-    off: Duration,
+    lost: Duration,
+    pub(crate) totals: SlowdownTotals,
+}
+
+/// The busy periods of a queue since it appeared, as far as they were measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowdownTotals {
+    /// How long they were.
+    pub busy: Duration,
+    /// How long of that the queue was off the engine.
+    pub off: Duration,
+    /// How long of that its program waited for it.
+    pub lost: Duration,
+    /// How long of the busy time slices of a latency budget were in force.
+    pub shared: Duration,
 }
 
 impl Slowdown {
     const LENGTH: Duration = Duration::from_millis(1_000);
 
-    /// Adds a measurement.
-    pub(crate) fn add(&mut self, time: BusyTime) {
+    /// Adds a measurement, and whether slices of a latency budget were in force.
+    pub(crate) fn add(&mut self, time: BusyTime, is_shared: bool) {
+        self.totals.busy += time.busy;
+        self.totals.off += time.off;
+        self.totals.lost += time.lost;
+        self.totals.shared += if is_shared { time.busy } else { Duration::ZERO };
         self.busy += time.busy;
-        self.off += time.off.min(time.busy);
+        self.lost += time.lost.min(time.busy);
         while self.busy > Self::LENGTH.times(2) {
             self.busy = Duration::from_nanos(self.busy.as_nanos() / 2);
-            self.off = Duration::from_nanos(self.off.as_nanos() / 2);
+            self.lost = Duration::from_nanos(self.lost.as_nanos() / 2);
         }
     }
 
     /// In per cent; none before the first measurement.
     pub(crate) fn percent(&self) -> Option<u32> {
-        let on = self.busy.saturating_sub(self.off).as_nanos();
-        let percent = self.off.as_nanos().saturating_mul(100).checked_div(on);
+        let useful = self.busy.saturating_sub(self.lost).as_nanos();
+        let percent = self.lost.as_nanos().saturating_mul(100).checked_div(useful);
         (!self.busy.is_zero())
             .then(|| percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(u32::MAX))
     }
@@ -235,21 +253,26 @@ mod tests {
 
     #[test]
     fn a_slowdown_is_an_average_of_about_the_last_second() {
-        let time = |busy, off| BusyTime {
-            busy: Duration::from_millis(busy),
-            off: Duration::from_millis(off),
-            packets: 0,
-        };
+        let ms = Duration::from_millis;
+        let time =
+            |busy, lost| BusyTime { busy: ms(busy), off: ms(lost), lost: ms(lost), packets: 0 };
         let mut slowdown = Slowdown::default();
         assert_eq!(slowdown.percent(), None);
-        slowdown.add(time(30, 10));
+        slowdown.add(BusyTime { off: ms(20), ..time(30, 10) }, false);
         assert_eq!(slowdown.percent(), Some(50));
         for _ in 0..100 {
-            slowdown.add(time(100, 0));
+            slowdown.add(time(100, 0), true);
         }
         assert_eq!(slowdown.percent(), Some(0));
-        slowdown.add(time(9_000, 9_000));
+        slowdown.add(time(9_000, 9_000), false);
         assert!(slowdown.percent() > Some(400));
+        let totals = SlowdownTotals {
+            busy: ms(19_030),
+            off: ms(9_020),
+            lost: ms(9_010),
+            shared: ms(10_000),
+        };
+        assert_eq!(slowdown.totals, totals);
     }
 
     #[test]

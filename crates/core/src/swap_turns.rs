@@ -68,6 +68,7 @@ pub struct SwapTurns<Id> {
     members: Vec<Id>,
     /// When the turn ends; none while its jobs are still moving.
     ends_at: Option<Instant>,
+    /// The number of the current turn. Jobs that never had one have number 0.
     turns: u64,
 }
 

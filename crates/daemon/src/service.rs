@@ -337,6 +337,10 @@ impl Service {
     /// Closes all sessions and reverts every change.
     fn stop(mut self, result: Result<(), LoopError>) -> Result<(), LoopError> {
         self.notifier.stopping();
+        self.telemetry.take_holds(&self.devices, &self.processes.table);
+        if let Some(problem) = self.telemetry.hold_log.take().and_then(|log| log.write().err()) {
+            self.telemetry.problem(&problem);
+        }
         self.clients.sessions.close_all();
         if result.is_ok() {
             self.restore_before_end();

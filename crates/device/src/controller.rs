@@ -17,7 +17,7 @@ use gpreempt_core::backend::{Backend, Command};
 use gpreempt_core::event::{Event, Fault};
 use gpreempt_core::id::{DeviceId, QueueId, TaskId};
 use gpreempt_core::priority::Priority;
-use gpreempt_core::time::Duration;
+use gpreempt_core::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::change::{ChangeError, UndoError};
@@ -148,8 +148,24 @@ pub trait PriorityForwarding {
 pub trait HoldReporting {
     fn hold_of(&self, queue: QueueId) -> Option<HoldStatus>;
 
-    /// How long the holds of each queue took to be in force since the last call, each by itself.
-    fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)>;
+    /// What was noted of the holds of each queue since the last call.
+    fn take_hold_records(&self) -> Vec<(QueueId, Vec<HoldRecord>)>;
+}
+
+/// What a hold watcher notes. Times are of `CLOCK_MONOTONIC`, and those of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldRecord {
+    /// A hold that has ended.
+    Held {
+        placed_at: Instant,
+        /// None if it ended before the queue was on the engine.
+        on_engine_at: Option<Instant>,
+        ended_at: Instant,
+        /// The longest time in it without a movement of the queue's rings.
+        longest_silence: Duration,
+    },
+    /// Two samples were further apart than usual while the queue was active.
+    LateSample { from: Instant, until: Instant },
 }
 
 /// There are several methods to stop queues.

@@ -28,6 +28,7 @@ mod libcuda;
 mod measure;
 mod nvidia;
 pub(crate) mod order;
+pub mod probe;
 pub(crate) mod procedure;
 pub mod program;
 mod target_lock;
@@ -106,6 +107,9 @@ pub enum CallError {
     NoRoom,
     #[error("{0}")]
     Refused(String),
+    /// The same call will be refused for as long as the process lives.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// The calls of a driver for one process.
@@ -121,8 +125,14 @@ pub trait CheckpointCalls: fmt::Debug {
 
     fn unlock(&mut self) -> Result<(), CallError>;
 
-    /// How much GPU memory is free where the process belongs, if that is known.
-    fn free_bytes(&mut self) -> Option<u64>;
+    /// How much GPU memory a restore may use where the process belongs, if that is known. An error
+    /// where a restore without room would lose the process, and it cannot be known.
+    fn free_bytes(&mut self) -> Result<Option<u64>, CallError>;
+
+    /// Whether [`Self::state`] waits for a call that is in flight.
+    fn state_waits(&self) -> bool {
+        false
+    }
 
     /// Restores what the driver does not: time slices. Called when the process runs again.
     fn put_back(&mut self) -> Result<(), CallError> {

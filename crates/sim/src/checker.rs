@@ -15,6 +15,7 @@ use crate::control::Worker;
 use crate::gpu::queue::{HardwareQueue, Residency};
 use crate::memory::Memory;
 use crate::model::MachineKind;
+use crate::process_memory::{CheckpointState, ProcessMemory};
 use crate::reference::{Grid, run_reference};
 use crate::scenario::{FaultKind, FaultSpec, KernelSpec, ProgramSource, Scenario};
 use crate::sim_backend::SimBackend;
@@ -42,7 +43,9 @@ pub(crate) fn check_state(backend: &SimBackend) -> Result<(), String> {
             check_packets(id, queue)?;
         }
         check_stopped(backend, id, queue)?;
+        check_locked(backend, id, queue)?;
     }
+    check_memory(backend)?;
     for (id, queue) in &backend.gpu.closed {
         let permitted = backend.holds.iter().any(|watcher| watcher.permits(*id));
         if queue.execution.is_some() || !queue.leaving.0.is_empty() || permitted {
@@ -81,6 +84,33 @@ fn check_stopped(backend: &SimBackend, id: QueueId, queue: &HardwareQueue) -> Re
     if reported && there {
         let residency = queue.residency;
         return Err(format!("the preempt of {id} is over, but its context is {residency:?}"));
+    }
+    Ok(())
+}
+
+/// A task that is locked or out runs nothing.
+fn check_locked(backend: &SimBackend, id: QueueId, queue: &HardwareQueue) -> Result<(), String> {
+    let is_of = |(_, process): &(_, &ProcessMemory)| process.tasks.contains(&queue.task);
+    let Some((_, process)) = backend.gpu.memory_table.processes().find(is_of) else {
+        return Ok(());
+    };
+    if process.state != CheckpointState::Running && (queue.in_flight() > 0 || !queue.locked) {
+        let state = process.state;
+        return Err(format!("{id} has {} launches on the device: {state:?}", queue.in_flight()));
+    }
+    Ok(())
+}
+
+/// The allocations that count on a device are those of the processes in its memory, and fit.
+fn check_memory(backend: &SimBackend) -> Result<(), String> {
+    let table = &backend.gpu.memory_table;
+    for device in 0..backend.gpu.devices.len() {
+        let resident = table.processes().filter(|(_, process)| process.is_on_device());
+        let sum: u64 = resident.map(|(_, process)| process.bytes_of(device)).sum();
+        let (used, size) = (table.used(device), table.size());
+        if used != sum || used > size {
+            return Err(format!("device{device}: {used} of {size} bytes are used, not {sum}"));
+        }
     }
     Ok(())
 }
@@ -133,7 +163,8 @@ pub(crate) fn lost_launches(backend: &SimBackend) -> u64 {
 /// The first surviving task whose memory differs from an undisturbed run, and where.
 pub(crate) fn first_memory_difference(backend: &SimBackend) -> Option<String> {
     let survived = |task: &usize| {
-        !matches!(backend.clients[*task].state, ProcessState::Killed | ProcessState::NotStarted)
+        let state = backend.clients[*task].state;
+        matches!(state, ProcessState::Running | ProcessState::Finished)
     };
     (0..backend.clients.len()).filter(survived).find_map(|task| memory_difference(backend, task))
 }
@@ -246,7 +277,10 @@ impl TimedChecker {
             moves || queue.resident_waves() > 0
         };
         let bounded = self.bounds_idleness && !excused;
-        let waits = here().find(|(_, queue)| queue.has_work() || !queue.backlog.is_empty());
+        let is_due = |queue: &HardwareQueue| {
+            (queue.has_work() || !queue.backlog.is_empty()) && !queue.locked
+        };
+        let waits = here().find(|(_, queue)| is_due(queue));
         let Some((id, _)) = waits.filter(|_| bounded && !here().any(|(_, q)| works(q))) else {
             self.idle_since[device] = None;
             return Ok(());
@@ -335,7 +369,12 @@ fn excuse(fault: &FaultSpec, config: &Config) -> (Instant, Instant) {
 
 /// A queue that waits, and a lower one that runs.
 fn find_inversion(backend: &SimBackend, device: usize) -> Option<(QueueId, QueueId)> {
-    let here = || backend.gpu.queues.iter().filter(|(_, queue)| queue.device == device);
+    // The scheduler has no say over a task that is being moved.
+    let is_scheduled = |queue: &HardwareQueue| !backend.evictions.is_away(queue.task);
+    let here = || {
+        let queues = backend.gpu.queues.iter();
+        queues.filter(|(_, queue)| queue.device == device && is_scheduled(queue))
+    };
     let tsg = backend.gpu.machine == MachineKind::Tsg;
     let waits = |queue: &HardwareQueue| {
         queue.has_work() && queue.resident_waves() == 0 && queue.residency != Residency::Restoring

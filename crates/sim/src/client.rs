@@ -21,6 +21,8 @@ pub(crate) enum ProcessState {
     Running,
     Finished,
     Killed,
+    /// It got no memory.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -232,6 +234,15 @@ impl SimBackend {
         if !self.work_arrives() || self.clients[task].state != ProcessState::NotStarted {
             return;
         }
+        if self.clients[task].spec.memory > 0 {
+            self.claim_memory(task);
+        } else {
+            self.run_task(task);
+        }
+    }
+
+    /// Starts a task that has the memory that it needs.
+    pub(crate) fn run_task(&mut self, task: usize) {
         let now = self.now();
         self.clients[task].state = ProcessState::Running;
         self.clients[task].started_at = now;
@@ -387,7 +398,9 @@ impl SimBackend {
             self.arrive_at_once(task);
         } else {
             if self.clients[task].spec.hint.is_some() && self.clients[task].is_idle() {
-                self.report(Event::HintEnd { task: task_id(task) });
+                if !self.evictions.is_away(task) {
+                    self.report(Event::HintEnd { task: task_id(task) });
+                }
                 self.hint_hold(task, false);
             }
             self.begin_request(task);
@@ -396,7 +409,7 @@ impl SimBackend {
     }
 
     pub(crate) fn announce(&mut self, task: usize) {
-        if self.clients[task].state == ProcessState::Running {
+        if self.clients[task].state == ProcessState::Running && !self.evictions.is_away(task) {
             let deadline = self.clients[task].spec.deadline;
             self.report(Event::HintBegin { task: task_id(task), deadline });
             self.hint_hold(task, true);
@@ -420,7 +433,8 @@ impl SimBackend {
                 hardware.priority = priority;
             }
         }
-        if self.clients[task].state == ProcessState::Running {
+        self.memory_changed();
+        if self.clients[task].state == ProcessState::Running && !self.evictions.is_away(task) {
             let attr = self.attr_of(task);
             self.report(Event::TaskChanged { task: task_id(task), attr });
         }

@@ -134,8 +134,10 @@ impl SimBackend {
             let (queue, event) = match notice {
                 Notice::Stopped(queue) => (queue, Event::Preempted { queue }),
                 Notice::Resumed(queue) => (queue, Event::Resumed { queue }),
-                // No process is checkpointed here.
-                Notice::StepEnded(..) => continue,
+                Notice::StepEnded(process, result) => {
+                    self.step_ended(process, result);
+                    continue;
+                }
             };
             let awaited = self.workers.iter().position(|worker| {
                 worker.current.as_ref().is_some_and(|call| {
@@ -153,6 +155,14 @@ impl SimBackend {
                 self.end_call(device, Some(event));
             }
         }
+    }
+
+    /// Whether a call for a queue has not ended.
+    pub(crate) fn has_calls(&self, queue: QueueId) -> bool {
+        self.workers.iter().any(|worker| {
+            let current = worker.current.iter().map(|call| &call.command);
+            current.chain(&worker.waiting).any(|command| command.queue() == queue)
+        })
     }
 
     /// Ends the calls that wait for a queue of a process that is gone.

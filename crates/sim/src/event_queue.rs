@@ -32,6 +32,8 @@ pub(crate) enum SimEvent {
     CallReaches { device: usize, epoch: u64 },
     /// A step of a checkpoint has taken its time.
     StepReaches { process: ProcessId, epoch: u64 },
+    /// It may be time to move the memory of a process.
+    MemoryDue,
     /// Killed launches were submitted again.
     Resubmitted { queue: QueueId, epoch: u64 },
     /// The hold watcher reads the rings.

@@ -311,6 +311,7 @@ impl ExternalGpu {
             SimEvent::StepReaches { process, epoch } => gpu.step_reaches(process, epoch),
             // Processes, schedulers, faults and the reset design exist in simulations only.
             SimEvent::Resubmitted { .. }
+            | SimEvent::MemoryDue
             | SimEvent::TaskStart { .. }
             | SimEvent::Arrive { .. }
             | SimEvent::Announce { .. }

@@ -10,6 +10,7 @@ mod checker;
 mod client;
 mod control;
 mod event_queue;
+mod eviction;
 pub mod external_gpu;
 mod gpu;
 mod hold;

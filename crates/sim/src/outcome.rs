@@ -17,6 +17,8 @@ pub struct Outcome {
     pub tasks: Vec<TaskOutcome>,
     /// How often running waves were preempted.
     pub preemptions: u64,
+    /// How often the memory of a process was moved to the host.
+    pub evictions: u64,
     /// Launches whose execution began more than once.
     pub reexecuted: u64,
     /// Launches of surviving tasks that never completed.
@@ -49,6 +51,8 @@ pub struct TaskOutcome {
     /// Requests that missed their deadline.
     pub deadline_misses: u64,
     pub died: bool,
+    /// Whether it got no memory and never ran.
+    pub refused: bool,
 }
 
 /// A finished request.

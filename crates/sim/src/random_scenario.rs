@@ -61,6 +61,38 @@ pub fn scenario(seed: u64) -> Scenario {
     }
 }
 
+/// What the seed of [`scenario`] means, with memory of its own draw: more than fits together, some
+/// of it evictable, sometimes in turns.
+pub fn scenario_with_memory(seed: u64) -> Scenario {
+    let mut scenario = scenario(seed);
+    let mut prng = Prng::new(seed).branch(MEMORY_DRAW);
+    if !matches!(scenario.machine, MachineKind::Tsg | MachineKind::Cwsr) {
+        scenario.machine = MachineKind::Tsg;
+    }
+    let memory = &mut scenario.model.memory;
+    memory.bytes = 1_000;
+    memory.lock = Duration::from_micros(prng.between(0, 100));
+    memory.checkpoint = Duration::from_micros(prng.between(0, 300));
+    memory.checkpoint_bytes_per_us = prng.between(1, 50);
+    memory.restore = Duration::from_micros(prng.between(0, 200));
+    memory.restore_bytes_per_us = prng.between(1, 50);
+    memory.unlock = Duration::from_micros(prng.between(0, 100));
+    for task in &mut scenario.tasks {
+        task.memory = if prng.chance(4, 5) { prng.between(100, 900) } else { 0 };
+        let may_be = task.memory > 0 && task.devices.len() == 1 && task.gang.is_none();
+        task.is_evictable = may_be && prng.chance(3, 4);
+    }
+    if let Some(scheduler) = &mut scenario.scheduler {
+        let turn = Duration::from_micros(prng.between(500, 5_000));
+        scheduler.swap_turn = prng.chance(1, 2).then_some(turn);
+    }
+    scenario.name = format!("seed {seed} with memory");
+    scenario
+}
+
+/// Distinguishes the draw from those of the simulation itself.
+const MEMORY_DRAW: u64 = 1 << 32;
+
 fn model(prng: &mut Prng, machine: MachineKind) -> DeviceModel {
     let name = if machine == MachineKind::Tsg { "h200" } else { "mi300x" };
     // PANIC: both models are built in, and a test reads them.
@@ -96,7 +128,7 @@ fn scheduler(prng: &mut Prng) -> SchedulerSpec {
         linger_max: Duration::from_micros(prng.between(0, 2_000)),
         min_share: Config::default().min_share,
     };
-    SchedulerSpec { config, hold: prng.chance(3, 4) }
+    SchedulerSpec { config, hold: prng.chance(3, 4), swap_turn: None }
 }
 
 fn kernels(prng: &mut Prng, model: &DeviceModel) -> Vec<KernelSpec> {
@@ -149,6 +181,8 @@ fn task(
         latency_budget: LatencyBudget::ZERO,
         gang: (gangs && prng.chance(1, 2)).then(|| format!("gang{}", prng.below(2))),
         devices: if wide { all } else { one },
+        memory: 0,
+        is_evictable: false,
         queues: u32_between(prng, 1, 3),
         start: Duration::from_micros(prng.below(duration.as_micros() / 2)),
         after: None,

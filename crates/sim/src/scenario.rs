@@ -37,6 +37,9 @@ pub struct SchedulerSpec {
     pub config: Config,
     /// Whether the backend may hold the device between the kernels of a high-priority queue.
     pub hold: bool,
+    /// How long evictable tasks that do not fit together stay in memory in turn; without it, none
+    /// is evicted for another one.
+    pub swap_turn: Option<Duration>,
 }
 
 /// A kernel: a program and how much of it.
@@ -77,6 +80,10 @@ pub struct TaskSpec {
     pub gang: Option<String>,
     /// The devices it uses; every launch goes to all of them.
     pub devices: Vec<u32>,
+    /// Bytes that it allocates on each of its devices before it begins; without enough it ends.
+    pub memory: u64,
+    /// Whether its memory may be moved to the host.
+    pub is_evictable: bool,
     /// Queues on each device; requests take them in turn.
     pub queues: u32,
     /// When it appears.
@@ -111,6 +118,8 @@ impl TaskSpec {
             latency_budget: LatencyBudget::ZERO,
             gang: None,
             devices: vec![0],
+            memory: 0,
+            is_evictable: false,
             queues: 1,
             start: Duration::ZERO,
             after: None,

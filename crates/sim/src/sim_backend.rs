@@ -12,6 +12,7 @@ use gpreempt_core::time::{Duration, Instant};
 use crate::client::{Client, ProcessState};
 use crate::control::{Worker, failed};
 use crate::event_queue::SimEvent;
+use crate::eviction::Evictions;
 use crate::gpu::Gpu;
 use crate::hold::HoldWatcher;
 use crate::isa::{AssembleError, LANES, Program};
@@ -54,6 +55,7 @@ pub(crate) struct SimBackend {
     /// Past readings of the rings, for late observations.
     readings: BTreeMap<QueueId, VecDeque<(Instant, RingView)>>,
     next_queue: u64,
+    pub(crate) evictions: Evictions,
     /// The first violation.
     pub(crate) violation: Option<String>,
     /// Task and device of every queue that ever existed.
@@ -101,6 +103,7 @@ impl SimBackend {
             in_flight: BTreeSet::new(),
             readings: BTreeMap::new(),
             next_queue: 1,
+            evictions: Evictions::new(scenario),
             violation: None,
             queue_owners: Vec::new(),
         })
@@ -136,6 +139,7 @@ impl SimBackend {
         for device in 0..self.holds.len() {
             self.forbid_hold(device);
         }
+        self.abandon_evictions();
     }
 
     /// Reports all devices, tasks and queues to a new scheduler.
@@ -146,10 +150,11 @@ impl SimBackend {
             self.report(Event::DeviceAppeared { device: device_id(device), capabilities });
         }
         for task in 0..self.clients.len() {
-            if self.clients[task].state == ProcessState::Running {
+            if self.clients[task].state == ProcessState::Running && !self.evictions.is_away(task) {
                 self.announce_task(task);
             }
         }
+        self.memory_changed();
     }
 
     pub(crate) fn announce_task(&mut self, task: usize) {
@@ -409,6 +414,7 @@ impl SimBackend {
             self.handle_notices();
             self.abandon_calls(queue);
         }
+        self.free_memory(task);
         self.gpu.event_queue.after(NOTICE_DELAY, SimEvent::EndNoticed { task });
         self.start_successors(task);
     }

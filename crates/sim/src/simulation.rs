@@ -165,6 +165,7 @@ impl<'a> Simulation<'a> {
         }
         self.handle(event);
         self.backend.handle_notices();
+        self.backend.settle_memory();
         if self.backend.wake {
             self.run_scheduler();
         }
@@ -181,7 +182,9 @@ impl<'a> Simulation<'a> {
         for &(queue, task, _) in &self.backend.queue_owners {
             self.device_times[task] += self.backend.gpu.tracks.busy(queue, end);
         }
-        self.drained_by = Some(end + DRAIN_MIN + self.backend.work_left().times(4));
+        let work = self.backend.work_left();
+        let moves = self.backend.evictions.allowance(self.scenario, work);
+        self.drained_by = Some(end + DRAIN_MIN + work.times(4) + moves);
     }
 
     fn is_over(&self) -> bool {
@@ -207,6 +210,7 @@ impl<'a> Simulation<'a> {
             SimEvent::HoldPoll { device, epoch } => backend.hold_poll(device, epoch),
             SimEvent::HoldSeen { queue, placed } => backend.gpu.hold_seen(queue, placed),
             SimEvent::StepReaches { process, epoch } => backend.gpu.step_reaches(process, epoch),
+            SimEvent::MemoryDue => backend.memory_due(),
             SimEvent::TaskStart { task } => backend.start_task(task),
             SimEvent::Arrive { task } => backend.arrive(task),
             SimEvent::Announce { task } => backend.announce(task),
@@ -362,6 +366,7 @@ impl<'a> Simulation<'a> {
                     device_time,
                     launches,
                     died: client.state == ProcessState::Killed,
+                    refused: client.state == ProcessState::Refused,
                 }
             })
             .collect();
@@ -371,6 +376,7 @@ impl<'a> Simulation<'a> {
             duration: self.scenario.duration,
             tasks,
             preemptions: self.backend.gpu.preemptions,
+            evictions: self.backend.evictions.count,
             reexecuted: self.backend.gpu.reexecuted,
             lost,
             exact: difference.is_none(),

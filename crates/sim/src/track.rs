@@ -192,8 +192,10 @@ impl crate::gpu::Gpu {
         }
         let past = std::mem::replace(&mut queue.activity, next);
         let has_work = !matches!(past, Activity::Idle | Activity::Hold);
-        let sample = EngineSample { has_work, is_off: has_work && past != Activity::Run };
-        let packets = queue.ring.view(None).put;
+        let is_off = has_work && past != Activity::Run;
+        let ring = queue.ring.view(None);
+        let (packets, is_pending) = (ring.put, ring.pending() > 0);
+        let sample = EngineSample { has_work, is_off, is_pending, may_yield: !queue.held };
         if let Some(time) = queue.periods.take(now, sample, GAP_MAX, packets)
             && !queue.ring.measured(time)
         {

@@ -457,6 +457,20 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_one_thread_add_up_and_each_one_renews_the_hint() {
+        let (page, mut reader) = (blank(), HintReader::default());
+        let slot = page.claim().unwrap();
+        page.begin(slot, 0);
+        assert_eq!(reader.look(&page), Some(HintChange::Began { deadline_us: None }));
+        page.begin(slot, 7);
+        assert_eq!(reader.look(&page), Some(HintChange::Began { deadline_us: Some(7) }));
+        page.end(slot);
+        assert_eq!(reader.look(&page), None, "the thread still has a request");
+        page.end(slot);
+        assert_eq!(reader.look(&page), Some(HintChange::Ended));
+    }
+
+    #[test]
     fn requests_of_several_threads_are_combined() {
         let (page, mut reader) = (blank(), HintReader::default());
         let slots = [0; 3].map(|_| page.claim().unwrap());

@@ -247,8 +247,8 @@ statistics! {
         pub latency_budget_percent: Option<u16>
             [.metric("gpreempt_process_latency_budget_ratio").single()
              .ps(17, "budget").if_known()],
-        /// How much slower the process was in its last second with work because it was off the
-        /// device with work, by its slowest queue; null where that is not measured.
+        /// How much slower the process was in its last second with work because it waited while it
+        /// was off the device, by its slowest queue; null where that is not measured.
         pub slowdown_percent: Option<u32>
             [.metric("gpreempt_process_slowdown_ratio").longest().ps(18, "slowdown").if_known()],
         /// Why the process has this priority.
@@ -385,6 +385,15 @@ statistics! {
         pub priority: u8,
         /// Packets in the ring that the device has not fetched.
         pub pending: u64,
+        /// Busy periods of the queue, as far as its slowdown was measured.
+        pub busy_us: u64,
+        /// How long of that the queue was off the device.
+        pub off_us: u64,
+        /// How long of that the program waited for it: the slowdown is `lost_us / (busy_us -
+        /// lost_us)`.
+        pub lost_us: u64,
+        /// How long of `busy_us` slices of a latency budget were in force.
+        pub shared_us: u64,
         /// Holds of the queue; null on devices without holds and for queues that are never held.
         pub hold: Option<HoldSnapshot>,
     }

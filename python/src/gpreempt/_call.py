@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from . import errors
-from ._library import load
 from .errors import InvalidArgument
 
 PRIORITY_MIN = 0
@@ -14,6 +13,9 @@ PRIORITY_MAX = 15
 
 def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a code."""
+    # Imported here, because what checks arguments only needs no library and no ctypes.
+    from ._library import load
+
     library = load()
     code = getattr(library.calls, name)(*arguments)
     if code != 0:

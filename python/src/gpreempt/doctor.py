@@ -37,6 +37,15 @@ def examine() -> list[Finding]:
     return [*findings, _queues(), _hints()]
 
 
+def status() -> str:
+    """One line: whether hints and priorities of this process arrive, or what is missing. Never
+    raises."""
+    findings = examine()
+    missing = [f"{found.what}: {found.told}" for found in findings if not found.is_good]
+    told = missing[0] if missing else f"gpreemptd {findings[2].told}, hints are heard"
+    return f"gpreempt {__version__}: {'nothing is done, ' if missing else ''}{told}"
+
+
 def _socket() -> str:
     return os.environ.get("GPREEMPT_SOCKET") or "its usual socket"
 

@@ -19,6 +19,7 @@ const FILE_LINES_MIN: usize = 40;
 const SHORT_FILES: &[(&str, &str)] = &[
     ("crates/core/src/id.rs", "every other crate names it"),
     ("crates/device/src/bin/", "cargo needs a file for each program"),
+    ("crates/wire/examples/", "programs that show one thing each"),
     ("crates/sim/tests/simulations/seeds.rs", "seeds that failed once, one test each"),
 ];
 

@@ -161,8 +161,19 @@ static void with_ids_that_never_were(void) {
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_get_priority(0, &number));
     EXPECT(GPREEMPT_ERROR_NOT_CONTROLLED, gpreempt_suspend_process(0, 100));
     EXPECT(GPREEMPT_OK, gpreempt_hint_begin(1000));
-    EXPECT(GPREEMPT_ERROR_STATE, gpreempt_hint_begin(1000));
+    EXPECT(GPREEMPT_OK, gpreempt_hint_begin(1000));
     EXPECT(GPREEMPT_OK, gpreempt_hint_end());
+    EXPECT(GPREEMPT_OK, gpreempt_hint_end());
+    EXPECT(GPREEMPT_ERROR_STATE, gpreempt_hint_end());
+    for (int i = 0; i < 10000; i++) {
+        EXPECT(GPREEMPT_OK, gpreempt_hint_begin(0));
+    }
+    EXPECT(GPREEMPT_ERROR_LIMIT, gpreempt_hint_begin(0));
+    EXPECT(GPREEMPT_OK, gpreempt_disconnect());
+    /* They ended with the connection, and this thread may end them all the same. */
+    for (int i = 0; i < 10000; i++) {
+        EXPECT(GPREEMPT_OK, gpreempt_hint_end());
+    }
     EXPECT(GPREEMPT_ERROR_STATE, gpreempt_hint_end());
 }
 

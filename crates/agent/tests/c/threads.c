@@ -43,8 +43,9 @@ static void *work(void *number) {
     for (int i = 0; i < ROUNDS; i++) {
         gpreempt_queue_info info;
         MUST(GPREEMPT_OK, gpreempt_hint_begin(1000));
-        MUST(GPREEMPT_ERROR_STATE, gpreempt_hint_begin(1000));
+        MUST(GPREEMPT_OK, gpreempt_hint_begin(1000));
         MUST(GPREEMPT_OK, launch(0));
+        MUST(GPREEMPT_OK, gpreempt_hint_end());
         MUST(GPREEMPT_OK, gpreempt_get_queue(id, &info));
         MUST(GPREEMPT_OK, gpreempt_hint_end());
     }

@@ -1,16 +1,19 @@
 //! Every example works as documented.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use gpreempt_stage::{until, until_some};
+use gpreempt_stage::{WorkFolder, until, until_some};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::queue::DeviceKind;
 use gpreempt_wire::request::Request;
 
-use crate::program::{ScheduledLoad, compile, compile_with, output_of, sources, succeed};
+use crate::program::{
+    ScheduledLoad, compile, compile_with, crate_path, library, output_of, sources, succeed,
+};
 
 #[test]
 fn every_program_compiles_as_c_and_as_c_plus_plus() {
@@ -199,5 +202,55 @@ fn cuda_is_measured_where_there_is_cuda() {
     } else {
         assert!(output.status.success(), "{}", output_of(&output));
         assert!(output.stdout.ends_with(b"\"exact\":true}\n"), "{}", output_of(&output));
+    }
+}
+
+/// Installs header, library and pkg-config file as the packages do.
+fn installed() -> WorkFolder {
+    let root = WorkFolder::new("agent-installed").unwrap();
+    let files = [
+        (crate_path("include/gpreempt.h"), "usr/include/gpreempt.h"),
+        (library(), "usr/lib/libgpreempt.so"),
+        (crate_path("../../deploy/gpreempt.pc"), "usr/lib/pkgconfig/gpreempt.pc"),
+    ];
+    for (source, target) in files {
+        let target = root.path(target);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(source, target).unwrap();
+    }
+    root
+}
+
+fn pkg_config(root: &WorkFolder) -> Command {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_LIBDIR", root.path("usr/lib/pkgconfig"));
+    command.env("PKG_CONFIG_SYSROOT_DIR", root.root());
+    command
+}
+
+#[test]
+fn pkg_config_finds_what_is_installed() {
+    if Command::new("pkg-config").arg("--version").output().is_err() {
+        println!("SKIPPED: pkg-config is missing; to run this: apt-get install pkg-config");
+        return;
+    }
+    let load = ScheduledLoad::new();
+    let root = installed();
+    let version = succeed(pkg_config(&root).args(["--modversion", "gpreempt"]));
+    assert_eq!(version.trim(), env!("CARGO_PKG_VERSION"));
+    let flags = succeed(pkg_config(&root).args(["--cflags", "--libs", "gpreempt"]));
+    for source in sources("examples/c") {
+        let program = root.path("program");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=c11", "-Wall", "-Werror"]).arg(crate_path(&source));
+        // One that loads CUDA by hand needs the linker's library for that, with an old glibc.
+        compiler.args(flags.split_whitespace()).args(["-lpthread", "-ldl", "-o"]).arg(&program);
+        succeed(&mut compiler);
+        if source.ends_with("/list_queues.c") {
+            let mut listed = Command::new(&program);
+            load.show_to(&mut listed);
+            let list = succeed(listed.env("LD_LIBRARY_PATH", root.path("usr/lib")));
+            assert!(list.contains(&format!(" {} ", load.load_pid())), "{list}");
+        }
     }
 }

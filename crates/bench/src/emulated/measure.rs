@@ -29,7 +29,7 @@ impl Emulated {
             busy = Some(busy_part(times.collect(), outcome.duration.as_nanos()));
             if !mode.is_alone() {
                 let observed = Observed { loads: &loads, outcome: &outcome };
-                measured.numbers.extend(counts(&outcome));
+                measured.numbers.extend(counts(&loads, &outcome));
                 measured.numbers.extend(match observed.only_request() {
                     Some(request) => self.one_request(step, mode, &observed, request)?,
                     None => observed.preemptions(),
@@ -171,15 +171,20 @@ fn be(launches: u64, seconds: f64, exact: bool) -> BeResult {
     BeResult::new(launches as f64, "kernels", seconds, Some(exact))
 }
 
-fn counts(outcome: &Outcome) -> Vec<Number> {
-    [
+fn counts(loads: &[&Load], outcome: &Outcome) -> Vec<Number> {
+    let mut counts = vec![
         ("preemptions", "preemptions", outcome.preemptions),
         ("reexecuted", "kernels whose execution began more than once", outcome.reexecuted),
         ("lost", "kernels that never completed", outcome.lost),
-    ]
-    .map(|(name, title, count)| {
+    ];
+    if loads.iter().any(|load| load.memory_mib > 0) {
+        let refused = outcome.tasks.iter().filter(|task| task.refused).count() as u64;
+        counts.push(("evictions", "moves of a load's memory to the host", outcome.evictions));
+        counts.push(("refused", "loads that got no memory", refused));
+    }
+    let number = |(name, title, count): (&str, &str, u64)| {
         // CAST: far below what a float counts exactly.
         Number::new(name, title, COUNT, count as f64)
-    })
-    .to_vec()
+    };
+    counts.into_iter().map(number).collect()
 }

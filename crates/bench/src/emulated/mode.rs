@@ -24,6 +24,9 @@ pub struct Mode {
     pub holds: bool,
     /// How long before its arrival a request is announced, if it is.
     pub hint: Option<Duration>,
+    /// How long evictable loads that do not fit together stay in memory in turn. Without it, a mode
+    /// with a scheduler evicts loads for those of a higher priority only.
+    pub swap_turn: Option<Duration>,
     /// The baseline; none for a baseline, in which best-effort work does not run.
     pub alone: Option<&'static str>,
 }
@@ -37,6 +40,7 @@ const fn unscheduled(name: &'static str, title: &'static str) -> Mode {
         is_scheduled: false,
         holds: false,
         hint: None,
+        swap_turn: None,
         alone: Some(ALONE),
     }
 }
@@ -50,7 +54,7 @@ const fn on_mi300x(mode: Mode) -> Mode {
 }
 
 /// All modes of `gpreempt bench --backend emulated`.
-pub const MODES: [Mode; 11] = [
+pub const MODES: [Mode; 12] = [
     Mode { alone: None, ..unscheduled(ALONE, "requests alone (tsg, h200)") },
     Mode {
         machine: MachineKind::None,
@@ -78,6 +82,11 @@ pub const MODES: [Mode; 11] = [
             "hints",
             "gpreempt: slices and holds, requests announced 350 us ahead (tsg, h200)",
         )
+    },
+    Mode {
+        holds: true,
+        swap_turn: Some(Duration::from_millis(60_000)),
+        ..scheduled("turns", "gpreempt: loads that do not fit take turns of 60 s (tsg, h200)")
     },
     Mode { alone: None, ..on_mi300x(unscheduled("cwsr-alone", "requests alone (cwsr, mi300x)")) },
     on_mi300x(unscheduled(

@@ -75,7 +75,11 @@ impl Emulated {
             devices: 1,
             seed: step.seed,
             duration,
-            scheduler: mode.is_scheduled.then_some(SchedulerSpec { config, hold: mode.holds }),
+            scheduler: mode.is_scheduled.then_some(SchedulerSpec {
+                config,
+                hold: mode.holds,
+                swap_turn: mode.swap_turn,
+            }),
             kernels,
             tasks,
             faults,
@@ -142,6 +146,9 @@ fn task(load: &Load, kernel: usize, mode: &Mode, duration: Duration, seed: u64) 
     task.deadline = load.deadline;
     task.queues = load.streams;
     task.start = load.start;
+    task.memory = load.memory_mib << 20;
+    // Without a scheduler nothing is evicted.
+    task.is_evictable = load.is_evictable && mode.is_scheduled;
     if load.role == Role::Lc {
         task.hint = mode.hint;
         task.requests_max = load

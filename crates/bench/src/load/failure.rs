@@ -43,8 +43,8 @@ impl Failure {
             Self::Input(message) => (format!("gpreempt-load: {message}"), 2),
             Self::Run(message) => (format!("gpreempt-load: {message}"), 1),
             Self::Wrong => {
-                let what = "a kernel ran twice, not at all, partly or out of order, or the contents \
-                            of its memory changed";
+                let what = "a kernel ran twice, not at all, partly or out of order, or the \
+                            contents of its memory changed";
                 (format!("gpreempt-load: {what}; see the last line"), 1)
             }
             Self::Stuck => {

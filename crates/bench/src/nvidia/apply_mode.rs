@@ -1,7 +1,7 @@
 //! Applies the measured mode to the load processes (daemon, `attach`, `peer slices`), and checks
 //! afterwards that their time slices and channels were restored.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::Nvidia;
 use super::load_process::{LoadProcess, of_role};
 use super::mode::Mode;
+use super::request_waits::HoldRecords;
 use super::requirements::{ParentDeath, found};
 use crate::child::Child;
 use crate::daemon_process::DaemonProcess;
@@ -71,6 +72,8 @@ pub(super) fn set_priorities(
 #[derive(Debug)]
 pub(super) struct AppliedMode {
     child: Option<Child>,
+    /// The file that `attach` writes at its end.
+    hold_records: PathBuf,
 }
 
 impl AppliedMode {
@@ -82,6 +85,9 @@ impl AppliedMode {
         loads: &[LoadProcess],
         folder: &Path,
     ) -> Result<Self, String> {
+        let hold_records = hold_records(folder);
+        // Those of another measurement.
+        let _ = std::fs::remove_file(&hold_records);
         let child = match mode {
             Mode::PeerSlices => peer(nvidia, loads, folder)?,
             Mode::Slices | Mode::Hold | Mode::Budget15 | Mode::Budget30 | Mode::Budget60 => {
@@ -92,15 +98,47 @@ impl AppliedMode {
         if child.is_some() {
             std::thread::sleep(SETTLE);
         }
-        Ok(Self { child })
+        Ok(Self { child, hold_records })
     }
 
-    /// Ends it; it restores all settings. Returns how often the device was held.
-    pub(super) fn end(mut self) -> Result<Vec<Number>, String> {
-        let Some(child) = &mut self.child else { return Ok(Vec::new()) };
+    /// Ends it; it restores all settings. Returns how often the device was held and how much slower
+    /// processes were, and the records of holds.
+    pub(super) fn end(mut self) -> Result<(Vec<Number>, HoldRecords), String> {
+        let Some(child) = &mut self.child else { return Ok(Default::default()) };
         child.end_successfully(Signal::INT)?;
-        Ok(holds(&child.output()))
+        let said = child.output();
+        let numbers = holds(&said).into_iter().chain(slowdown(&said)).collect();
+        // Without holds there is no file.
+        let records = std::fs::read_to_string(&self.hold_records).unwrap_or_default();
+        Ok((numbers, HoldRecords::read(&records)))
     }
+}
+
+/// The slowdown that gpreempt measured, over all processes of which it did.
+fn slowdown(said: &str) -> Vec<Number> {
+    let (mut sum, mut budget) = ([0; 4], None);
+    for line in lines::of(said) {
+        if let Line::Slowdown { budget_percent, busy_us, off_us, lost_us, shared_us } = line {
+            budget = budget.or(budget_percent);
+            let more = [busy_us, off_us, lost_us, shared_us];
+            sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+    }
+    // CAST: far below what a float counts exactly.
+    let [busy, off, lost, shared] = sum.map(|us| us as f64);
+    if busy <= lost {
+        return Vec::new();
+    }
+    let percent = |name, title, value: f64| Number::new(name, title, "%", 100.0 * value);
+    let mut numbers = vec![
+        percent("slowdown", "slowdown that gpreempt measured", lost / (busy - lost)),
+        percent("off_engine", "the same if all time off the GPU were lost", off / (busy - off)),
+        percent("shared", "part of the busy time with slices of the budget", shared / busy),
+    ];
+    numbers.extend(
+        budget.map(|budget| percent("budget", "latency budget", f64::from(budget) / 100.0)),
+    );
+    numbers
 }
 
 /// The holds that `attach` reports at its end, summed over all processes.
@@ -123,6 +161,10 @@ fn holds(said: &str) -> Vec<Number> {
     ]
 }
 
+fn hold_records(folder: &Path) -> PathBuf {
+    folder.join("hold-records")
+}
+
 fn attach(
     nvidia: &Nvidia,
     mode: Mode,
@@ -133,9 +175,10 @@ fn attach(
     let mut command = Command::new(found(&nvidia.programs.gpreempt, "gpreempt")?);
     command.arg("attach").args(loads.iter().map(target));
     command.args(["--for", LONGEST, "--policy", policy.name(), "--json"]);
-    if mode == Mode::Slices {
-        command.arg("--no-hold");
-    }
+    match mode {
+        Mode::Slices => command.arg("--no-hold"),
+        _ => command.arg("--hold-records").arg(hold_records(folder)),
+    };
     if let Some(percent) = mode.budget() {
         command.arg(format!("--latency-budget={percent}%"));
     }
@@ -272,6 +315,18 @@ mod tests {
         let values: Vec<f64> = holds(&said).iter().map(|number| number.value).collect();
         assert_eq!(values, [11.0, 1.0, 70_000.0]);
         assert!(holds("{\"line\":\"over\"}").is_empty());
+    }
+
+    #[test]
+    fn the_slowdown_is_that_of_all_busy_time() {
+        let said = "{\"line\":\"slowdown\",\"pid\":7,\"budget_percent\":15,\"busy_us\":1100,\
+                    \"off_us\":200,\"lost_us\":100,\"shared_us\":550}\n";
+        let values: Vec<(String, f64)> =
+            slowdown(said).into_iter().map(|number| (number.name, number.value.round())).collect();
+        let names = ["slowdown", "off_engine", "shared", "budget"].map(str::to_owned);
+        let expected: Vec<_> = names.into_iter().zip([10.0, 22.0, 50.0, 15.0]).collect();
+        assert_eq!(values, expected);
+        assert!(slowdown("{\"line\":\"over\"}").is_empty());
     }
 
     fn access(slice_us: u64, channels: usize) -> GpuState {

@@ -218,6 +218,9 @@ pub(super) fn shape(load: &Load) -> Vec<String> {
             }
         }
     }
+    if load.memory_mib > 0 {
+        words.extend(["--memory".to_owned(), format!("{}MiB", load.memory_mib)]);
+    }
     if load.role == Role::Be && load.work != Work::Copies {
         if load.full_registers {
             words.extend(["--registers".to_owned(), "full".to_owned()]);

@@ -14,12 +14,14 @@ use super::load_group::LoadGroup;
 use super::load_process::{LoadProcess, of_role};
 use super::mode::{Mode, be_alone_seconds};
 use super::preemption_times::PreemptionTimes;
+use super::request_waits::{self, HoldRecords, WaitingRequest};
 use crate::daemon_process::DaemonProcess;
 use crate::engine::{BE_ALONE, LC_BUSY, PARTS, busy_part};
 use crate::lines::{self, Quantiles};
 use crate::plan::Step;
 use crate::results::{
-    BeResult, Distribution, HostNoise, LcResult, LoadResult, Measurement, Number, Role, SlowRequest,
+    BeResult, Distribution, HostNoise, LcResult, LoadResult, Measurement, Number, RequestWaits,
+    Role, SlowRequest,
 };
 use crate::round::Round;
 
@@ -115,12 +117,13 @@ fn together(
     be.iter_mut().try_for_each(|process| process.end(round.round))?;
     be.iter_mut().try_for_each(|process| process.wait_until_over(nvidia, 0).map(drop))?;
     scheduled?;
-    let holds = applied?;
+    let (holds, records) = applied?;
     if let Some(before) = &before {
         GpuState::read(pids(group, only))?.check_restored(before)?;
     }
-    let (mut measured, samples) = read(group.members(only), window)?;
-    measured.numbers.extend(calls.into_iter().chain(holds).chain(machine));
+    let (mut measured, samples) = read(group.members(only), window, &records)?;
+    let waits = request_waits::numbers(samples.iter().filter_map(Sample::waiting).collect());
+    measured.numbers.extend(calls.into_iter().chain(holds).chain(waits).chain(machine));
     if only == Some(Role::Lc) {
         measured.numbers.push(busy(&samples, window));
     }
@@ -197,6 +200,7 @@ fn wait_until(nvidia: &Nvidia, end_ns: u64) -> Result<(), String> {
 fn read<'c>(
     loads: impl Iterator<Item = &'c mut LoadProcess>,
     window: (u64, u64),
+    records: &HoldRecords,
 ) -> Result<(Measurement, Vec<Sample>), String> {
     let mut measured = Measurement::default();
     let mut all: Vec<Sample> = Vec::new();
@@ -209,7 +213,10 @@ fn read<'c>(
                     let last = lines::last(&process.child.output()).unwrap_or_default();
                     measured.numbers = last.parts_us.iter().flat_map(part_numbers).collect();
                 }
-                let samples = read_samples(&process.requests()?);
+                let mut samples = read_samples(&process.requests()?);
+                if !records.is_empty() {
+                    samples.iter_mut().for_each(|sample| sample.join(records, process.child.pid()));
+                }
                 let lc = requests_result(&samples, process.load.deadline, window.0);
                 missed = lc
                     .as_ref()
@@ -290,11 +297,23 @@ struct Sample {
     /// For a request that never began, the end of the measurement.
     end_ns: u64,
     is_served: bool,
+    waits: Option<RequestWaits>,
 }
 
 impl Sample {
     fn since(&self, from_ns: u64) -> SlowRequest {
-        SlowRequest::since(from_ns, self.due_ns, self.begin_ns, self.end_ns)
+        let request = SlowRequest::since(from_ns, self.due_ns, self.begin_ns, self.end_ns);
+        SlowRequest { waits: self.waits, ..request }
+    }
+
+    fn join(&mut self, records: &HoldRecords, pid: u32) {
+        let is_served = self.is_served;
+        self.waits = is_served.then(|| records.waits(pid, (self.begin_ns, self.end_ns)));
+    }
+
+    fn waiting(&self) -> Option<WaitingRequest> {
+        let Self { due_ns, begin_ns, end_ns, .. } = *self;
+        self.waits.map(|waits| WaitingRequest { due_ns, begin_ns, end_ns, waits })
     }
 }
 
@@ -307,7 +326,7 @@ fn sample(line: &str) -> Option<Sample> {
     let mut number = || cells.next()?.trim().parse::<u64>().ok();
     let (due_ns, begin_ns, end_ns) = (number()?, number()?, number()?);
     let is_served = number().is_none_or(|served| served == 1);
-    Some(Sample { due_ns, begin_ns, end_ns, is_served })
+    Some(Sample { due_ns, begin_ns, end_ns, is_served, waits: None })
 }
 
 /// The latency in a window that begins at `from_ns`; none without requests.

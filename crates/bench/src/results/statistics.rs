@@ -94,6 +94,27 @@ pub struct SlowRequest {
     pub begin_ns: i64,
     /// The end of the measurement for a request that never began.
     pub end_ns: i64,
+    /// None without records of holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<RequestWaits>,
+}
+
+/// What a request waited for, as far as the records of gpreempt's hold watcher tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestWaits {
+    /// Holds in force or placed during the request.
+    pub holds: u32,
+    /// From its beginning until its hold was placed; 0 without a hold.
+    pub notice_ns: u64,
+    /// From there until the process was on the GPU.
+    pub switch_ns: u64,
+    /// The same of later holds: the first one was released before the request was over.
+    pub again_ns: u64,
+    /// The longest time in its holds without a movement of the rings.
+    pub silence_ns: u64,
+    /// The longest time without a sample, if it was late.
+    pub late_ns: u64,
 }
 
 impl SlowRequest {
@@ -103,7 +124,8 @@ impl SlowRequest {
             let away = i64::try_from(ns.abs_diff(from_ns)).unwrap_or(i64::MAX);
             if ns < from_ns { -away } else { away }
         };
-        Self { due_ns: since(due_ns), begin_ns: since(begin_ns), end_ns: since(end_ns) }
+        let [due_ns, begin_ns, end_ns] = [due_ns, begin_ns, end_ns].map(since);
+        Self { due_ns, begin_ns, end_ns, waits: None }
     }
 
     /// The [`SLOWEST_MAX`] slowest requests, in the order in which they were due.
@@ -222,7 +244,7 @@ mod tests {
 
     #[test]
     fn times_of_slow_requests_count_from_the_window() {
-        let SlowRequest { due_ns, begin_ns, end_ns } = SlowRequest::since(100, 90, 100, 130);
+        let SlowRequest { due_ns, begin_ns, end_ns, .. } = SlowRequest::since(100, 90, 100, 130);
         assert_eq!((due_ns, begin_ns, end_ns), (-10, 0, 30));
     }
 

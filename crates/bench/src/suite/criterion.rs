@@ -143,7 +143,9 @@ fn names(case: &Case) -> Vec<String> {
     add(has_be, &[BE_ALONE]);
     add(has_lc, &[LC_BUSY]);
     add(simulated, &["preemptions", "reexecuted", "lost"]);
-    add(on_gpu, &["holds", "holds_expired", "hold_longest"]);
+    let has_memory = case.loads.iter().any(|load| load.memory_mib > 0);
+    add(simulated && has_memory, &["evictions", "refused"]);
+    add(on_gpu, &["holds", "holds_expired", "hold_longest", "slowdown", "off_engine"]);
     add(case.of(Role::Be).count() > 1, &["jain"]);
     add(case.loads.iter().any(|load| load.deadline.is_some()), &["miss_ratio"]);
     let mut levels: Vec<u8> = case.of(Role::Lc).map(|load| load.priority.level()).collect();

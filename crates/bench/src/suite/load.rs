@@ -52,6 +52,10 @@ pub struct Load {
     /// Shared memory of each of its blocks.
     pub shared_kib: u32,
     pub copy_kib: u32,
+    /// Memory that it allocates besides what its kernels use; 0 is none.
+    pub memory_mib: u64,
+    /// Whether that may be moved to the host.
+    pub is_evictable: bool,
     pub start: Duration,
     /// How long it stays; none is to the end.
     pub lasts: Option<Duration>,
@@ -79,6 +83,10 @@ impl fmt::Display for Load {
             if is_so {
                 write!(f, "{text}")?;
             }
+        }
+        if self.memory_mib > 0 {
+            let evictable = if self.is_evictable { ", evictable" } else { "" };
+            write!(f, ", {} MiB of memory{evictable}", self.memory_mib)?;
         }
         if self.shared_kib > 0 {
             write!(f, ", {} KiB shared", self.shared_kib)?;

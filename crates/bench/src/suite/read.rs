@@ -256,6 +256,8 @@ struct RawLoad {
     registers: Option<Registers>,
     shared_kib: Option<Int<0, 200>>,
     copy_kib: Option<Int<1, 1_048_576>>,
+    memory_mib: Option<Int<1, 1_048_576>>,
+    evictable: Option<bool>,
     start_ms: Option<Int<0, 600_000>>,
     lasts_ms: Option<Int<1, 600_000>>,
 }
@@ -349,6 +351,8 @@ impl RawLoad {
             full_registers: self.registers == Some(Registers::Full),
             shared_kib: self.shared_kib.map_or(0, Int::u32),
             copy_kib: self.copy_kib.map_or(16_384, Int::u32),
+            memory_mib: self.memory_mib.map_or(0, |mib| mib.0),
+            is_evictable: self.evictable.unwrap_or(false),
             start: self.start_ms.map_or(Duration::ZERO, Int::ms),
             lasts: self.lasts_ms.map(Int::ms),
         })

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_size_without_a_number_or_a_unit_is_one_sentence() {
-        for memory in ["vllm", "60", "0GiB", "-1GiB", "1.5GiB", "9999999TiB"] {
+        for memory in ["vllm", "60", "0GiB", "+1GiB", "1.5GiB", "9999999TiB"] {
             let words = ["gpreempt", "run", "-p", "12", "--memory", memory, "true"];
             let error = Args::try_parse_from(words).unwrap_err().to_string();
             assert!(error.contains("'--memory <SIZE>'"), "{error}");

@@ -25,8 +25,8 @@ pub(crate) struct AttachArgs {
     /// The priority, 0 (lowest) to 15 (highest)
     #[arg(short, long, default_value_t = 4, value_parser = within::<u8>(0, 15))]
     pub(crate) priority: u8,
-    /// How much slower each of the processes may become in exchange for throughput of others, such
-    /// as 20% (0% to 400%), with a priority of 8 or more
+    /// How much slower the process may become in exchange for throughput of others, such as 20% (0%
+    /// to 400%), with a priority of 8 or more
     #[arg(long, value_name = "PERCENT")]
     pub(crate) latency_budget: Option<LatencyBudget>,
     /// Print what would be changed, and change nothing
@@ -43,7 +43,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "PERCENT", value_parser = within::<u64>(1, 50))]
     pub(crate) min_share: Option<u64>,
     /// Where a kernel may be preempted: between instructions (the default of CUDA), or only between
-    /// blocks, which is cheaper where blocks are short and much slower where they are long
+    /// blocks
     #[arg(long, value_enum)]
     pub(crate) preempt_at: Option<PreemptAt>,
     /// How often it runs among processes with equal slices (needs root)
@@ -56,6 +56,10 @@ pub(crate) struct AttachArgs {
     /// [default: 50]
     #[arg(long, value_name = "MS", value_parser = within::<u64>(1, 1_000))]
     pub(crate) hold_max_ms: Option<u64>,
+    /// Write to this file, at the end, when each hold was placed, in force and released, and which
+    /// samples were late
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hold_records: Option<PathBuf>,
     /// Print lines of JSON: what was attached, every decision with its reason, every problem
     #[arg(long)]
     pub(crate) json: bool,

@@ -44,6 +44,7 @@ impl Page {
         let long = argument.get_long();
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         let is_known = matches!(long, Some("help" | "version" | "json")) || help == "The process";
+        let is_known = is_known || help == "The processes";
         if argument.is_hide_set() || is_known {
             return None;
         }
@@ -64,7 +65,7 @@ impl Page {
             return Some(format!("| `{name}` | see [{first}](#{anchor}) |\n"));
         }
         // An argument without an option is too short to be looked up elsewhere.
-        if long.is_some() && meaning.len() > 60 {
+        if long.is_some() && meaning.len() > 45 {
             self.first.insert(key, command.to_owned());
         }
         let listed = argument.get_possible_values();

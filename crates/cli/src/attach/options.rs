@@ -36,7 +36,8 @@ pub(super) fn session(args: &AttachArgs) -> SessionOptions<'_> {
         ..usual
     };
     let options = SessionOptions::new("gpreempt attach", &args.driver);
-    SessionOptions { scheduler, context_options: context_options(args), ..options }
+    let hold_records = args.hold_records.as_deref();
+    SessionOptions { scheduler, context_options: context_options(args), hold_records, ..options }
 }
 
 fn config(args: &AttachArgs) -> Config {
@@ -90,6 +91,7 @@ pub(super) fn refuse_session_options(
         (args.min_share.is_some(), "--min-share", "set `aging` in its configuration"),
         (args.no_hold, "--no-hold", "set `hold = false` in its configuration"),
         (args.hold_max_ms.is_some(), "--hold-max-ms", "set `hold_max_ms` in its configuration"),
+        (args.hold_records.is_some(), "--hold-records", "stop gpreemptd first"),
         (args.preempt_at.is_some(), "--preempt-at", "stop gpreemptd first"),
         (args.interleave.is_some(), "--interleave", "stop gpreemptd first"),
     ];
@@ -128,6 +130,7 @@ mod tests {
             ("--min-share 10", "`aging`"),
             ("--no-hold", "`hold = false`"),
             ("--hold-max-ms 20", "`hold_max_ms`"),
+            ("--hold-records file", "stop gpreemptd first"),
             ("--preempt-at block", "stop gpreemptd first"),
             ("--interleave high", "stop gpreemptd first"),
         ] {

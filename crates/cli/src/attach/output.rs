@@ -8,7 +8,7 @@ use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::process::ProcessInfo;
 use gpreempt_wire::event::Event;
 use gpreempt_wire::process::Process;
-use gpreempt_wire::statistics::{HoldSnapshot, TaskSnapshot};
+use gpreempt_wire::statistics::{HoldSnapshot, QueueSnapshot, TaskSnapshot};
 use serde_json::{Value, json};
 
 use crate::effect::Effect;
@@ -122,6 +122,24 @@ impl AttachOutput {
                            "predicted_percent": predicted_percent });
         self.print(line, || {
             format!("the GPU was held for {pid} {placed} times, the longest time {longest_us} us")
+        })
+    }
+
+    /// How much slower a process was because it had to wait for the GPU, and its budget.
+    pub(super) fn slowdown(
+        &self,
+        (pid, budget): (u32, Option<u16>),
+        queue: &QueueSnapshot,
+    ) -> Result<(), Failure> {
+        let QueueSnapshot { busy_us, off_us, lost_us, shared_us, .. } = queue;
+        let line = json!({ "line": "slowdown", "pid": pid, "budget_percent": budget,
+                           "busy_us": busy_us, "off_us": off_us, "lost_us": lost_us,
+                           "shared_us": shared_us });
+        self.print(line, || {
+            let percent = lost_us * 100 / busy_us.saturating_sub(*lost_us).max(1);
+            let of =
+                budget.map_or_else(String::new, |budget| format!(" (its budget is {budget} %)"));
+            format!("{pid} was {percent} % slower than alone, as far as the GPU was busy{of}")
         })
     }
 

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use gpreempt_device::amd::stop_method::StopMethod;
 use gpreempt_device::amd::topology::Topology;
 use gpreempt_device::amd::{KfdLocation, probe};
+use gpreempt_device::eviction::probe::probe;
 use gpreempt_device::nvidia::driver::{Driver, for_private_session};
 use gpreempt_device::nvidia::gpu::{self, Gpu};
 use gpreempt_device::nvidia::sharing_constraints::{SharingConstraint, detect_constraints};
+use gpreempt_wire::statistics::memory as memory_text;
 use serde::Serialize;
 
 use super::Finding;
@@ -71,8 +73,28 @@ pub(super) fn nvidia() -> Vec<Finding> {
     if !found.is_empty() {
         findings.extend(nvidia_memory());
     }
+    findings.push(eviction());
     findings.extend(detect_constraints().into_iter().map(constraint));
     findings
+}
+
+/// Whether the memory of processes can move to the host, and how much fits there.
+fn eviction() -> Finding {
+    match probe() {
+        Err(why) => Finding::new(false, format!("GPU memory cannot be evicted: {why}")),
+        Ok(()) => {
+            let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+            let fits = available_kib(&meminfo)
+                .map_or(String::new(), |kib| format!("; the host has {} for it", memory_text(kib)));
+            Finding::ok(format!("GPU memory can be evicted to the host{fits}"))
+        }
+    }
+}
+
+/// What programs can still allocate, of `/proc/meminfo`.
+fn available_kib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
 /// MPS, MIG and other things that share or restrict the GPUs.
@@ -193,6 +215,12 @@ mod tests {
         assert!(fine.ok && fine.what == "GPU 0: 3.5 of 140.0 GiB of memory are used", "{fine:?}");
         let full = memory("GPU 0", 139 * gib, 140 * gib);
         assert!(!full.ok && full.advice.is_some_and(|advice| advice.contains("must fit")));
+    }
+
+    #[test]
+    fn the_memory_of_the_host_is_read() {
+        let text = "MemTotal:       16 kB\nMemAvailable:    2048 kB\nBuffers: 1 kB\n";
+        assert_eq!((available_kib(text), available_kib("")), (Some(2_048), None));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpreempt_sim::random_scenario::scenario;
 use gpreempt_sim::simulation::{Options, run};
 use serde::Serialize;
 
@@ -29,13 +28,13 @@ struct Violation {
     replay: String,
 }
 
-pub(crate) fn main(start: u64, count: u64, json: bool) -> Result<(), Failure> {
+pub(crate) fn main(start: u64, count: u64, with_memory: bool, json: bool) -> Result<(), Failure> {
     let end = start
         .checked_add(count)
         .ok_or_else(|| Failure::input("--start plus --seeds is larger than any seed"))?;
     // A failed assertion is a violation too; it is reported with its seed, not as a crash.
     std::panic::set_hook(Box::new(|_| {}));
-    let totals = check_all(start, end);
+    let totals = check_all(start, end, with_memory);
     let _ = std::panic::take_hook();
     let failure = totals.violation.clone();
     if json {
@@ -57,7 +56,7 @@ pub(crate) fn main(start: u64, count: u64, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn check_all(start: u64, end: u64) -> Totals {
+fn check_all(start: u64, end: u64, with_memory: bool) -> Totals {
     let next = AtomicU64::new(start);
     let stop = AtomicBool::new(false);
     let shared = Mutex::new((
@@ -74,7 +73,7 @@ fn check_all(start: u64, end: u64) -> Totals {
                     else {
                         return;
                     };
-                    let result = check(seed);
+                    let result = check(seed, with_memory);
                     let Ok(mut guard) = shared.lock() else { return };
                     let (totals, progress) = &mut *guard;
                     match result {
@@ -89,7 +88,8 @@ fn check_all(start: u64, end: u64) -> Totals {
                             stop.store(true, Ordering::Relaxed);
                             // The lowest seed of several, so that a run can be repeated.
                             if totals.violation.as_ref().is_none_or(|known| seed < known.seed) {
-                                let replay = format!("gpreempt sim --seed {seed}");
+                                let option = if with_memory { " --with-memory" } else { "" };
+                                let replay = format!("gpreempt sim --seed {seed}{option}");
                                 totals.violation = Some(Violation { seed, what, replay });
                             }
                         }
@@ -102,10 +102,10 @@ fn check_all(start: u64, end: u64) -> Totals {
 }
 
 /// Faults, preemptions and steps of a clean seed, or what is wrong with it.
-fn check(seed: u64) -> Result<(u64, u64, u64), String> {
+fn check(seed: u64, with_memory: bool) -> Result<(u64, u64, u64), String> {
     let options = Options { check: true, events_max: EVENTS_MAX, ..Options::default() };
     let result = catch_unwind(|| {
-        let scenario = scenario(seed);
+        let scenario = super::random_scenario(seed, with_memory);
         (scenario.faults.len() as u64, run(&scenario, options))
     });
     match result {

@@ -23,6 +23,7 @@ pub(crate) struct Summary {
     ended_us: f64,
     tasks: Vec<TaskSummary>,
     preemptions: u64,
+    evictions: u64,
     reexecuted: u64,
     lost: u64,
     exact: bool,
@@ -44,6 +45,7 @@ struct TaskSummary {
     device_share: f64,
     deadline_misses: Option<u64>,
     died: bool,
+    refused: bool,
 }
 
 pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Summary {
@@ -62,6 +64,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Summary {
             device_share: device_share(scenario, task),
             deadline_misses: spec.deadline.map(|_| task.deadline_misses),
             died: task.died,
+            refused: task.refused,
         }
     };
     Summary {
@@ -75,6 +78,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Summary {
         ended_us: micros(outcome.ended_at.as_nanos()),
         tasks: outcome.tasks.iter().zip(&scenario.tasks).map(task).collect(),
         preemptions: outcome.preemptions,
+        evictions: outcome.evictions,
         reexecuted: outcome.reexecuted,
         lost: outcome.lost,
         exact: outcome.exact,
@@ -125,7 +129,12 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
             task.launches.to_string(),
             spec.deadline.map_or_else(|| "-".into(), |_| task.deadline_misses.to_string()),
             format!("{:.1} %", 100.0 * device_share(scenario, task)),
-            if task.died { "died" } else { "done" }.to_owned(),
+            match (task.died, task.refused) {
+                (true, _) => "died",
+                (false, true) => "no memory",
+                (false, false) => "done",
+            }
+            .to_owned(),
         ]);
     }
     let scheduler = scenario.scheduler.map_or_else(
@@ -134,6 +143,11 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
     );
     let faults = counted(scenario.faults.len(), "fault", "faults");
     let preemptions = usize::try_from(outcome.preemptions).unwrap_or(usize::MAX);
+    let evictions = match outcome.evictions {
+        0 => String::new(),
+        1 => ", 1 eviction".to_owned(),
+        count => format!(", {count} evictions"),
+    };
     let mut text = format!(
         "{}: {} x {} ({}), {scheduler}, seed {}\n\n",
         scenario.name,
@@ -144,7 +158,7 @@ pub(crate) fn text(scenario: &Scenario, outcome: &Outcome, trace: Option<&Path>)
     );
     text.push_str(&output::table(&rows));
     text.push_str(&format!(
-        "\n{}, {} re-executed, {} lost, {faults}, memory {}\n",
+        "\n{}{evictions}, {} re-executed, {} lost, {faults}, memory {}\n",
         counted(preemptions, "preemption", "preemptions"),
         outcome.reexecuted,
         outcome.lost,

@@ -20,6 +20,10 @@ pub(super) enum KeyCommand {
     Suspend(TaskKey),
     /// Resumes a process.
     Resume(TaskKey),
+    /// Moves the memory of a process to the host.
+    Evict(TaskKey),
+    /// Moves it back.
+    Restore(TaskKey),
 }
 
 /// The order of the processes: the greatest first.
@@ -67,8 +71,8 @@ pub(super) struct Panel {
     selected: Option<TaskKey>,
     /// The position of the selected process, for when it has ended.
     place: usize,
-    /// The process of an open question whether to suspend it.
-    question: Option<TaskKey>,
+    /// The command of an open question: to suspend or to evict a process.
+    question: Option<KeyCommand>,
     message: Option<String>,
     has_no_keys: bool,
 }
@@ -145,15 +149,21 @@ impl Panel {
         if self.has_no_keys {
             return String::new();
         }
-        if let Some((pid, _)) = self.question {
-            return format!("suspend {pid} for 10 s? It keeps its GPU memory. y/n");
+        match self.question {
+            Some(KeyCommand::Suspend((pid, _))) => {
+                return format!("suspend {pid} for 10 s? It keeps its GPU memory. y/n");
+            }
+            Some(KeyCommand::Evict((pid, _))) => {
+                return format!("evict {pid}? It does no GPU work until b moves it back. y/n");
+            }
+            Some(_) | None => {}
         }
         if self.is_typing {
             return format!("filter: {}_  (Enter keeps it, Esc removes it)", self.filter);
         }
         let problem = snapshot.problems.last().cloned();
         let keys = || {
-            "up/down  +/- priority  s suspend  r resume  o order  g gpu  / filter  q quit"
+            "+/- prio  s suspend  r resume  e evict  b back  o order  g gpu  / filter  q quit"
                 .to_owned()
         };
         self.message.clone().or(problem).unwrap_or_else(keys)
@@ -170,7 +180,7 @@ impl Panel {
         }
         if let Some(asked) = self.question.take() {
             let is_yes = matches!(event.code, KeyCode::Char('y' | 'Y'));
-            return is_yes.then_some(KeyCommand::Suspend(asked));
+            return is_yes.then_some(asked);
         }
         if self.is_typing {
             self.change_filter(event.code);
@@ -210,8 +220,13 @@ impl Panel {
                 None
             }
             KeyCode::Char('r') => task.map(|task| KeyCommand::Resume(key(task))),
+            KeyCode::Char('b') => task.map(|task| KeyCommand::Restore(key(task))),
             KeyCode::Char('s') => {
-                self.question = task.map(key);
+                self.question = task.map(|task| KeyCommand::Suspend(key(task)));
+                None
+            }
+            KeyCode::Char('e') => {
+                self.question = task.map(|task| KeyCommand::Evict(key(task)));
                 None
             }
             _ => None,

@@ -127,7 +127,7 @@ fn at_80x24_everything_is_there() {
 
 
 
-        up/down  +/- priority  s suspend  r resume  o order  g gpu  / filter  q quit
+        +/- prio  s suspend  r resume  e evict  b back  o order  g gpu  / filter  q quit
     "#]]
     .assert_eq(&picture(80, 24));
 }
@@ -144,7 +144,7 @@ fn at_40x10_the_important_things_are_there() {
         GPU time of each process in the last 3.8
         serve                ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
         train-a-ve           ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇
-        up/down  +/- priority  s suspend  r resu
+        +/- prio  s suspend  r resume  e evict
     "#]]
     .assert_eq(&picture(40, 10));
 }
@@ -227,6 +227,9 @@ fn keys_select_processes_and_give_commands() {
     assert_eq!(press(KeyCode::Char('q')), None, "any other key means no");
     assert_eq!(press(KeyCode::Char('s')), None);
     assert_eq!(press(KeyCode::Char('y')), Some(KeyCommand::Suspend((77, 9))));
+    assert_eq!(press(KeyCode::Char('e')), None);
+    assert_eq!(press(KeyCode::Char('y')), Some(KeyCommand::Evict((77, 9))));
+    assert_eq!(press(KeyCode::Char('b')), Some(KeyCommand::Restore((77, 9))));
     assert_eq!(press(KeyCode::Char('q')), Some(KeyCommand::Quit));
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!(panel.press(interrupt, history.latest()), Some(KeyCommand::Quit));

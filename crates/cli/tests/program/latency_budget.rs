@@ -93,6 +93,31 @@ fn budgets_of_commands_rules_and_variables_arrive_in_ps() {
     [of_rule, of_variable, of_run].into_iter().for_each(end);
 }
 
+/// CUDA makes a process a client of MPS if the control program listens where its environment says.
+#[test]
+fn a_client_of_mps_gets_no_high_priority() {
+    let setup = Setup::new("latency-budget-mps");
+    let folder = setup.stage.path("pipes").display().to_string();
+    let program = setup.stage.path("nvidia-cuda-mps-control");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut control = std::process::Command::new(program);
+    control.arg("600").env("CUDA_MPS_PIPE_DIRECTORY", &folder);
+    let control = setup.stage.start("the control program", control).unwrap();
+    let load = setup.load(&[], ("CUDA_MPS_PIPE_DIRECTORY", &folder));
+    until("it is known", || setup.field(&load, "pid").is_some());
+    let pid = load.pid().to_string();
+    for words in [&["set", &pid, "-p", "12"][..], &["attach", &pid, "-p", "8"]] {
+        let (_, line) = setup.stage.failure(words);
+        assert!(line.contains("is a client of the MPS server"), "{words:?}: {line}");
+        assert!(line.contains("a priority below 8"), "{words:?}: {line}");
+    }
+    assert_ne!(setup.field(&load, "priority"), Some(json!(12)));
+    setup.stage.stdout(&["set", &pid, "-p", "3"]);
+    until("it has a low priority", || setup.field(&load, "priority") == Some(json!(3)));
+    end(load);
+    drop(control);
+}
+
 #[test]
 fn impossible_budgets_are_refused_and_change_nothing() {
     let setup = Setup::new("latency-budget-refused");
@@ -116,5 +141,24 @@ fn impossible_budgets_are_refused_and_change_nothing() {
     assert!(!setup.stage.path("made").exists(), "the program was not started");
     assert_eq!(setup.field(&load, "latency_budget_percent"), Some(json!(30)));
     assert_eq!(setup.field(&load, "priority"), Some(json!(12)));
+    end(load);
+}
+
+#[test]
+fn records_of_holds_need_a_folder_and_are_written_at_the_end() {
+    let stage = Stage::new("hold-records").unwrap();
+    let emulator = stage.emulator("--model h200 --machine tsg --compute-units 1").unwrap();
+    let mut command = stage.command("gpreempt-load").unwrap();
+    emulator.spec().add_load(&mut command, ENDLESS);
+    let load = stage.start("a load", command).unwrap();
+    let pid = load.pid().to_string();
+    let (code, line) = stage.failure(&["attach", &pid, "--hold-records", "no/where"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("there is no folder no; create it first"), "{line}");
+    let socket = emulator.socket().display().to_string();
+    let target = ["attach", &pid, "--emulated", &socket];
+    stage.stdout(&[&target[..], &["--for", "1s", "--hold-records", "records"]].concat());
+    let records = std::fs::read_to_string(stage.path("records")).unwrap();
+    assert_eq!(records, "", "the emulated GPU places holds itself");
     end(load);
 }

@@ -16,6 +16,8 @@ mod fake_daemon;
 mod following;
 mod latency_budget;
 mod machine;
+mod memory;
+mod memory_live;
 mod normal;
 mod private;
 mod run;

@@ -44,7 +44,7 @@ fn process() -> Process {
 const NEED_DAEMON: [&[&str]; 5] =
     [&["policy"], &["events"], &["trace", "--for", "1s"], &["top", "--json"], &["top", "--once"]];
 /// Commands that work without a daemon.
-const NEED_NO_DAEMON: [&[&str]; 8] = [
+const NEED_NO_DAEMON: [&[&str]; 13] = [
     &["set", "4242", "-p", "3"],
     &["detach", "4242"],
     &["suspend", "4242", "--for", "1s"],
@@ -53,6 +53,11 @@ const NEED_NO_DAEMON: [&[&str]; 8] = [
     &["ps"],
     &["ps", "--json"],
     &["run", "-p", "3", "--", "true"],
+    &["run", "-p", "3", "--memory", "60GiB", "--", "true"],
+    &["evict", "4242"],
+    &["evict", "--tree", "4242", "--json"],
+    &["restore", "4242", "--json"],
+    &["suspend", "4242", "--evict", "--for", "1s"],
 ];
 
 /// The error in a line of text or of JSON.
@@ -156,6 +161,16 @@ fn set_says_what_changed() {
         latency_budget: None,
         evictable: None,
     };
+    let text = folder.stdout(&["set", "4242", "-p", "2", "--evictable"]);
+    assert!(text.starts_with("4242 has priority 2\n4242 is evictable\n"), "{text}");
+    let result = folder.json(&["set", "4242", "--not-evictable", "--json"]);
+    assert_eq!(result, json!({ "pid": 4242, "evictable": false }));
+    let evictable = SchedAttrChange {
+        priority: Priority::new(2),
+        evictable: Some(true),
+        ..SchedAttrChange::default()
+    };
+    let not = SchedAttrChange { evictable: Some(false), ..SchedAttrChange::default() };
     let one = SchedAttrChange { deadline_us: Some(5_000), ..SchedAttrChange::default() };
     let result = folder.json(&["set", "4242", "--latency-budget", "20%", "--json"]);
     assert_eq!(result, json!({ "pid": 4242, "latency_budget_percent": 20 }));
@@ -165,7 +180,8 @@ fn set_says_what_changed() {
     assert_eq!(text, "4242 has a latency budget of 0 %\n");
     let none = SchedAttrChange { latency_budget: Some(LatencyBudget::ZERO), ..budget };
     let set = |change| Request::Set { process: process(), change };
-    assert_eq!(changes(&daemon), [set(all), set(one), set(budget), set(none)]);
+    let all = [all, one, evictable, not, budget, none].map(set);
+    assert_eq!(changes(&daemon), all);
     let (code, line) = folder.failure(&["set", "0", "-p", "3"]);
     assert_eq!((code, line.as_str()), (2, "gpreempt: there is no process 0"));
 }

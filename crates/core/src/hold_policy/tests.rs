@@ -388,6 +388,29 @@ fn random_submissions_cost_at_most_5_percent() {
 }
 
 #[test]
+fn a_program_that_changes_phase_every_100_ms_costs_at_most_5_percent() {
+    let mut context = SimulatedContext::new();
+    let mut last = Vec::new();
+    // In turn: gaps of 300 us, single kernels every 5 ms, gaps of 1.2 ms, and nothing.
+    let every = [4_u64, 50, 13, 1_000];
+    for tick in 0..100_000_u64 {
+        let phase = usize::try_from(tick / 1_000).unwrap() % every.len();
+        let is_kernel = tick % every[phase] == 0;
+        if is_kernel {
+            last.push(context.now_us);
+        }
+        context.sample(is_kernel, false);
+    }
+    let idle = idle_in_vain(&context, |placed, released| {
+        let before = last.partition_point(|at| *at <= released);
+        released - last[before - 1].max(placed + 200).min(released)
+    });
+    assert!((5_000..=52_000).contains(&idle), "{idle} us in a second");
+    let longest = context.moves.chunks_exact(2).map(|pair| pair[1].0 - pair[0].0).max();
+    assert!(longest <= Some(1_000_000), "{longest:?}: a hold ends with its phase");
+}
+
+#[test]
 fn the_hold_of_a_request_of_known_length_ends_with_its_last_work() {
     let mut context = SimulatedContext::new();
     let release_after = |context: &SimulatedContext| {

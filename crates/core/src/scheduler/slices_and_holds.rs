@@ -107,9 +107,10 @@ impl Scheduler {
     /// What was measured of a queue with a hold channel.
     pub(super) fn note_slowdown(&mut self, id: QueueId, time: BusyTime) -> Result<(), EventError> {
         let now = self.now;
-        let queue = self.queue_mut(id)?;
-        queue.slowdown.add(time);
-        let device_id = queue.device;
+        let device_id = self.queue_mut(id)?.device;
+        let plan = self.devices.get(&device_id).map(Device::slice_plan);
+        let is_shared = plan.is_some_and(|plan| plan != SlicePlan::STRICT);
+        self.queue_mut(id)?.slowdown.add(time, is_shared);
         let Some(device) = self.devices.get_mut(&device_id) else { return Ok(()) };
         if let Some((_, plans)) = device.budgeted.as_mut().filter(|(queue, _)| *queue == id)
             && plans.take(now, time)

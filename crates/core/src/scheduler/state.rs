@@ -17,7 +17,7 @@ use crate::queue::RunState;
 use crate::ring::RingView;
 use crate::slice_plan::{PlanChooser, SlicePlan};
 use crate::statistics::{
-    Histogram, Measurement, MeasurementKind, QueueTotals, Slowdown, TimeMeter,
+    Histogram, Measurement, MeasurementKind, QueueTotals, Slowdown, SlowdownTotals, TimeMeter,
 };
 use crate::time::{Duration, Instant};
 
@@ -246,6 +246,8 @@ pub struct QueueView {
     /// How much slower it was than without other work, in per cent, where that is measured: an
     /// average of its last second with work.
     pub slowdown_percent: Option<u32>,
+    /// The busy periods in which that was measured.
+    pub slowdown_totals: SlowdownTotals,
     /// Time and commands so far.
     pub totals: QueueTotals,
 }
@@ -280,6 +282,7 @@ impl Scheduler {
             ring: queue.ring,
             starving: queue.waits_since.map_or(Duration::ZERO, |since| self.now.since(since)),
             slowdown_percent: queue.slowdown.percent(),
+            slowdown_totals: queue.slowdown.totals,
             totals: queue.meter.read(self.now),
         }
     }

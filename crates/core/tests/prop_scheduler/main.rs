@@ -113,7 +113,8 @@ fn event(gangs: bool) -> impl Strategy<Value = Event> {
         1 => queue().prop_map(|queue| Event::QueueVanished { queue }),
         4 => (queue(), duration(1..200_000), 0..=100_u64).prop_map(|(queue, busy, percent)| {
             let off = Duration::from_nanos(busy.as_nanos() * percent / 100);
-            Event::SlowdownMeasured { queue, time: BusyTime { busy, off, packets: percent } }
+            let time = BusyTime { busy, off, lost: off, packets: percent };
+            Event::SlowdownMeasured { queue, time }
         }),
         4 => (task(), proptest::option::of(duration(1..20_000)))
             .prop_map(|(task, deadline)| Event::HintBegin { task, deadline }),

@@ -69,7 +69,7 @@ impl Service {
         self.maintenance_at_ns = now_ns.saturating_add(next.as_nanos());
         let now = instant(now_ns);
         let (devices, telemetry) = (&mut self.devices, &mut self.telemetry);
-        telemetry.latencies.take_holds(devices, &self.processes.table);
+        telemetry.take_holds(devices, &self.processes.table);
         telemetry.history.sample(devices.driver.now(), totals(devices.scheduler().queues()));
         if self.processes.table.iter().next().is_some() {
             devices.backends.gauges.want(now);

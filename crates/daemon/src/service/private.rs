@@ -44,6 +44,8 @@ pub struct PrivateOptions {
     /// Whether time slices are set before another process uses the GPU, so that its first request
     /// is fast. A session that only suspends processes does not need that.
     pub expects_others: bool,
+    /// The file for what was noted of holds, written at the end.
+    pub hold_records: Option<PathBuf>,
 }
 
 /// A private session. Dropping it undoes everything that it changed.

@@ -19,8 +19,9 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use gpreempt_core::priority::Priority;
+use gpreempt_core::priority::{Class, Priority};
 use gpreempt_device::process::{ProcessInfo, ProcessKey};
+use gpreempt_wire::process::SchedAttrChange;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::clients::request_error::RequestError;
@@ -142,6 +143,21 @@ impl Rules {
             return Err(RequestError::PriorityOnDisplay(key));
         }
         Ok(())
+    }
+
+    /// Refuses a high priority for a client of an MPS server. Facts are read only for those.
+    fn check_mps(
+        key: ProcessKey,
+        change: &SchedAttrChange,
+        facts: &KnownFacts,
+    ) -> Result<(), RequestError> {
+        if change.priority.is_none_or(|priority| priority.class() == Class::Low) {
+            return Ok(());
+        }
+        match facts.of(key)?.mps_control {
+            Some(control) => Err(RequestError::HighPriorityOfMpsClient { key, control }),
+            None => Ok(()),
+        }
     }
 
     /// Whether a rule depends on the devices that a process uses.

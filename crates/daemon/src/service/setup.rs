@@ -28,6 +28,7 @@ use super::processes::saved_settings::SavedSettings;
 use super::processes::{Processes, Rules};
 use super::signals::Signals;
 use super::telemetry::Telemetry;
+use super::telemetry::hold_log::HoldLog;
 use super::telemetry::log::Log;
 use super::telemetry::metrics_server::MetricsServer;
 use super::undo::hardware_check::{HardwareCheck, device_places};
@@ -163,6 +164,9 @@ impl Service {
             telemetry
                 .problem(&format!("evictions of an earlier gpreemptd cannot be read: {error}"));
         }
+        let private = service.options.private.as_ref();
+        service.telemetry.hold_log =
+            private.and_then(|private| private.hold_records.clone()).map(HoldLog::new);
         let (processes, context) = service.processes_and_context();
         processes.restore_registrations(registrations, context.poller);
         processes.queue_all_users(context.devices);

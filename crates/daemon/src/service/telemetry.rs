@@ -7,6 +7,7 @@
 pub(crate) mod events;
 pub(crate) mod gauges;
 pub(crate) mod history;
+pub(crate) mod hold_log;
 mod latencies;
 pub(crate) mod log;
 pub(crate) mod loop_latency;
@@ -20,10 +21,12 @@ use gpreempt_wire::event::{Event, EventKind};
 use gpreempt_wire::process::Process;
 use gpreempt_wire::text::Text;
 
+use super::devices::Devices;
 use super::instant;
-use super::processes::process_table::TrackedProcess;
+use super::processes::process_table::{ProcessTable, TrackedProcess};
 use events::EventBuilder;
 use history::{History, TaskOnDevice};
+use hold_log::HoldLog;
 use latencies::Latencies;
 use log::{Log, Problems};
 use loop_latency::LoopLatency;
@@ -42,6 +45,8 @@ pub(crate) struct Telemetry {
     pub(crate) is_followed: bool,
     pub(crate) history: History<TaskOnDevice>,
     pub(crate) latencies: Latencies,
+    /// Where a private session was asked to record its holds.
+    pub(crate) hold_log: Option<HoldLog>,
     pub(crate) loop_latency: LoopLatency,
     /// Iterations of the loop.
     pub(crate) turns: u64,
@@ -66,6 +71,7 @@ impl Telemetry {
             is_followed: false,
             history: History::default(),
             latencies: Latencies::default(),
+            hold_log: None,
             loop_latency: LoopLatency::default(),
             turns: 0,
             started_ns: monotonic_ns(),
@@ -79,6 +85,11 @@ impl Telemetry {
         if self.problems.add(problem, instant(monotonic_ns())) {
             self.log.warn(problem);
         }
+    }
+
+    /// Takes in what hold watchers noted.
+    pub(crate) fn take_holds(&mut self, devices: &Devices, table: &ProcessTable) {
+        self.latencies.take_holds(devices, table, self.hold_log.as_mut());
     }
 
     /// Adds an event labels a process, which is sent after the commands of this iteration.

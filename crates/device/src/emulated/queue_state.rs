@@ -226,7 +226,9 @@ impl QueueState {
         }
         self.reported = total;
         let off = total.off.saturating_sub(before.off).min(busy);
-        Some(BusyTime { busy, off, packets: total.packets.saturating_sub(before.packets) })
+        let lost = total.lost.saturating_sub(before.lost).min(busy);
+        let packets = total.packets.saturating_sub(before.packets);
+        Some(BusyTime { busy, off, lost, packets })
     }
 
     pub(super) fn set_priority(&mut self, priority: Priority) -> Job {

@@ -92,9 +92,10 @@ impl EvictChange {
         let failed = |sentence| ChangeError::Evicted(pid, sentence);
         match run_to_end(&order).map_err(|error| failed(error.to_string()))? {
             Outcome::Done { .. } | Outcome::Gone => Ok(()),
-            not @ (Outcome::NoRoom { .. } | Outcome::Failed { .. } | Outcome::Stopped) => {
-                Err(failed(not.to_string()))
-            }
+            not @ (Outcome::NoRoom { .. }
+            | Outcome::Lost { .. }
+            | Outcome::Failed { .. }
+            | Outcome::Stopped) => Err(failed(not.to_string())),
         }
     }
 }

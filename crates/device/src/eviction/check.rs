@@ -68,6 +68,8 @@ pub fn check(target: &EvictTarget, bytes: u64) -> Result<(), EvictRefusal> {
             let sentence = "another program has evicted it; restore it with that program first";
             return Err(refuse(sentence.to_owned()));
         }
+        // Also the state of a process without a context.
+        CheckpointState::Failed if measured.is_err() => {}
         CheckpointState::Failed => {
             return Err(refuse("the driver lost its GPU memory in an eviction; end it".to_owned()));
         }

@@ -89,12 +89,12 @@ impl CheckpointCalls for EmulatedCalls {
         self.call(Checkpoints::unlock)
     }
 
-    fn free_bytes(&mut self) -> Option<u64> {
-        let gpu = self.gpu.as_ref()?;
-        let usage = memory(&self.socket, self.instance)?;
+    fn free_bytes(&mut self) -> Result<Option<u64>, CallError> {
+        let usage = memory(&self.socket, self.instance).unwrap_or_default();
         let mut devices = usage.devices.iter().enumerate();
-        let (_, device) = devices.find(|(index, _)| uuid(&self.socket, *index) == *gpu)?;
-        device.bytes.checked_sub(device.used)
+        let is_own = |index| self.gpu.as_ref().is_some_and(|gpu| uuid(&self.socket, index) == *gpu);
+        let own = devices.find(|(index, _)| is_own(*index));
+        Ok(own.and_then(|(_, device)| device.bytes.checked_sub(device.used)))
     }
 }
 

@@ -103,6 +103,14 @@ struct Job {
     /// None until it is recorded.
     change: Option<EvictChange>,
     is_busy: bool,
+    /// Why no restore can succeed while all of its processes live.
+    lost: Option<String>,
+}
+
+impl Job {
+    fn lives(&self) -> bool {
+        self.processes.iter().all(|process| process.check().is_ok())
+    }
 }
 
 struct Shared {
@@ -119,6 +127,8 @@ enum Message {
     Refused(EvictorReport),
     /// A thread has recorded what it is about to do.
     Recorded(u64, EvictChange),
+    /// The driver refuses to restore a process for as long as it lives.
+    Lost(u64, String),
 }
 
 impl fmt::Debug for Evictor {
@@ -161,7 +171,7 @@ impl Evictor {
             let report = EvictorReport::EvictFailed { id, sentence, is_undone: false };
             return self.shared.tell(Message::Refused(report));
         }
-        self.jobs.insert(id, Job { processes, change: None, is_busy: true });
+        self.jobs.insert(id, Job { processes, change: None, is_busy: true, lost: None });
         self.start(id, move |shared| shared.evict(&job));
     }
 
@@ -177,6 +187,14 @@ impl Evictor {
         let Some(change) = job.change.clone().filter(|_| !job.is_busy) else {
             return self.shared.tell(not("its memory is moving"));
         };
+        if let Some(lost) = job.lost.take() {
+            // The driver would only refuse it again.
+            if job.lives() {
+                let refused = not(&lost);
+                job.lost = Some(lost);
+                return self.shared.tell(refused);
+            }
+        }
         job.is_busy = true;
         self.start(id, move |shared| shared.restore(id, &change));
     }
@@ -185,7 +203,7 @@ impl Evictor {
     pub fn adopt(&mut self, id: u64, left: &LeftEviction) -> Result<(), AdoptError> {
         let change = adoption::adopt(&self.shared.undo_log, left)?;
         let processes = change.members().iter().map(|member| member.process).collect();
-        self.jobs.insert(id, Job { processes, change: Some(change), is_busy: false });
+        self.jobs.insert(id, Job { processes, change: Some(change), is_busy: false, lost: None });
         Ok(())
     }
 
@@ -196,6 +214,11 @@ impl Evictor {
                 Message::Recorded(id, change) => {
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.change = Some(change);
+                    }
+                }
+                Message::Lost(id, sentence) => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.lost = Some(sentence);
                     }
                 }
                 Message::Report(report) => {
@@ -323,7 +346,7 @@ impl Shared {
             Outcome::Failed { is_undone, .. } => is_undone,
             // In the last case the keeper has taken the record, and undoes it.
             Outcome::Gone | Outcome::Stopped => true,
-            Outcome::Done { .. } | Outcome::NoRoom { .. } => false,
+            Outcome::Done { .. } | Outcome::NoRoom { .. } | Outcome::Lost { .. } => false,
         };
         if is_undone {
             self.forget(change);
@@ -368,7 +391,12 @@ impl Shared {
             Ok(Outcome::NoRoom { needed, free }) => {
                 EvictorReport::RestoreFailed { id, why: NotRestored::NoRoom { needed, free } }
             }
-            Ok(outcome) => EvictorReport::RestoreFailed { id, why: other(outcome.to_string()) },
+            Ok(outcome) => {
+                if let Outcome::Lost { sentence } = &outcome {
+                    self.tell(Message::Lost(id, sentence.clone()));
+                }
+                EvictorReport::RestoreFailed { id, why: other(outcome.to_string()) }
+            }
             Err(error) => EvictorReport::RestoreFailed { id, why: other(error.to_string()) },
         };
         self.report(report);

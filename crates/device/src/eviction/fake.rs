@@ -47,6 +47,8 @@ pub(crate) struct FakeProcess {
     /// How many calls are refused before one succeeds.
     pub(crate) refusals: u32,
     pub(crate) has_ended: bool,
+    /// Its restore will never succeed.
+    pub(crate) is_lost: bool,
     pub(crate) slices_lost: bool,
 }
 
@@ -61,6 +63,7 @@ impl FakeDriver {
                 is_endless: false,
                 refusals: 0,
                 has_ended: false,
+                is_lost: false,
                 slices_lost: false,
             };
             driver.inner().processes.insert(*key, process);
@@ -203,6 +206,10 @@ impl CheckpointCalls for FakeCalls {
     fn restore(&mut self) -> Result<(), CallError> {
         {
             let mut inner = self.driver.inner();
+            if inner.processes[&self.key].is_lost {
+                inner.log.push(format!("refused {}", self.key.pid));
+                return Err(CallError::Lost("it cannot be restored; end it".to_owned()));
+            }
             let bytes = inner.processes[&self.key].bytes;
             match inner.free {
                 Some(free) if free < bytes => return Err(CallError::NoRoom),
@@ -217,8 +224,8 @@ impl CheckpointCalls for FakeCalls {
         self.call("unlock", (CheckpointState::Locked, CheckpointState::Running))
     }
 
-    fn free_bytes(&mut self) -> Option<u64> {
-        self.driver.inner().free
+    fn free_bytes(&mut self) -> Result<Option<u64>, CallError> {
+        Ok(self.driver.inner().free)
     }
 
     fn put_back(&mut self) -> Result<(), CallError> {

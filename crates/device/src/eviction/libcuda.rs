@@ -17,6 +17,10 @@ use super::CheckpointState;
 /// Where the driver installs it, in the folders that the linker searches.
 const LIBRARY: &str = "libcuda.so.1";
 
+/// `CUDA_ERROR_INVALID_VALUE`: Restore answers it for a process that imported CUDA IPC memory.
+pub(super) const INVALID_VALUE: c_int = 1;
+/// `CUDA_ERROR_NOT_SUPPORTED`: MPS clients, and Checkpoint with managed memory.
+pub(super) const NOT_SUPPORTED: c_int = 801;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub(super) const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_OPERATING_SYSTEM`: also what a call answers whose process is killed.

@@ -35,6 +35,10 @@ fn measure_nvidia(member: Member) -> Result<Member, String> {
     let found = inspect_process(pid).map_err(|error| error.to_string())?;
     let clients = found.clients.map_err(|error| error.to_string())?;
     let gpu = check::only_gpu(pid, &clients)?;
-    let bytes = open_nvml().and_then(|nvml| memory_of_process(&nvml, &gpu, pid)).unwrap_or(0);
+    let bytes = open_nvml().and_then(|nvml| memory_of_process(&nvml, &gpu, pid));
+    // Without it no later restore could be known to have room.
+    let bytes = bytes.ok_or_else(|| {
+        format!("NVML does not tell how much GPU memory process {pid} has, so it is not evicted")
+    })?;
     Ok(Member { bytes, gpu: Some(gpu), slices: slices_of(&clients), ..member })
 }

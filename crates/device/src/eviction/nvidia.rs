@@ -2,17 +2,27 @@
 
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
 use super::change::{Member, SliceBefore};
-use super::libcuda::{CudaError, LibCuda, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY};
+use super::libcuda::{
+    CudaError, INVALID_VALUE, LibCuda, NOT_READY, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY,
+};
+use super::order::Outcome;
 use super::{CallError, CheckpointCalls, CheckpointState};
 use crate::change::ChangeError;
 use crate::nvidia::change::set_slice;
 use crate::nvidia::gauge::{memory_of, open_nvml};
 use crate::nvidia::process_discovery::inspect_process;
 use crate::nvidia::rm_objects::{Client, Engine};
+
+/// What stays free when a process is restored. A restore without room loses it, and other programs
+/// may allocate between the look and the call.
+const MARGIN: u64 = 1 << 30;
+/// How long a killed process may take to end.
+const END_WAIT: Duration = Duration::from_millis(200);
 
 /// The libraries, loaded when they are needed first and kept by the program.
 #[derive(Debug, Default)]
@@ -29,6 +39,14 @@ impl Libraries {
         // A failure is tried again: the driver may be loaded later.
         let cuda = LibCuda::load().map_err(|error| CallError::Refused(error.to_string()))?;
         Ok(Rc::clone(self.cuda.get_or_init(|| Rc::new(cuda))))
+    }
+
+    /// Whether the library has the calls.
+    pub(super) fn probe(&self) -> Outcome {
+        match self.cuda() {
+            Ok(_) => Outcome::Done { bytes: 0 },
+            Err(error) => Outcome::Failed { sentence: error.to_string(), is_undone: true },
+        }
     }
 
     pub(super) fn calls(&self, member: &Member) -> Result<NvidiaCalls, CallError> {
@@ -56,16 +74,31 @@ impl NvidiaCalls {
         if process.check().is_err() {
             return Err(CallError::Gone);
         }
-        call(&self.cuda, process.pid).map_err(|error| match error.code {
-            // Also what a call answers whose process is killed meanwhile.
-            _ if process.check().is_err() => CallError::Gone,
+        // Every call, also for the state, would wait until it continues.
+        if process.is_stopped() {
+            let sentence = "it is stopped (SIGSTOP or a debugger); continue it: kill -CONT";
+            return Err(CallError::Refused(format!("{sentence} {}", process.pid)));
+        }
+        call(&self.cuda, process.pid).map_err(|error| self.explain(&error))
+    }
+
+    fn explain(&self, error: &CudaError) -> CallError {
+        if error.code == OPERATING_SYSTEM {
+            // Also what a call answers whose process is killed: it ends soon.
+            std::thread::sleep(END_WAIT);
+        }
+        match error.code {
+            _ if self.member.process.check().is_err() => CallError::Gone,
             NOT_READY => CallError::TimedOut,
-            OUT_OF_MEMORY => CallError::NoRoom,
-            OPERATING_SYSTEM => CallError::Refused(format!(
-                "{error}: the kernel did not permit the call, or the process is stopped"
+            NOT_SUPPORTED => CallError::Refused(format!(
+                "{error}: the driver moves no managed memory (cudaMallocManaged) and no clients of \
+                 MPS"
             )),
+            OPERATING_SYSTEM => {
+                CallError::Refused(format!("{error}: the kernel did not permit the call"))
+            }
             _ => CallError::Refused(error.to_string()),
-        })
+        }
     }
 }
 
@@ -74,7 +107,7 @@ impl CheckpointCalls for NvidiaCalls {
         self.call(LibCuda::state)
     }
 
-    fn lock(&mut self, timeout: std::time::Duration) -> Result<(), CallError> {
+    fn lock(&mut self, timeout: Duration) -> Result<(), CallError> {
         self.call(|cuda, pid| cuda.lock(pid, timeout))
     }
 
@@ -82,17 +115,42 @@ impl CheckpointCalls for NvidiaCalls {
         self.call(LibCuda::checkpoint)
     }
 
+    /// The driver keeps its answer to a restore that fails once: measured for a GPU without room
+    /// and for importers of CUDA IPC memory. So it is only tried with room.
     fn restore(&mut self) -> Result<(), CallError> {
-        self.call(LibCuda::restore)
+        let mut code = 0;
+        let restored =
+            self.call(|cuda, pid| cuda.restore(pid).inspect_err(|error| code = error.code));
+        match restored {
+            Err(CallError::Refused(sentence))
+                if [INVALID_VALUE, OUT_OF_MEMORY, OPERATING_SYSTEM].contains(&code) =>
+            {
+                Err(CallError::Lost(format!(
+                    "its GPU memory cannot be restored, because {sentence}; end it"
+                )))
+            }
+            result => result,
+        }
     }
 
     fn unlock(&mut self) -> Result<(), CallError> {
         self.call(LibCuda::unlock)
     }
 
-    fn free_bytes(&mut self) -> Option<u64> {
-        let nvml = self.nvml.get_or_init(open_nvml).as_ref()?;
-        Some(memory_of(nvml, self.member.gpu.as_deref()?)?.free)
+    fn free_bytes(&mut self) -> Result<Option<u64>, CallError> {
+        let nvml = self.nvml.get_or_init(open_nvml).as_ref();
+        let gpu = self.member.gpu.as_deref();
+        let memory = nvml.zip(gpu).and_then(|(nvml, gpu)| memory_of(nvml, gpu));
+        let memory = memory.ok_or_else(|| {
+            let sentence = "NVML does not tell how much GPU memory is free, and a restore without \
+                            room would lose the process";
+            CallError::Refused(sentence.to_owned())
+        })?;
+        Ok(Some(memory.free.saturating_sub(MARGIN)))
+    }
+
+    fn state_waits(&self) -> bool {
+        true
     }
 
     /// A group whose slice cannot be set is left: its process runs, and that is worse to prevent.

@@ -34,6 +34,8 @@ pub(crate) enum Task {
     },
     /// Reads the driver's states.
     State,
+    /// Loads NVIDIA's library.
+    Probe,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +58,8 @@ pub(crate) enum Outcome {
     NoRoom { needed: u64, free: u64 },
     /// The members have ended.
     Gone,
+    /// A process can never be restored, and has to be ended.
+    Lost { sentence: String },
     /// `is_undone`: nothing is left to undo.
     Failed { sentence: String, is_undone: bool },
     /// The owner has ended, or another process has taken the records: no call was made since.
@@ -75,7 +79,7 @@ impl fmt::Display for Outcome {
                 mib(*free)
             ),
             Self::Gone => f.write_str("it has ended"),
-            Self::Failed { sentence, .. } => f.write_str(sentence),
+            Self::Failed { sentence, .. } | Self::Lost { sentence } => f.write_str(sentence),
             Self::Stopped => f.write_str("another gpreempt process restores it"),
         }
     }

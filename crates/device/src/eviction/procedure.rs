@@ -7,7 +7,10 @@
 //! Recovery follows the driver's states. Before each call the owner must live and the record must
 //! be in the journal ([`Surroundings::may_call`]). A time limit applies to Lock only.
 
+use std::io;
 use std::time::Duration;
+
+use gpreempt_wire::lock_file::LockFile;
 
 use super::change::Member;
 use super::order::Outcome;
@@ -18,6 +21,9 @@ use super::{CallError, CheckpointCalls, CheckpointState, Step};
 pub(super) trait Surroundings {
     /// Whether the owner lives and the process has a record. Nothing is called otherwise.
     fn may_call(&mut self, member: &Member) -> bool;
+
+    /// None if another evictor restores on that GPU.
+    fn lock_gpu(&mut self, gpu: &str) -> io::Result<Option<LockFile>>;
 
     fn report(&mut self, step: Step);
 
@@ -37,6 +43,7 @@ pub(super) struct Target {
 enum Halt {
     Stopped,
     NoRoom { needed: u64, free: u64 },
+    Lost(String),
     Failed(String),
 }
 
@@ -48,6 +55,8 @@ const BYTES_PER_S_MIN: u64 = 200 << 20;
 const IN_FLIGHT_MIN: Duration = Duration::from_secs(2);
 /// How long a process that runs again is watched if a call of a killed caller may change it.
 const WATCH: Duration = Duration::from_secs(1);
+/// How long to wait for other restores on a GPU.
+const GPU_WAIT: Duration = Duration::from_secs(60);
 /// A refused call is repeated: its state may have changed meanwhile.
 const TRIES: u32 = 5;
 const TRY_AGAIN: Duration = Duration::from_millis(200);
@@ -62,12 +71,13 @@ pub(super) fn evict(targets: &mut Vec<Target>, around: &mut dyn Surroundings) ->
         Err(Refused::Halted(Halt::Stopped)) => Outcome::Stopped,
         Err(Refused::Halted(halt)) => {
             let sentence = match halt {
-                Halt::Failed(sentence) => sentence,
+                Halt::Failed(sentence) | Halt::Lost(sentence) => sentence,
                 Halt::NoRoom { .. } | Halt::Stopped => "it was not evicted".to_owned(),
             };
             match run.recover() {
                 Ok(()) => Outcome::Failed { sentence, is_undone: true },
                 Err(Halt::Stopped) => Outcome::Stopped,
+                Err(Halt::Lost(sentence)) => Outcome::Lost { sentence },
                 Err(_) => Outcome::Failed { sentence, is_undone: false },
             }
         }
@@ -83,6 +93,7 @@ pub(super) fn recover(targets: &mut Vec<Target>, around: &mut dyn Surroundings) 
         Ok(()) => Outcome::Done { bytes },
         Err(Halt::Stopped) => Outcome::Stopped,
         Err(Halt::NoRoom { needed, free }) => Outcome::NoRoom { needed, free },
+        Err(Halt::Lost(sentence)) => Outcome::Lost { sentence },
         Err(Halt::Failed(sentence)) => Outcome::Failed { sentence, is_undone: false },
     }
 }
@@ -146,10 +157,12 @@ impl Run<'_> {
         let is_out = |state: &CheckpointState| *state == CheckpointState::Checkpointed;
         if let Some(at) = states.iter().position(|state| *state == CheckpointState::Failed) {
             let pid = self.targets[at].member.process.pid;
-            return Err(Halt::Failed(format!("process {pid} {FAILED}")));
+            return Err(Halt::Lost(format!("process {pid} {FAILED}")));
         }
         if states.iter().any(is_out) {
             self.around.report(Step::Restoring);
+            // Two restores that look for room at once would both find the same.
+            let _gpus = self.lock_gpus()?;
             self.check_room(&states)?;
             self.restore()?;
         }
@@ -175,6 +188,37 @@ impl Run<'_> {
         result
     }
 
+    /// The locks of the GPUs, on which no other evictor of this journal restores meanwhile.
+    fn lock_gpus(&mut self) -> Result<Vec<LockFile>, Halt> {
+        let mut gpus: Vec<String> =
+            self.targets.iter().filter_map(|target| target.member.gpu.clone()).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        let mut locks = Vec::new();
+        let mut waited = Duration::ZERO;
+        for gpu in gpus {
+            loop {
+                match self.around.lock_gpu(&gpu) {
+                    Ok(Some(lock)) => break locks.push(lock),
+                    Ok(None) if waited < GPU_WAIT => {}
+                    Ok(None) => {
+                        let sentence = "other memory is being restored on its GPU all the time";
+                        return Err(Halt::Failed(sentence.to_owned()));
+                    }
+                    Err(error) => {
+                        return Err(Halt::Failed(format!("its GPU cannot be locked: {error}")));
+                    }
+                }
+                if self.targets.first().is_some_and(|first| !self.around.may_call(&first.member)) {
+                    return Err(Halt::Stopped);
+                }
+                self.around.sleep(LOOK);
+                waited += LOOK;
+            }
+        }
+        Ok(locks)
+    }
+
     /// Fails if memory that is known to be needed is known not to be free, on one of the GPUs.
     fn check_room(&mut self, states: &[CheckpointState]) -> Result<(), Halt> {
         let mut checked = Vec::new();
@@ -189,7 +233,8 @@ impl Run<'_> {
             });
             let needed: u64 = out.map(|(target, _)| target.member.bytes).sum();
             checked.push(wanted);
-            match self.targets[at].calls.free_bytes() {
+            let target = &mut self.targets[at];
+            match target.calls.free_bytes().map_err(|error| halt(&target.member, error))? {
                 Some(free) if free < needed => return Err(Halt::NoRoom { needed, free }),
                 Some(_) | None => {}
             }
@@ -213,7 +258,9 @@ impl Run<'_> {
             } else {
                 Duration::from_secs(target.member.bytes / BYTES_PER_S_MIN)
             };
-            let limit = IN_FLIGHT_MIN.saturating_add(may_take);
+            // A state that waits for calls in flight is that after them.
+            let is_known = before != CheckpointState::Running && target.calls.state_waits();
+            let limit = if is_known { LOOK } else { IN_FLIGHT_MIN.saturating_add(may_take) };
             let mut waited = Duration::ZERO;
             while waited < limit {
                 if !self.around.may_call(&target.member) {
@@ -293,6 +340,12 @@ impl Run<'_> {
             let result = match only_in.map(|_| target.calls.state()) {
                 Some(Err(error)) => Err(error),
                 Some(Ok(state)) if only_in != Some(state) => Ok(()),
+                // Right before the call: without room it may lose the process.
+                Some(Ok(_)) if call == Call::Restore => match target.calls.free_bytes() {
+                    Ok(Some(free)) if free < target.member.bytes => Err(CallError::NoRoom),
+                    Ok(_) => target.calls.restore(),
+                    Err(error) => Err(error),
+                },
                 Some(Ok(_)) | None => make(call, &mut *target.calls, limit),
             };
             target.lock.finish();
@@ -300,10 +353,10 @@ impl Run<'_> {
                 Ok(()) => at += 1,
                 Err(CallError::Gone) => self.drop_target(at),
                 Err(CallError::NoRoom) => {
-                    let free = target.calls.free_bytes().unwrap_or(0);
+                    let free = target.calls.free_bytes().ok().flatten().unwrap_or(0);
                     return Err(Halt::NoRoom { needed: target.member.bytes, free });
                 }
-                Err(error) => return Err(Halt::Failed(explain(&target.member, &error))),
+                Err(error) => return Err(halt(&target.member, error)),
             }
         }
         Ok(())
@@ -319,7 +372,18 @@ fn make(call: Call, calls: &mut dyn CheckpointCalls, limit: Duration) -> Result<
     }
 }
 
-const FAILED: &str = "is in the driver's state `failed`: its GPU memory is lost to it; end it";
+/// Why no further call is made after that error.
+fn halt(member: &Member, error: CallError) -> Halt {
+    let sentence = explain(member, &error);
+    match error {
+        CallError::Lost(_) => Halt::Lost(sentence),
+        _ => Halt::Failed(sentence),
+    }
+}
+
+/// Also the state of a process that never had a context.
+const FAILED: &str =
+    "has no CUDA context, or the driver lost it (state `failed`); if it was evicted, end it";
 
 fn explain(member: &Member, error: &CallError) -> String {
     let pid = member.process.pid;
@@ -328,7 +392,7 @@ fn explain(member: &Member, error: &CallError) -> String {
             "process {pid} was not evicted: a kernel did not end within the time limit for locking \
              it; try again when it is idle, or with a longer limit"
         ),
-        CallError::Gone | CallError::NoRoom | CallError::Refused(_) => {
+        CallError::Gone | CallError::NoRoom | CallError::Refused(_) | CallError::Lost(_) => {
             format!("process {pid}: {error}")
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use gpreempt_wire::lock_file::LockFile;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -60,14 +61,19 @@ pub fn main() -> ExitCode {
             Ok(_) => {}
             Err(_) => return ExitCode::FAILURE,
         }
-        let Ok(order) = serde_json::from_str(&line) else {
+        let Ok(order) = serde_json::from_str::<Order>(&line) else {
             let _ = writeln!(
                 io::stderr(),
                 "gpreempt-evictor: no order; it is started by gpreempt and gpreemptd, not by hand"
             );
             return ExitCode::from(2);
         };
-        let outcome = carry_out(&order, &mut connect, &mut owner);
+        let outcome = match order.task {
+            Task::Probe => libraries.probe(),
+            Task::Evict | Task::Recover { .. } | Task::State => {
+                carry_out(&order, &mut connect, &mut owner)
+            }
+        };
         owner.tell(Line::End { outcome });
     }
 }
@@ -88,7 +94,7 @@ pub(super) fn carry_out(
     owner: &mut dyn Owner,
 ) -> Outcome {
     let is_patient = match order.task {
-        Task::State => {
+        Task::State | Task::Probe => {
             report_states(order, connect, owner);
             return Outcome::Done { bytes: 0 };
         }
@@ -97,12 +103,39 @@ pub(super) fn carry_out(
     };
     loop {
         let outcome = attempt(order, connect, owner, LOCK_WAIT);
+        if is_patient && matches!(outcome, Outcome::Lost { .. }) {
+            if !await_end(order, owner) {
+                return outcome;
+            }
+            continue;
+        }
         let may_change = matches!(outcome, Outcome::NoRoom { .. } | Outcome::Failed { .. });
         if !is_patient || !may_change || !owner.lives() {
             return outcome;
         }
         owner.sleep(ROOM_RETRY);
     }
+}
+
+/// Waits until one of the processes has ended: the driver refuses to restore one for as long as it
+/// lives. False if the owner ends, or another process takes the records.
+fn await_end(order: &Order, owner: &mut dyn Owner) -> bool {
+    let living = || order.members.iter().filter(|member| member.process.check().is_ok()).count();
+    let before = living();
+    while owner.lives() {
+        let has_record = order.journal.as_ref().is_some_and(|folder| {
+            let journal = OwnerJournal::at(folder.clone());
+            order.members.iter().any(|member| journal.eviction_of(member.process).is_some())
+        });
+        if !has_record {
+            return false;
+        }
+        if living() < before {
+            return true;
+        }
+        owner.sleep(ROOM_RETRY);
+    }
+    false
 }
 
 fn report_states(order: &Order, connect: &mut Connect<'_>, owner: &mut dyn Owner) {
@@ -159,7 +192,9 @@ fn attempt(
     let mut around = OwnerAndJournal { owner, journal: OwnerJournal::at(journal.to_owned()) };
     let outcome = match order.task {
         Task::Evict => procedure::evict(&mut targets, &mut around),
-        Task::Recover { .. } | Task::State => procedure::recover(&mut targets, &mut around),
+        Task::Recover { .. } | Task::State | Task::Probe => {
+            procedure::recover(&mut targets, &mut around)
+        }
     };
     let is_over = matches!(outcome, Outcome::Done { .. } | Outcome::Gone);
     if is_over && order.task != Task::Evict {
@@ -181,6 +216,12 @@ struct OwnerAndJournal<'a> {
 impl Surroundings for OwnerAndJournal<'_> {
     fn may_call(&mut self, member: &Member) -> bool {
         self.owner.lives() && self.journal.eviction_of(member.process).is_some()
+    }
+
+    fn lock_gpu(&mut self, gpu: &str) -> io::Result<Option<LockFile>> {
+        let name: String = gpu.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+        let path = self.journal.folder().with_file_name(format!("restore-{name}.lock"));
+        Ok(LockFile::try_lock(&path)?.map(LockFile::removed_at_end))
     }
 
     fn report(&mut self, step: Step) {

@@ -255,6 +255,30 @@ fn refused_calls_are_tried_again_and_then_reported() {
     assert!(sentence.contains("process 1: error 999"), "{sentence}");
 }
 
+#[test]
+fn what_can_never_be_restored_is_not_tried_again_while_it_lives() {
+    let mut child = SleepingChild::start();
+    let other = SleepingChild::start();
+    let scene = Scene::with("evict_lost", [child.key, other.key]);
+    assert!(matches!(scene.run(EVICT), Outcome::Done { .. }));
+    scene.driver.take_log();
+    scene.driver.change(child.key, |process| process.is_lost = true);
+    let Outcome::Lost { sentence } = scene.run(RECOVER) else { panic!() };
+    assert!(sentence.contains("end it"), "{sentence}");
+    // A patient one makes no further call until a process ends.
+    let mut owner = FakeOwner { looks: 40, ..FakeOwner::new(&scene.driver) };
+    assert!(matches!(scene.run_for(WAIT, &mut owner), Outcome::Lost { .. }));
+    let refused = format!("refused {}", child.key.pid);
+    let tries = scene.driver.take_log().into_iter().filter(|call| *call == refused).count();
+    assert_eq!((tries, owner.looks), (2, 0));
+    assert_eq!(scene.session.len().unwrap(), 2, "the records stay");
+    child.kill();
+    scene.driver.change(child.key, |process| process.has_ended = true);
+    assert!(matches!(scene.run(WAIT), Outcome::Done { .. }));
+    assert!(scene.session.is_empty().unwrap());
+    assert_eq!(scene.driver.state_of(other.key), CheckpointState::Running);
+}
+
 /// An evictor whose programs run in its threads.
 fn evictor(scene: &Arc<Mutex<Scene>>, undo_log: &UndoLog) -> Evictor {
     let (for_launch, for_measure) = (Arc::clone(scene), Arc::clone(scene));

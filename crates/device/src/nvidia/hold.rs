@@ -24,14 +24,13 @@ pub mod watcher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gpreempt_core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::abi::class::Generation;
 use super::rm::Handle;
 use super::rm_objects::{Group, parse_uuid};
 use super::uvm::AddressRange;
-use crate::controller::HoldFigures;
+use crate::controller::{HoldFigures, HoldRecord};
 use crate::hold_pages::{SLOT_SIZE, SLOTS};
 pub use attach::{attach, detach, is_attached};
 pub use channel::HoldChannel;
@@ -164,8 +163,8 @@ impl HoldSite {
     }
 }
 
-/// Hold latencies of one context that are kept until they are read, several times a second.
-const LATENCIES_MAX: usize = 4096;
+/// Records of one context that are kept until they are read, several times a second.
+const RECORDS_MAX: usize = 4096;
 
 /// Counts of the holds of one context: the watcher writes them, other threads read them.
 #[derive(Debug, Default)]
@@ -183,8 +182,8 @@ pub struct HoldCounters {
     /// One more than the per cent of expected requests that came; 0 while none is predicted.
     predicted: AtomicU32,
     is_running: AtomicBool,
-    /// How long holds took to be in force, until [`Self::take_latencies`].
-    latencies: Mutex<Vec<Duration>>,
+    /// Until [`Self::take_records`].
+    records: Mutex<Vec<HoldRecord>>,
 }
 
 impl HoldCounters {
@@ -206,19 +205,19 @@ impl HoldCounters {
         }
     }
 
-    /// A hold is in force after that long. The watcher must not wait for the reader of these times:
-    /// while they are being read it omits one.
-    fn record_latency(&self, latency: Duration) {
-        if let Ok(mut latencies) = self.latencies.try_lock()
-            && latencies.len() < LATENCIES_MAX
+    /// Keeps a record. The watcher must not wait for the reader: while records are being read it
+    /// omits one.
+    fn record(&self, record: HoldRecord) {
+        if let Ok(mut records) = self.records.try_lock()
+            && records.len() < RECORDS_MAX
         {
-            latencies.push(latency);
+            records.push(record);
         }
     }
 
-    /// How long holds took to be in force since the last call.
-    pub fn take_latencies(&self) -> Vec<Duration> {
-        std::mem::take(&mut *self.latencies.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The records since the last call.
+    pub fn take_records(&self) -> Vec<HoldRecord> {
+        std::mem::take(&mut *self.records.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether an idle fence shows that work is running.

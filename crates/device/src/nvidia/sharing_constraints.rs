@@ -1,7 +1,9 @@
 //! Detects what constrains how GPUs are shared: MPS, MIG, display servers, gVisor sandboxes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::node::{self, Node};
@@ -106,6 +108,37 @@ pub fn is_mps_server(pid: u32) -> bool {
     name.to_string_lossy().starts_with(MPS_SERVER)
 }
 
+/// The program that controls MPS servers, and the variable that names the folder of its pipes.
+const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
+const MPS_FOLDER: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const MPS_FOLDER_USUAL: &str = "/tmp/nvidia-mps";
+
+/// The control program of the MPS server that a process is a client of: CUDA makes a process a
+/// client if the program listens where its environment says. None if it started after the process,
+/// which may have been on the GPU before. Reads all processes.
+pub fn mps_control_of(pid: u32) -> Option<u32> {
+    let own = ProcessInfo::read(pid).ok()?;
+    let folder = mps_folder(pid)?;
+    let is_control = |other: &u32| {
+        let program = fs::read_link(format!("/proc/{other}/exe")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name == MPS_CONTROL)
+            && mps_folder(*other).as_ref() == Some(&folder)
+            && ProcessInfo::read(*other)
+                .is_ok_and(|control| control.key.start_ticks <= own.key.start_ticks)
+    };
+    all_pids().ok()?.into_iter().find(|other| *other != pid && is_control(other))
+}
+
+/// Where a process, or the MPS control program, has the pipes of MPS.
+fn mps_folder(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let folder = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(MPS_FOLDER.as_bytes())?.strip_prefix(b"="));
+    let folder = folder.unwrap_or(MPS_FOLDER_USUAL.as_bytes());
+    Some(PathBuf::from(OsStr::from_bytes(folder)))
+}
+
 /// The UUIDs of the GPUs that are divided into instances.
 pub fn divided_gpus() -> BTreeSet<String> {
     divided_gpus_in(Path::new("/proc/driver/nvidia"))
@@ -180,6 +213,37 @@ mod tests {
         assert_eq!(divided_gpus_in(&root), BTreeSet::from(["GPU-1".to_owned()]));
         fs::remove_dir_all(root).unwrap();
         assert!(!is_mps_server(std::process::id()));
+    }
+
+    /// Runs a program for a while with a folder of MPS pipes.
+    fn sleeping(program: &Path, folder: &Path) -> std::process::Child {
+        let mut command = std::process::Command::new(program);
+        command.arg("60").env(MPS_FOLDER, folder).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_client_of_mps_is_known_by_the_control_program_of_its_folder() {
+        let folder = gpreempt_stage::WorkFolder::new("mps-client").unwrap();
+        let (root, sleep) = (folder.root(), Path::new("/bin/sleep"));
+        let program = root.join(MPS_CONTROL);
+        fs::copy(sleep, &program).unwrap();
+        let earlier = sleeping(sleep, root);
+        // Start times count in hundredths of a second.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let control = sleeping(&program, root);
+        let client = sleeping(sleep, root);
+        let other = sleeping(sleep, &root.join("other"));
+        // A child shows its environment when it has begun its program.
+        gpreempt_stage::until("the client is known", || {
+            mps_control_of(client.id()) == Some(control.id())
+        });
+        for each in [&other, &earlier, &control] {
+            assert_eq!(mps_control_of(each.id()), None);
+        }
+        for mut child in [earlier, control, client, other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

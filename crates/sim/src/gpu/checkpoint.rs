@@ -11,7 +11,7 @@ use super::{Gpu, Notice};
 use crate::event_queue::SimEvent;
 use crate::model::MachineKind;
 use crate::process_memory::{
-    CheckpointError, CheckpointState, CheckpointStep, ProcessId, RunningStep,
+    CheckpointError, CheckpointState, CheckpointStep, ProcessId, ProcessMemory, RunningStep,
 };
 
 /// Written over memory whose contents are on the host, so that no kernel can use it unnoticed.
@@ -100,7 +100,7 @@ impl Gpu {
         self.queues_of(id)
             .iter()
             .filter_map(|queue| self.queues.get(queue))
-            .all(|queue| !queue.stopped && queue.in_flight() == 0 && queue.backlog.is_empty())
+            .all(|queue| !queue.stopped && queue.in_flight() == 0)
     }
 
     fn set_locked(&mut self, id: ProcessId, is_locked: bool) {
@@ -160,6 +160,17 @@ impl Gpu {
 
     /// The memory of a task is no longer used: its allocations are free.
     pub(crate) fn end_task_memory(&mut self, task: usize) {
+        // What a process leaves behind is its own.
+        let kept = |(_, process): (ProcessId, &ProcessMemory)| {
+            process
+                .contents
+                .iter()
+                .find(|(other, _)| *other == task)
+                .map(|(_, bytes)| bytes.clone())
+        };
+        if let Some(contents) = self.memory_table.processes().find_map(kept) {
+            self.memories[task].put_back(&contents);
+        }
         let Some((process, was_in_step)) = self.memory_table.leave(task) else { return };
         self.locking.remove(&process);
         if was_in_step {

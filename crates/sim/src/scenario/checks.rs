@@ -9,6 +9,7 @@ use gpreempt_core::time::Duration;
 
 use super::{Arrivals, KernelSpec, Scenario, TaskSpec};
 use crate::fields::{FieldError, quoted};
+use crate::model::MachineKind;
 
 /// More waves are refused.
 const WAVES_MAX: u128 = 200_000_000;
@@ -46,6 +47,36 @@ fn cycle_from(tasks: &[TaskSpec], first: usize) -> Option<Vec<usize>> {
         next = tasks[task].after;
     }
     None
+}
+
+/// Checks that tasks fit on their devices, and that those that may be evicted can be.
+pub(super) fn memory(scenario: &Scenario) -> Result<(), FieldError> {
+    let size = scenario.model.memory.bytes;
+    let preempts = matches!(scenario.machine, MachineKind::Tsg | MachineKind::Cwsr);
+    for (index, task) in scenario.tasks.iter().enumerate() {
+        let wrong = |key: &str, message: String| {
+            Err(FieldError::at(key, message).within_item("task", index))
+        };
+        if task.memory > size {
+            let (mib, size) = (task.memory >> 20, size >> 20);
+            return wrong("memory_mib", format!("is {mib}; the device has {size}"));
+        }
+        if !task.is_evictable {
+            continue;
+        }
+        for (is_missing, what) in [
+            (task.memory == 0, "`memory_mib`"),
+            (scenario.scheduler.is_none(), "`[scheduler]`"),
+            (task.devices.len() > 1, "one device only"),
+            (task.gang.is_some(), "no `gang`"),
+            (!preempts, "the machine `tsg` or `cwsr`"),
+        ] {
+            if is_missing {
+                return wrong("evictable", format!("needs {what}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a scenario that would start too many waves, at the task that starts the most.

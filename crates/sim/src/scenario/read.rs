@@ -22,7 +22,7 @@ use crate::fields::{
 };
 use crate::isa::Program;
 use crate::kernels;
-use crate::model::{DeviceModel, MachineKind, read_model};
+use crate::model::{DeviceModel, MEMORY_BYTES_MAX, MachineKind, read_model};
 
 /// The longest time anything in a scenario may take or wait: an hour.
 const MS_MAX: u64 = 3_600_000;
@@ -31,6 +31,8 @@ const US_MAX: u64 = MS_MAX * 1_000;
 const SCHEDULER_US_MAX: u64 = 10_000_000;
 /// The work of a kernel is handed over in nanoseconds in a register of 32 bits: 4 s.
 const WORK_NS_MAX: u64 = 4_000_000_000;
+/// More than any device has.
+const MEMORY_MIB_MAX: u64 = MEMORY_BYTES_MAX >> 20;
 /// More waves in one launch are a mistake.
 const WAVES_MAX: u64 = 1_000_000;
 
@@ -135,6 +137,7 @@ impl RawScenario {
             tasks,
             faults,
         };
+        checks::memory(&scenario)?;
         checks::amount_of_work(&scenario)?;
         Ok(scenario)
     }
@@ -187,6 +190,7 @@ pub(super) struct RawScheduler {
     hint_max_us: Option<Int<1, SCHEDULER_US_MAX>>,
     linger_max_us: Option<Int<0, SCHEDULER_US_MAX>>,
     hold: Option<bool>,
+    swap_turn_ms: Option<Int<1, MS_MAX>>,
 }
 
 const INTERVAL_US_MIN: u64 = Config::INTERVAL_MIN.as_micros();
@@ -217,7 +221,8 @@ impl RawScheduler {
         };
         // The ranges above are the scheduler's; should it get stricter, its error is shown.
         config.check().map_err(|error| FieldError::here(error.to_string()))?;
-        Ok(SchedulerSpec { config, hold: self.hold.unwrap_or(true) })
+        let (hold, swap_turn) = (self.hold.unwrap_or(true), self.swap_turn_ms.map(Int::ms));
+        Ok(SchedulerSpec { config, hold, swap_turn })
     }
 }
 
@@ -281,6 +286,8 @@ pub(super) struct RawTask {
     latency_budget: Option<Budget>,
     gang: Option<Name>,
     devices: Option<Items<Int<0, 15>, 16>>,
+    memory_mib: Option<Int<1, MEMORY_MIB_MAX>>,
+    evictable: Option<bool>,
     queues: Option<Int<1, 64>>,
     start_ms: Option<Int<0, MS_MAX>>,
     after: Option<String>,
@@ -330,6 +337,8 @@ impl RawTask {
             latency_budget: self.latency_budget.map_or(LatencyBudget::ZERO, |budget| budget.0),
             gang: self.gang.map(|gang| gang.0),
             devices: task_devices(self.devices, devices)?,
+            memory: self.memory_mib.map_or(0, |mib| mib.0 << 20),
+            is_evictable: self.evictable.unwrap_or(false),
             queues: self.queues.map_or(1, Int::u32),
             start: self.start_ms.map_or(Duration::ZERO, Int::ms),
             after: self.after.map(|name| tasks.find("after", &name)).transpose()?,

@@ -387,3 +387,25 @@ fn tasks_that_would_wait_for_ever_are_refused() {
         "f:61: task[2].after: the tasks wait for each other: \"traced\" -> \"traced\""
     );
 }
+
+#[test]
+fn memory_is_read_and_must_fit_and_evictable_tasks_must_be_movable() {
+    let arrivals = "arrivals = { back_to_back = 1 }";
+    let with = |keys: &str| LEAST.replace(arrivals, &format!("{arrivals}\n{keys}"));
+    let least = with("memory_mib = 16384\nevictable = true");
+    let scheduled = format!("{least}\n[scheduler]\nswap_turn_ms = 60000\n");
+    let scenario = read_scenario("f", &scheduled, &mut |_| Err(String::new())).unwrap();
+    assert_eq!((scenario.tasks[0].memory, scenario.tasks[0].is_evictable), (16 << 30, true));
+    let turn = scenario.scheduler.and_then(|scheduler| scheduler.swap_turn);
+    assert_eq!(turn, Some(Duration::from_millis(60_000)));
+    let wrong = |keys: &str| {
+        let error = read_scenario("f", &with(keys), &mut |_| Err(String::new())).unwrap_err();
+        (error.field, error.message)
+    };
+    let error = |field: &str, message: &str| (format!("task[0].{field}"), message.to_owned());
+    let too_much = error("memory_mib", "is 143772; the device has 143771");
+    assert_eq!(wrong("memory_mib = 143772"), too_much);
+    assert_eq!(wrong("evictable = true"), error("evictable", "needs `memory_mib`"));
+    let unscheduled = error("evictable", "needs `[scheduler]`");
+    assert_eq!(wrong("evictable = true\nmemory_mib = 1"), unscheduled);
+}

@@ -27,7 +27,7 @@ fn run(budget: Option<u16>, sync: bool) -> (u64, u64) {
         devices: 1,
         seed: 1,
         duration: Duration::from_millis(2_500),
-        scheduler: Some(SchedulerSpec { config: Config::default(), hold: true }),
+        scheduler: Some(SchedulerSpec { config: Config::default(), hold: true, swap_turn: None }),
         kernels: vec![
             kernel("be", "counter", us(7_930), 264),
             kernel("lc", "counter", us(14), 132),

@@ -47,7 +47,7 @@ pub(crate) fn low_and_high(
         devices: 1,
         seed: 1,
         duration: us(1_000_000),
-        scheduler: Some(SchedulerSpec { config, hold: true }),
+        scheduler: Some(SchedulerSpec { config, hold: true, swap_turn: None }),
         kernels: vec![kernel("long", "mix", long, groups), kernel("short", "mix", short, groups)],
         tasks: vec![task("low", 2, BACK_TO_BACK, launch(0)), task("high", 12, arrivals, launch(1))],
         faults: vec![],

@@ -81,7 +81,11 @@ fn scenario(load: Load, mode: Mode) -> Scenario {
         devices: 1,
         seed: 1,
         duration: Duration::from_millis(1_000),
-        scheduler: scheduled.then(|| SchedulerSpec { config: Config::default(), hold }),
+        scheduler: scheduled.then(|| SchedulerSpec {
+            config: Config::default(),
+            hold,
+            swap_turn: None,
+        }),
         kernels: vec![
             kernel("be", "counter", us(7_930), 264),
             kernel("lc", "counter", us(lc_us), 132),

@@ -6,5 +6,6 @@ mod builder;
 mod calibration;
 mod devices;
 mod latency;
+mod memory;
 mod reaction;
 mod seeds;

@@ -32,3 +32,19 @@ fn long_queues_of_requests_are_not_stuck() {
 fn a_queue_whose_preempt_result_is_unknown_may_vanish() {
     replay(9215);
 }
+
+/// Memory that does not fit together has a draw of its own: the seeds above keep their meaning.
+#[test]
+fn the_first_seeds_with_memory_pass_all_checkers() {
+    let mut evictions = 0;
+    for seed in 0..60 {
+        let options = Options { check: true, ..Options::default() };
+        match run(&random_scenario::scenario_with_memory(seed), options) {
+            Ok(outcome) => evictions += outcome.evictions,
+            Err(error) => {
+                panic!("{error}\nreplay with: gpreempt sim --seed {seed} --with-memory");
+            }
+        }
+    }
+    assert!(evictions > 10, "{evictions}");
+}

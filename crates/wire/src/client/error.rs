@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::hint_page::MappingError;
 use crate::message::{DecodeError, VERSION};
-use crate::reply::Refusal;
+use crate::reply::{Refusal, RefusalCode};
 
 /// Why a request of a client failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum ClientError {
         daemon: u16,
     },
     /// The daemon refused the request.
-    #[error("{0}")]
+    #[error("{}", text_of(.0))]
     Refused(Box<Refusal>),
     /// The daemon does not answer.
     #[error(
@@ -83,6 +83,19 @@ pub enum ClientError {
     /// The kernel reports an error.
     #[error("the connection to gpreemptd failed: {0}")]
     Os(Errno),
+}
+
+/// The daemon's sentence. About a request that it does not know it cannot say that this program is
+/// newer.
+fn text_of(refusal: &Refusal) -> String {
+    if refusal.code == RefusalCode::BadMessage {
+        format!(
+            "gpreemptd cannot read this request ({refusal}); update the older of the two programs \
+             and restart it"
+        )
+    } else {
+        refusal.to_string()
+    }
 }
 
 impl ClientError {
@@ -131,6 +144,18 @@ impl ClientError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_the_daemons_sentence_unless_the_daemon_did_not_understand() {
+        let text = |code| {
+            let refusal = Refusal::new(code, "message kind 0x0099 is not known here");
+            ClientError::Refused(Box::new(refusal)).to_string()
+        };
+        assert_eq!(text(RefusalCode::Busy), "message kind 0x0099 is not known here");
+        let older = text(RefusalCode::BadMessage);
+        assert!(older.starts_with("gpreemptd cannot read this request (message kind"), "{older}");
+        assert!(older.ends_with("; update the older of the two programs and restart it"));
+    }
 
     #[test]
     fn each_failure_to_connect_says_what_to_do() {

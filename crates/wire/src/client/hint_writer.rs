@@ -37,8 +37,9 @@ impl HintWriter {
         let _ = self.wake_if(self.mapping.page().release(slot));
     }
 
-    /// A request is coming, with a deadline in so many microseconds, or 0 for none. False if the
-    /// daemon is found to have ended, which is noticed only when it has to be woken.
+    /// A request is coming, with a deadline in so many microseconds, or 0 for none. Requests of a
+    /// slot add up, each with its own end. False if the daemon is found to have ended, which is
+    /// noticed only when it has to be woken.
     pub fn begin(&self, slot: usize, deadline_us: u64) -> bool {
         self.wake_if(self.mapping.page().begin(slot, deadline_us))
     }

@@ -12,6 +12,7 @@
 //!  144  u64  latency: nanoseconds of the device's time from the last doorbell to `completed`
 //!  152  u64  busy: nanoseconds of the queue's busy periods
 //!  160  u64  off: how long of that it had work and was off the device
+//!  168  u64  lost: how long of that the client waited for it
 //! 4096  packets, 64 bytes each; packet n is in slot n modulo the number of slots
 //! ```
 //!
@@ -53,7 +54,8 @@ pub(crate) struct RingHead {
     latency: AtomicU64,
     busy: AtomicU64,
     off: AtomicU64,
-    rest: [AtomicU64; 491],
+    lost: AtomicU64,
+    rest: [AtomicU64; 490],
 }
 
 const HEAD_BYTES: usize = size_of::<RingHead>();
@@ -191,13 +193,15 @@ impl QueuePage {
     /// The length of the queue's busy periods since it was opened, on a device with time slices.
     pub fn busy(&self) -> BusyTime {
         let of = |word: &AtomicU64| CoreDuration::from_nanos(word.load(Ordering::Relaxed));
-        BusyTime { busy: of(&self.head().busy), off: of(&self.head().off), packets: 0 }
+        let head = self.head();
+        BusyTime { busy: of(&head.busy), off: of(&head.off), lost: of(&head.lost), packets: 0 }
     }
 
     /// The device adds to them.
     pub fn add_busy(&self, more: BusyTime) {
         self.head().busy.fetch_add(more.busy.as_nanos(), Ordering::Relaxed);
         self.head().off.fetch_add(more.off.as_nanos(), Ordering::Relaxed);
+        self.head().lost.fetch_add(more.lost.as_nanos(), Ordering::Relaxed);
     }
 
     /// Whether the device executes the packets.

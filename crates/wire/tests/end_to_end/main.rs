@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a broken expectation fails the test")]
 
 mod answers;
+mod examples;
 mod hints;
 mod misbehaviour;
 

@@ -27,7 +27,7 @@ fn measured(bed: &mut Testbed, busy_ms: u64, off_ms: u64) {
     let is_strict = bed.slices[&2] == Some(ms(1_000));
     let is_held = bed.held.contains_key(&DeviceId(0));
     let packets = if is_strict { 100 } else { 200 + 200 * u64::from(!is_held) };
-    let time = BusyTime { busy: ms(busy_ms), off: ms(off_ms), packets };
+    let time = BusyTime { busy: ms(busy_ms), off: ms(off_ms), lost: ms(off_ms), packets };
     bed.deliver(Event::SlowdownMeasured { queue: QueueId(2), time });
     bed.run(ms(1));
 }

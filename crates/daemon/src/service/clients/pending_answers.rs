@@ -231,6 +231,7 @@ mod tests {
             ring: RingView::default(),
             starving: Default::default(),
             slowdown_percent: None,
+            slowdown_totals: Default::default(),
             totals: QueueTotals::default(),
         }
     }

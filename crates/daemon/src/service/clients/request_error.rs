@@ -60,6 +60,13 @@ pub(crate) enum RequestError {
     DrivesDisplay(ProcessKey),
     #[error("{} drives a display; with a priority it could freeze the screen", Named(*.0))]
     PriorityOnDisplay(ProcessKey),
+    #[error(
+        "{} is a client of the MPS server of process {control}, and all clients of a server share \
+         one channel group: a priority of 8 or more would be for all of them; start it without \
+         MPS, or give it a priority below 8",
+        Named(*.key)
+    )]
+    HighPriorityOfMpsClient { key: ProcessKey, control: u32 },
     #[error("{} drives a display; its queues cannot be suspended", Named(*.0))]
     QueueDrivesDisplay(ProcessKey),
 
@@ -162,6 +169,7 @@ impl RequestError {
             | Self::PolicyNotPermitted
             | Self::DrivesDisplay(_)
             | Self::PriorityOnDisplay(_)
+            | Self::HighPriorityOfMpsClient { .. }
             | Self::QueueDrivesDisplay(_) => RefusalCode::NotPermitted,
             Self::SenderEnded | Self::UnreadableProcess(_) | Self::ReplacedProcess(_) => {
                 RefusalCode::NoSuchProcess

@@ -16,7 +16,7 @@ use gpreempt_core::time::Duration;
 use gpreempt_device::change::UndoError;
 use gpreempt_device::controller::{
     AdoptError, ControlLimit, Controller, ControllerReport, DeviceName, DeviceSearch, HintSource,
-    HoldStatus, StopMethodInUse,
+    HoldRecord, HoldStatus, StopMethodInUse,
 };
 use gpreempt_device::eviction::EvictDevice;
 use gpreempt_device::keeper::monotonic_ns;
@@ -151,9 +151,9 @@ impl Backends {
     }
 
     /// How long holds took to be in force since the last call.
-    pub(crate) fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)> {
+    pub(crate) fn take_hold_records(&self) -> Vec<(QueueId, Vec<HoldRecord>)> {
         let holding = self.controllers.iter().filter_map(|c| c.hold_reporting());
-        holding.flat_map(|holding| holding.take_hold_latencies()).collect()
+        holding.flat_map(|holding| holding.take_hold_records()).collect()
     }
 
     /// What the controllers cannot do for a task's process, if anything.

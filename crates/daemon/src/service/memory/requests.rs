@@ -178,7 +178,12 @@ impl Memory {
         let Some(known) = self.evictions.get(&id) else { return Ok(false) };
         let key = members.iter().copied().find(|key| known.concerns(*key)).unwrap_or(root);
         let mut layers = known.reasons.asked;
-        if layers.layer(asked.caller.is_admin()).is_some() || known.members != members {
+        // A user who asks again for some time renews the lease.
+        let before = *layers.layer(asked.caller.is_admin());
+        let is_renewal = known.is_out()
+            && lease_ns.is_some()
+            && before.is_some_and(|own| own.uid == suspension.uid && own.until_ns < PENDING_NS);
+        if (before.is_some() && !is_renewal) || known.members != members {
             return Err(MemoryError::Already { key, why: self.why(known) });
         }
         if matches!(known.phase, Phase::MovingBack { .. }) || known.asked_out.len() >= WAITERS_MAX {

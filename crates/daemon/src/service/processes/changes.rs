@@ -14,7 +14,7 @@ use super::client_settings::{Layers, SchedOverride, Suspension};
 use super::inspection::{Question, Unread};
 use super::process_table::TrackedProcess;
 use super::registrations::{ANCESTORS_MAX, Registration};
-use super::{Context, Named, Processes};
+use super::{Context, Named, Processes, Rules};
 use crate::assignment::{SettingSource, open_to_all};
 use crate::bounds::Bounds;
 use crate::rule::AttrSettings;
@@ -170,6 +170,7 @@ impl Processes {
             && context.facts.of(info.key)?.on_nvidia.is_ok()
         {
             self.rules.check_display(info.key, context.facts)?;
+            Rules::check_mps(info.key, &change, context.facts)?;
             self.add_registration(requester.caller, &info, change, context);
             return Ok(());
         }
@@ -188,6 +189,7 @@ impl Processes {
         self.controllable(key, context)?;
         caller.check(Operation::Change(change), &self.target(info, context.devices))?;
         self.rules.check_display(key, context.facts)?;
+        Rules::check_mps(key, &change, context.facts)?;
         let Some(process) = self.table.get_mut(key) else { return Ok(()) };
         process.overrides.add(caller, change);
         process.is_detached = false;

@@ -13,6 +13,7 @@ use gpreempt_core::time::Instant;
 use gpreempt_device::controller::DeviceSearch;
 use gpreempt_device::keeper::monotonic_ns;
 use gpreempt_device::nvidia::node::drives_display;
+use gpreempt_device::nvidia::sharing_constraints::mps_control_of;
 use gpreempt_device::process::{ProcessError, ProcessInfo, ProcessKey, lineage};
 use gpreempt_wire::event::EventKind;
 
@@ -66,6 +67,8 @@ pub(crate) struct Inspected {
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessFacts {
     pub(crate) drives_display: bool,
+    /// The control program of the MPS server that it is a client of.
+    pub(crate) mps_control: Option<u32>,
     /// In private sessions: whether it has the NVIDIA driver open and may be controlled, or why
     /// not.
     pub(crate) on_nvidia: Result<(), String>,
@@ -111,6 +114,7 @@ impl KnownFacts {
     fn read(keys: &[ProcessKey], private: Option<PrivateRules>) -> Self {
         let facts = |key: ProcessKey| ProcessFacts {
             drives_display: drives_display(key.pid),
+            mps_control: mps_control_of(key.pid),
             on_nvidia: private.map_or(Ok(()), |private| private.look(key)),
         };
         let facts = keys.iter().map(|key| (*key, facts(*key))).collect();

@@ -297,6 +297,7 @@ mod tests {
             ring: RingView::default(),
             starving: Duration::ZERO,
             slowdown_percent: None,
+            slowdown_totals: Default::default(),
             totals: QueueTotals::default(),
         }
     }

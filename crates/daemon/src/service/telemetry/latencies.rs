@@ -9,8 +9,10 @@ use gpreempt_core::id::{DeviceId, QueueId};
 use gpreempt_core::priority::{Class, Priority};
 use gpreempt_core::statistics::{Histogram, Measurement, MeasurementKind};
 use gpreempt_core::time::Duration;
+use gpreempt_device::controller::HoldRecord;
 use gpreempt_wire::statistics::{Distribution, GroupSnapshot};
 
+use super::hold_log::HoldLog;
 use crate::assignment::SettingSource;
 use crate::metrics::OTHER;
 use crate::service::devices::Devices;
@@ -66,12 +68,23 @@ impl Latencies {
     }
 
     /// Takes in how long holds took to be in force.
-    pub(crate) fn take_holds(&mut self, devices: &mut Devices, table: &ProcessTable) {
-        for (queue, took) in devices.backends.take_hold_latencies() {
-            if let Some(view) = devices.scheduler().queue(queue) {
-                let member = table.of_task(view.task);
-                took.into_iter()
-                    .for_each(|took| self.group(view.priority, member).holds.record(took));
+    pub(crate) fn take_holds(
+        &mut self,
+        devices: &Devices,
+        table: &ProcessTable,
+        log: Option<&mut HoldLog>,
+    ) {
+        let mut log = log;
+        for (queue, records) in devices.backends.take_hold_records() {
+            let Some(view) = devices.scheduler().queue(queue) else { continue };
+            let member = table.of_task(view.task);
+            if let (Some(log), Some(member)) = (log.as_deref_mut(), member) {
+                log.add(member.key.pid, &records);
+            }
+            for record in records {
+                if let HoldRecord::Held { placed_at, on_engine_at: Some(at), .. } = record {
+                    self.group(view.priority, member).holds.record(at.since(placed_at));
+                }
             }
         }
     }

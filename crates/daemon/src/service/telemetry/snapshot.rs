@@ -266,6 +266,10 @@ fn queue_snapshot(view: &QueueView) -> QueueSnapshot {
         suspended: view.suspended,
         priority: view.priority.level(),
         pending: view.ring.pending(),
+        busy_us: view.slowdown_totals.busy.as_micros(),
+        off_us: view.slowdown_totals.off.as_micros(),
+        lost_us: view.slowdown_totals.lost.as_micros(),
+        shared_us: view.slowdown_totals.shared.as_micros(),
         hold: None,
     }
 }
@@ -453,11 +457,8 @@ mod tests {
                 telemetry.history.sample(devices.driver.now(), totals);
             }
         }
-        let time = BusyTime {
-            busy: Duration::from_millis(107),
-            off: Duration::from_millis(7),
-            packets: 0,
-        };
+        let (busy, lost) = (Duration::from_millis(107), Duration::from_millis(7));
+        let time = BusyTime { busy, off: Duration::from_millis(9), lost, packets: 0 };
         let measured = Event::SlowdownMeasured { queue: QueueId(11), time };
         devices.driver.deliver(devices.driver.now(), measured).unwrap();
         telemetry.latencies.take_measurements(&mut devices, &table);

@@ -8,12 +8,11 @@ use gpreempt_core::event::Event;
 use gpreempt_core::hold::HoldLimits;
 use gpreempt_core::id::{QueueId, TaskId};
 use gpreempt_core::ring::RingView;
-use gpreempt_core::time::Duration;
 
 use super::worker::{AddedHold, HoldError, HoldRequest, Job, Report};
 use super::{NvidiaBackend, QueueState};
 use crate::controller::{
-    Controller, ControllerReport, HintSource, HintWatching, HoldReporting, HoldStatus,
+    Controller, ControllerReport, HintSource, HintWatching, HoldRecord, HoldReporting, HoldStatus,
 };
 use crate::hold_pages::HoldPages;
 use crate::nvidia::driver::Driver;
@@ -310,10 +309,10 @@ impl HoldReporting for NvidiaBackend {
         })
     }
 
-    fn take_hold_latencies(&self) -> Vec<(QueueId, Vec<Duration>)> {
+    fn take_hold_records(&self) -> Vec<(QueueId, Vec<HoldRecord>)> {
         let states = self.holds.iter().flat_map(|holds| &holds.states);
         let ready = states.filter_map(|(queue, state)| match state {
-            HoldState::Ready(_, counters) => Some((*queue, counters.take_latencies())),
+            HoldState::Ready(_, counters) => Some((*queue, counters.take_records())),
             HoldState::Requested(_) | HoldState::Impossible(_) => None,
         });
         ready.collect()

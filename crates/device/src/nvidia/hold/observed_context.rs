@@ -14,7 +14,7 @@ use super::HoldCounters;
 use super::channel::HoldChannel;
 use super::idle_fence::{ANSWER_AT_ONCE, IdleFence};
 use super::watcher::WatcherReport;
-use crate::controller::{HintSource, HintState};
+use crate::controller::{HintSource, HintState, HoldRecord};
 use crate::keeper::monotonic_ns;
 use crate::nvidia::ring::{ReadingRate, Rings};
 
@@ -31,6 +31,10 @@ const QUIET_AFTER: Duration = Duration::from_millis(1);
 
 /// A sample this long after the one before is late: a first gap may be over by then.
 const LATE_AFTER: Duration = Duration::from_micros(300);
+
+/// The last kernel of a request is expected to finish within this time. A longer one is worth no
+/// more samples than usual.
+const ENDING_MAX: Duration = Duration::from_micros(100);
 
 /// Where rings alone tell, a context has work for this long after the last movement of a ring. A
 /// probe that comes later could switch to a context that is idle.
@@ -51,8 +55,12 @@ pub(super) struct ObservedContext {
     is_probed: bool,
     counters: Arc<HoldCounters>,
     placed_at: Instant,
-    /// The hold was placed, and no sample has shown it in force yet.
-    is_loading: bool,
+    /// The first sample that showed the hold in force.
+    on_engine_at: Option<Instant>,
+    /// The longest time without a movement of a ring in this hold.
+    longest_silence: Duration,
+    /// The last packet of its request was submitted just now and has not finished.
+    is_ending: bool,
     /// The last sample showed work that was not fetched.
     pending: bool,
     moved_at: Instant,
@@ -85,7 +93,9 @@ impl ObservedContext {
             is_probed: false,
             counters,
             placed_at: now,
-            is_loading: false,
+            on_engine_at: None,
+            longest_silence: Duration::ZERO,
+            is_ending: false,
             pending: false,
             moved_at: now,
             sampled_at: now,
@@ -124,13 +134,30 @@ impl ObservedContext {
         !self.is_probed && self.policy.may_omit_sample()
     }
 
+    /// Whether the hold can probably be released sooner than the next sample is due.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
     pub(super) fn end(&self) {
         self.hold.end();
+        if self.policy.is_held() {
+            self.record_end(Instant::from_nanos(monotonic_ns()));
+        }
     }
 
     pub(super) fn release(self) -> (HoldChannel, Rings) {
-        self.hold.end();
+        self.end();
         (self.hold, self.rings)
+    }
+
+    fn record_end(&self, now: Instant) {
+        self.counters.record(HoldRecord::Held {
+            placed_at: self.placed_at,
+            on_engine_at: self.on_engine_at,
+            ended_at: now,
+            longest_silence: self.longest_silence,
+        });
     }
 
     /// One sample. Returns whether a ring moved.
@@ -150,6 +177,7 @@ impl ObservedContext {
                 // The keeper received no heartbeat for a while and ended it. It may have been late
                 // and have ended an earlier hold.
                 self.hold.end();
+                self.record_end(now);
                 self.policy.ended();
                 self.counters.is_held.store(false, Ordering::Relaxed);
             }
@@ -157,11 +185,13 @@ impl ObservedContext {
         self.pending = reading.ring.pending() > 0;
         self.read_hints(now, allowance);
         let loaded = self.policy.is_held() && self.hold.is_loaded();
-        if loaded && std::mem::take(&mut self.is_loading) {
-            self.counters.record_latency(now.since(self.placed_at));
+        if loaded {
+            self.on_engine_at.get_or_insert(now);
         }
         let moved = reading.submitted || reading.fetched;
         if moved {
+            let since = self.moved_at.max(self.on_engine_at.unwrap_or(now));
+            self.longest_silence = self.longest_silence.max(now.since(since));
             self.moved_at = now;
             if self.reported == Some(WatcherReport::Idle) {
                 self.reported = None;
@@ -172,6 +202,8 @@ impl ObservedContext {
         }
         let is_complete = self.policy.is_complete_with(reading.ring.put);
         let execution = self.execution(now, loaded, (moved, is_complete));
+        let is_recent = now.since(self.moved_at) < ENDING_MAX;
+        self.is_ending = is_complete && is_recent && self.fence.is_in_flight();
         if let Some(fresh) = self.news(now, reading.submitted, execution) {
             self.reported = Some(fresh);
             report(queue, fresh);
@@ -237,7 +269,9 @@ impl ObservedContext {
         // Without probes nothing is known of requests that are not held.
         let has_work = has_work && (self.is_probed || is_held);
         let gap_max = if is_held { self.policy.release_threshold().max(GAP_MAX) } else { GAP_MAX };
-        let engine = EngineSample { has_work, is_off };
+        let may_yield = self.is_probed && !is_held;
+        let is_pending = sample.pending;
+        let engine = EngineSample { has_work, is_off, is_pending, may_yield };
         if let Some(time) = self.periods.take(now, engine, gap_max, sample.packets) {
             report(time);
         }
@@ -274,7 +308,11 @@ impl ObservedContext {
         let blind = now.since(std::mem::replace(&mut self.sampled_at, now));
         if now.since(self.moved_at) <= IDLE_AFTER {
             self.counters.blind_us.fetch_max(blind.as_micros(), Ordering::Relaxed);
-            self.counters.late_looks.fetch_add(u64::from(blind > LATE_AFTER), Ordering::Relaxed);
+            if blind > LATE_AFTER {
+                self.counters.late_looks.fetch_add(1, Ordering::Relaxed);
+                let from = Instant::from_nanos(now.as_nanos().saturating_sub(blind.as_nanos()));
+                self.counters.record(HoldRecord::LateSample { from, until: now });
+            }
         }
     }
 
@@ -323,11 +361,13 @@ impl ObservedContext {
                     return;
                 }
                 self.placed_at = now;
-                self.is_loading = true;
+                self.on_engine_at = None;
+                self.longest_silence = Duration::ZERO;
                 self.counters.placed.fetch_add(1, Ordering::Relaxed);
             }
             Some(HoldAction::Release(reason)) => {
                 self.hold.end();
+                self.record_end(now);
                 let length_us = now.since(self.placed_at).as_micros();
                 self.counters.longest_us.fetch_max(length_us, Ordering::Relaxed);
                 if reason == ReleaseReason::Expired {

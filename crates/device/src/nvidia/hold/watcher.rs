@@ -36,6 +36,9 @@ const SAMPLE_EVERY: u64 = 100_000;
 /// waits: a request after that is noticed later, but still before its first kernel is on the
 /// engine.
 const TURN: u64 = 2 * SAMPLE_EVERY;
+/// The next sample is taken so soon if the last kernel of a request is about to finish: what it is
+/// late, the others lose.
+const SAMPLE_AGAIN: u64 = 25_000;
 
 /// What the scheduler has to know sooner than its own samples every few milliseconds show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +172,12 @@ const fn next_turn(now: Instant, offset: u64) -> Instant {
     Instant::from_nanos(now.as_nanos() + TURN - into)
 }
 
+/// The same, or soon if a hold is about to be released.
+fn next_sample(now: Instant, offset: u64, is_ending: bool) -> Instant {
+    let next = next_turn(now, offset);
+    if is_ending { next.min(Instant::from_nanos(now.as_nanos() + SAMPLE_AGAIN)) } else { next }
+}
+
 fn until(moment: Instant) -> Wait {
     Wait::from_nanos(moment.since(now()).as_nanos())
 }
@@ -211,8 +220,8 @@ impl WatcherShared {
             if was_idle && !observer.is_idle() {
                 self.changed.notify_one();
             }
+            sample_at = next_sample(now(), 0, observer.is_ending());
             drop(observer);
-            sample_at = next_turn(now(), 0);
         }
         self.observer().end();
         self.changed.notify_one();
@@ -220,14 +229,17 @@ impl WatcherShared {
 
     /// The second thread: samples between the samples of the first.
     fn run_second(&self) {
+        let mut is_ending = false;
         loop {
             let waits = |observer: &mut RingObserver| !observer.is_over && observer.is_idle();
             let observer = self.changed.wait_while(self.observer(), waits);
             if observer.unwrap_or_else(PoisonError::into_inner).is_over {
                 return;
             }
-            std::thread::sleep(until(next_turn(now(), SAMPLE_EVERY)));
-            self.observer().sample_where(|context| !context.may_omit_sample());
+            std::thread::sleep(until(next_sample(now(), SAMPLE_EVERY, is_ending)));
+            let mut observer = self.observer();
+            observer.sample_where(|context| !context.may_omit_sample());
+            is_ending = observer.is_ending();
         }
     }
 }
@@ -251,6 +263,10 @@ impl RingObserver {
     /// Whether one sampling thread suffices: no context is observed, or none was active for 2 s.
     fn is_idle(&self) -> bool {
         self.contexts.is_empty() || now().since(self.moved_at) > IDLE_AFTER
+    }
+
+    fn is_ending(&self) -> bool {
+        self.contexts.values().any(ObservedContext::is_ending)
     }
 
     /// Samples every context.
@@ -325,7 +341,7 @@ mod tests {
     use super::*;
     use gpreempt_core::time::Duration;
 
-    use crate::controller::HintState;
+    use crate::controller::{HintState, HoldRecord};
     use crate::hold_pages::{HoldPages, LOADED};
     use crate::nvidia::hold::DoorbellMap;
 
@@ -338,6 +354,9 @@ mod tests {
             assert!((1..=TURN).contains(&first) && (1..=TURN).contains(&second), "{at}");
             assert_eq!(first.abs_diff(second), SAMPLE_EVERY, "{at}");
             assert_eq!((at + first) % TURN, 0, "{at}");
+            let soon = next_sample(now, 0, true).since(now).as_nanos();
+            assert_eq!(soon, first.min(SAMPLE_AGAIN), "{at}");
+            assert_eq!(next_sample(now, 0, false), next_turn(now, 0), "{at}");
         }
     }
 
@@ -399,23 +418,32 @@ mod tests {
         let mut rung = [0; 4];
         bell.read_exact_at(&mut rung, 0x90).unwrap();
         assert_eq!(u32::from_ne_bytes(rung), token);
-        assert_eq!(counters.take_latencies(), [], "the device has not reached it");
         // The device reports the number of the hold, in the first slot.
         device_memory.write_all_at(&1_u32.to_ne_bytes(), LOADED as u64).unwrap();
-        let mut latencies = Vec::new();
-        wait_until("it is in force", || {
-            latencies.extend(counters.take_latencies());
-            !latencies.is_empty()
-        });
-        assert!(latencies[0] > Duration::ZERO);
+        // Some samples later.
+        std::thread::sleep(Wait::from_millis(2));
         say(1, false);
         wait_until("it is released", || !counters.figures().is_held);
+        let held = |records: Vec<HoldRecord>| {
+            let kept = |record: HoldRecord| match record {
+                HoldRecord::Held { placed_at, on_engine_at, ended_at, .. } => {
+                    Some((placed_at, on_engine_at, ended_at))
+                }
+                HoldRecord::LateSample { .. } => None,
+            };
+            records.into_iter().filter_map(kept).collect::<Vec<_>>()
+        };
+        let first = held(counters.take_records());
+        let [(placed_at, Some(on_engine_at), ended_at)] = first[..] else { panic!("{first:?}") };
+        assert!(placed_at < on_engine_at && on_engine_at < ended_at, "{first:?}");
         say(2, true);
         wait_until("it is held again", || counters.figures().is_held);
         assert_eq!(counters.figures().placed, 2);
-        assert_eq!(counters.take_latencies(), [], "each hold counts once");
+        assert_eq!(held(counters.take_records()), [], "each hold counts once, at its end");
         drop(page);
         wait_until("it ends with its page", || !counters.figures().is_held);
+        let second = held(counters.take_records());
+        assert!(matches!(second[..], [(_, None, _)]), "the device has not reached it: {second:?}");
         assert!(watcher.remove(queue).is_some());
     }
 }
