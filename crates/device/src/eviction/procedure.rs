@@ -234,7 +234,7 @@ impl Run<'_> {
             let needed: u64 = out.map(|(target, _)| target.member.bytes).sum();
             checked.push(wanted);
             let target = &mut self.targets[at];
-            match target.calls.free_bytes().map_err(|error| halt(&target.member, error))? {
+            match target.calls.free_bytes().map_err(|error| halt(&target.member, &error))? {
                 Some(free) if free < needed => return Err(Halt::NoRoom { needed, free }),
                 Some(_) | None => {}
             }
@@ -356,7 +356,7 @@ impl Run<'_> {
                     let free = target.calls.free_bytes().ok().flatten().unwrap_or(0);
                     return Err(Halt::NoRoom { needed: target.member.bytes, free });
                 }
-                Err(error) => return Err(halt(&target.member, error)),
+                Err(error) => return Err(halt(&target.member, &error)),
             }
         }
         Ok(())
@@ -373,12 +373,9 @@ fn make(call: Call, calls: &mut dyn CheckpointCalls, limit: Duration) -> Result<
 }
 
 /// Why no further call is made after that error.
-fn halt(member: &Member, error: CallError) -> Halt {
-    let sentence = explain(member, &error);
-    match error {
-        CallError::Lost(_) => Halt::Lost(sentence),
-        _ => Halt::Failed(sentence),
-    }
+fn halt(member: &Member, error: &CallError) -> Halt {
+    let sentence = explain(member, error);
+    if let CallError::Lost(_) = error { Halt::Lost(sentence) } else { Halt::Failed(sentence) }
 }
 
 /// Also the state of a process that never had a context.
