@@ -127,8 +127,8 @@ messages! {
             /// The priority; none for that of the process.
             priority: Option<Priority>; 7 zeros,
         },
-        /// Moves the GPU memory of a process to the host. Answered with `Ok` when it is there, which
-        /// takes seconds.
+        /// Moves the GPU memory of a process to the host. Answered with `Ok` when it is there,
+        /// which takes seconds.
         23 = Evict {
             /// The process.
             process: Process,

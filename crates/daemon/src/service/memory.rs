@@ -1,9 +1,9 @@
 //! The memory of GPUs: which processes are evicted to the host, for whom, and until when.
 //!
 //! [`Memory`] carries out what users asked for ([`requests`]), makes room for processes that claim
-//! memory ([`claims`]) and gives processes that never fit together whole turns ([`turns`]). It moves
-//! no memory itself: a [`Mover`] does, in threads. Before memory moves, the process leaves the
-//! scheduler and its controllers; when it is back, it gets its settings and suspensions again.
+//! memory ([`claims`]) and gives processes that never fit together whole turns ([`turns`]). It
+//! moves no memory itself: a [`Mover`] does, in threads. Before memory moves, the process leaves
+//! the scheduler and its controllers; when it is back, it gets its settings and suspensions again.
 
 pub(crate) mod claims;
 pub(crate) mod errors;

@@ -176,13 +176,10 @@ impl Scene {
     }
 
     fn refused(&self, request: &Request, code: RefusalCode) -> String {
-        match self.ask(request).unwrap_err() {
-            ClientError::Refused(refusal) => {
-                assert_eq!(refusal.code, code, "{refusal}");
-                refusal.to_string()
-            }
-            other => panic!("{other}"),
-        }
+        let error = self.ask(request).unwrap_err();
+        let ClientError::Refused(refusal) = error else { panic!("{error}") };
+        assert_eq!(refusal.code, code, "{refusal}");
+        refusal.to_string()
     }
 
     /// A process that uses no GPU yet, of that priority.

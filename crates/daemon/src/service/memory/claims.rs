@@ -77,6 +77,13 @@ impl Claim {
         own.map(|process| bytes_of(process.key, readings)).sum()
     }
 
+    /// What its processes may still allocate. One that is evicted comes back when there is room.
+    pub(crate) fn outstanding(&self, table: &ProcessTable, readings: &Readings) -> u64 {
+        let is_away = table.iter().any(|process| process.is_away && self.covers(process));
+        let left = self.bytes.saturating_sub(self.allocated(table, readings));
+        if is_away { 0 } else { left }
+    }
+
     /// Claims of a higher priority come first, then earlier ones.
     pub(crate) fn rank(&self, id: u64) -> (std::cmp::Reverse<Priority>, u64) {
         (std::cmp::Reverse(self.priority), id)
@@ -184,9 +191,7 @@ impl Memory {
                 })
         };
         let claims = self.claims.values().filter(counts);
-        let left = |claim: &Claim| {
-            claim.bytes.saturating_sub(claim.allocated(&processes.table, &readings))
-        };
+        let left = |claim: &Claim| claim.outstanding(&processes.table, &readings);
         claims.map(left).fold(0, u64::saturating_add)
     }
 
@@ -359,11 +364,8 @@ impl Memory {
                 && known.rank(**other) < claim.rank(id)
                 && **other != id
         };
-        let kept = self
-            .claims
-            .iter()
-            .filter(is_before)
-            .map(|(_, known)| known.bytes.saturating_sub(known.allocated(table, readings)));
+        let before = self.claims.iter().filter(is_before);
+        let kept = before.map(|(_, known)| known.outstanding(table, readings));
         let kept = kept.fold(self.moving_back(&claim.gpu), u64::saturating_add);
         device.free().saturating_sub(kept)
     }

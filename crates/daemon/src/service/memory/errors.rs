@@ -9,10 +9,16 @@ use crate::service::processes::Named;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MemoryError {
-    #[error("{} is evicted already ({why}); restore it with `gpreempt restore {}`", Named(*.key), .key.pid)]
+    #[error(
+        "{} is evicted already ({why}); restore it with `gpreempt restore {}`",
+        Named(*.key), .key.pid
+    )]
     Already { key: ProcessKey, why: String },
-    #[error("the GPU memory of {} moves at the moment; wait until `gpreempt ps` shows it evicted or \
-             running", Named(*.0))]
+    #[error(
+        "the GPU memory of {} moves at the moment; wait until `gpreempt ps` shows it evicted or \
+         running",
+        Named(*.0)
+    )]
     Moving(ProcessKey),
     #[error("{} is not evicted", Named(*.0))]
     NotEvicted(ProcessKey),
@@ -20,7 +26,10 @@ pub(crate) enum MemoryError {
     HeldOut { key: ProcessKey, why: String },
     #[error("{} uses {count} GPUs; only processes on one GPU can be evicted", Named(*.key))]
     SeveralGpus { key: ProcessKey, count: usize },
-    #[error("{} uses an AMD GPU, whose driver moves memory to the host by itself when it is short", Named(*.0))]
+    #[error(
+        "{} uses an AMD GPU, whose driver moves memory to the host by itself when it is short",
+        Named(*.0)
+    )]
     Amd(ProcessKey),
     #[error("the GPU of {} is not known yet; try again", Named(*.0))]
     NoGpu(ProcessKey),
@@ -45,7 +54,10 @@ pub(crate) enum MemoryError {
     NoSuchDevice(u32),
     #[error("the memory of GPU {0} cannot be read, so no room can be made on it")]
     UnknownMemory(String),
-    #[error("{} do not fit into the GPU, which has {} (GPU {gpu})", memory(*.bytes / 1_024), memory(*.total / 1_024))]
+    #[error(
+        "{} do not fit into the GPU, which has {} (GPU {gpu})",
+        memory(*.bytes / 1_024), memory(*.total / 1_024)
+    )]
     TooLarge { bytes: u64, total: u64, gpu: String },
     #[error(
         "GPU {gpu} lacks {}: {} are needed and {} are free, and evictable processes with a \

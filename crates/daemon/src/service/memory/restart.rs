@@ -73,7 +73,7 @@ impl Memory {
                 Err(AdoptError::Gone) => take_back(&members, processes, context),
                 Err(error @ (AdoptError::Lock(_) | AdoptError::Record(_))) => {
                     context.telemetry.problem(&format!(
-                        "{}, which an earlier gpreemptd evicted, is restored by its keeper: {error}",
+                        "{}, evicted by an earlier gpreemptd, is restored by its keeper: {error}",
                         Named(root)
                     ));
                     self.kept.extend(members);
@@ -87,7 +87,7 @@ impl Memory {
         !self.left.is_empty() || !self.kept.is_empty()
     }
 
-    /// Replaces the mover after the keeper has taken over the journal, and restores what is evicted.
+    /// Replaces the mover after the keeper has taken over the journal and what is evicted.
     pub(crate) fn begin_anew(&mut self, mover: Box<dyn Mover>) {
         for eviction in std::mem::take(&mut self.evictions).into_values() {
             self.kept.extend(&eviction.members);

@@ -1,6 +1,6 @@
 //! Whole turns for evictable processes that never fit into the memory of a device together.
 //!
-//! [`SwapTurns`] decides for one device; this module tells it what is where, and evicts and restores
+//! [`SwapTurns`] decides for one device; this module reports what is where, and evicts and restores
 //! what it names. A job is a claim with the processes of its tree, or an evictable process that no
 //! claim covers. Processes that a user evicted take no turns.
 
@@ -267,8 +267,7 @@ impl Memory {
                 && (claim.stage == Stage::Making || !self.may_take_turns(claim, processes))
         };
         let claims = self.claims.values().filter(takes_none);
-        let left = claims
-            .map(|claim| claim.bytes.saturating_sub(claim.allocated(&processes.table, readings)));
+        let left = claims.map(|claim| claim.outstanding(&processes.table, readings));
         left.fold(0, u64::saturating_add)
     }
 
