@@ -175,10 +175,11 @@ fn attach(
     let mut command = Command::new(found(&nvidia.programs.gpreempt, "gpreempt")?);
     command.arg("attach").args(loads.iter().map(target));
     command.args(["--for", LONGEST, "--policy", policy.name(), "--json"]);
-    match mode {
-        Mode::Slices => command.arg("--no-hold"),
-        _ => command.arg("--hold-records").arg(hold_records(folder)),
-    };
+    if mode == Mode::Slices {
+        command.arg("--no-hold");
+    } else {
+        command.arg("--hold-records").arg(hold_records(folder));
+    }
     if let Some(percent) = mode.budget() {
         command.arg(format!("--latency-budget={percent}%"));
     }

@@ -114,15 +114,16 @@ pub(super) fn numbers(mut requests: Vec<WaitingRequest>) -> Vec<Number> {
     numbers
 }
 
+/// Reads a time of a request, in nanoseconds.
+type ReadNs = fn(&WaitingRequest) -> u64;
+
 fn averages(name: &str, title: &str, requests: &[WaitingRequest]) -> Vec<Number> {
     if requests.is_empty() {
         return Vec::new();
     }
     // CAST: far below what a float counts exactly.
-    let average = |of: fn(&WaitingRequest) -> u64| {
-        requests.iter().map(of).sum::<u64>() as f64 / requests.len() as f64
-    };
-    let parts: [(&str, &str, fn(&WaitingRequest) -> u64); 8] = [
+    let average = |of: ReadNs| requests.iter().map(of).sum::<u64>() as f64 / requests.len() as f64;
+    let parts: [(&str, &str, ReadNs); 8] = [
         ("latency", "latency", |each| each.end_ns.saturating_sub(each.due_ns)),
         ("queue", "wait for the request before", |each| each.begin_ns.saturating_sub(each.due_ns)),
         ("notice", "until the hold was placed", |each| each.waits.notice_ns),
