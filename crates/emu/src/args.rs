@@ -11,7 +11,8 @@ use gpreempt_wire::emulated_kfd::GPU_SOCKET;
 
 /// An emulated GPU in real time, for real processes on any machine.
 #[derive(Debug, Parser)]
-#[command(name = "gpreempt-emu", version, disable_help_subcommand = true)]
+#[command(name = "gpreempt-emu", version = env!("GPREEMPT_VERSION"))]
+#[command(disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
