@@ -1,5 +1,6 @@
 //! The RPM package, made by rpmbuild of the same files as the Debian package.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,6 +87,11 @@ fn place(target: &str) -> String {
     if is_library { target.replacen("usr/lib/", "usr/lib64/", 1) } else { target.to_owned() }
 }
 
+/// Whether a folder may be missing where no other package made it.
+fn is_own(folder: &str) -> bool {
+    ["gpreempt", "fish", "zsh", "pkgconfig"].iter().any(|name| folder.contains(name))
+}
+
 fn spec(layout: &Layout, needs: &Needs, files: &Path) -> anyhow::Result<String> {
     let mut text = format!(
         "Name: gpreempt\nVersion: {VERSION}\nRelease: 1\nSummary: {SUMMARY}\n\
@@ -101,6 +107,16 @@ fn spec(layout: &Layout, needs: &Needs, files: &Path) -> anyhow::Result<String> 
          %install\ncp -a '{}/.' %{{buildroot}}\n{SCRIPTLETS}%files",
         files.display()
     )?;
+    // rpm removes the folders that a package names.
+    let mut folders = BTreeSet::new();
+    for entry in &layout.entries {
+        let target = place(&entry.target);
+        let above = Path::new(&target).ancestors().skip(1);
+        folders.extend(above.map(|path| path.display().to_string()).filter(|path| is_own(path)));
+    }
+    for folder in folders {
+        writeln!(text, "%dir %attr(755, root, root) /{folder}")?;
+    }
     for entry in &layout.entries {
         let kind = if entry.target == CONFIG { "%config(noreplace) " } else { "" };
         writeln!(text, "{kind}%attr({:o}, root, root) /{}", entry.mode, place(&entry.target))?;
