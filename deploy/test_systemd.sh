@@ -129,6 +129,15 @@ kill -STOP "$second"
 check "it hangs: the watchdog ends it and there is another one" soon is_another "$second"
 check "and the load runs then" soon gets_on "$(done_by_be)"
 
+# Another version over the one that controls processes, and back again.
+for package in /older.deb /gpreempt.deb; do
+    replaced=$(state MainPID)
+    check "$package is installed while both run" dpkg --install "$package"
+    check "the daemon is that of the package" soon is_another "$replaced"
+    check "it schedules the same process" soon listed 'gpreempt-load +.*\b12\b'
+    check "and the load runs" soon gets_on "$(done_by_be)"
+done
+
 check "it stops" systemctl stop gpreemptd
 no_session() { ! ls /run/gpreempt/session-* && ! pgrep_keeper; }
 check "nothing of it is left, and no keeper" soon no_session

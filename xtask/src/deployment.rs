@@ -100,7 +100,7 @@ pub(crate) fn check_systemd() -> Outcome {
         Ok(base) => base,
         Err(error) => return Outcome::Skipped(format!("there is no Debian: {error:#}")),
     };
-    match dist::make(false) {
+    match dist::debian_package() {
         Ok(Some(package)) => Outcome::of(run_machine(&kernel.image, &base, &package, &folder)),
         Ok(None) => Outcome::Skipped("no Debian package can be made here".to_owned()),
         Err(error) => Outcome::Failed(format!("{error:#}")),
@@ -150,8 +150,8 @@ fn furnish(root: &Path, package: &Path) -> anyhow::Result<()> {
         command
     };
     fs::copy(package, root.join("gpreempt.deb"))?;
+    dist::make_older(package, &root.join("older.deb"))?;
     run_to_success(inside("dpkg").args(["--install", "/gpreempt.deb"]))?;
-    fs::remove_file(root.join("gpreempt.deb"))?;
     for name in SUPERFLUOUS {
         remove_folder(&root.join(name))?;
     }

@@ -1,62 +1,231 @@
-//! `cargo xtask dist`: a tarball and a Debian package for other machines, and the check that their
-//! contents work.
+//! `cargo xtask dist`: packages for other machines, all of one version, and the check that each can
+//! be installed, used and removed.
+//!
+//! Everything is made from one build of the programs. What cannot be made here is skipped and named
+//! at the end, with the reason.
 
 mod archives;
+mod bill;
+mod checks;
+mod clean_root;
+mod emulated;
+mod glibc;
+mod image;
 mod layout;
+mod programs;
+mod rpm;
+mod target;
+mod tools;
+mod wheel;
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use anyhow::{Context, ensure};
-use layout::{CONFIG, LIBRARY, Layout, PackageRoot};
+pub(crate) use archives::make_older;
+use layout::{LIBRARY, Layout, PackageRoot};
+use target::{AARCH64, Target};
+use tools::Tools;
 
-use crate::process::{
-    PROGRAMS, build_programs, capture, cargo, files_below, remove_folder, repository_root,
-    run_to_success,
-};
+use crate::process::{capture, remove_folder, repository_root, run_to_success};
 
 /// The version of everything in the workspace, this package included.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What package managers show.
+const SUMMARY: &str = "Priorities for GPU work, enforced by the hardware";
+/// The time that tools write into packages instead of the current one.
+const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
 
-/// Makes both and prints where they are; `is_checked` also tests them. Returns the Debian package,
-/// where one can be made.
-pub(crate) fn make(is_checked: bool) -> anyhow::Result<Option<PathBuf>> {
-    let programs = build()?;
-    // Where cargo builds is where people look; the target folder can be set in four places.
-    let out = programs.parent().unwrap_or(&programs).join("dist");
-    let work = out.join("work");
-    remove_folder(&work)?;
-    let generated = generate(&programs, &work.join("generated"))?;
-    let layout = Layout::of(&repository_root(), &programs, &generated)?;
-    let package_root = PackageRoot::make(&work.join("root"), &layout)?;
-    package_root.strip_programs(&layout)?;
-    let tarball = archives::make_tarball(&package_root, &layout, &out)?;
-    println!("{}", tarball.display());
-    let deb = if archives::can_make_deb() {
-        let deb = archives::make_deb(&package_root, &layout, &out)?;
-        println!("{}", deb.display());
-        Some(deb)
-    } else {
-        println!("SKIPPED: the Debian package: dpkg-deb is missing; apt-get install dpkg-dev");
-        None
-    };
-    if is_checked {
-        check_tarball(&tarball, &work.join("check-tarball"))?;
-        if let Some(deb) = &deb {
-            check_deb(deb, &work.join("check-deb"))?;
-        }
-    }
-    remove_folder(&work)?;
-    Ok(deb)
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct DistArgs {
+    /// Install, use and remove each package in a root of its own.
+    #[arg(long)]
+    check: bool,
+    /// Also for aarch64, and `cargo install --git`; takes several minutes longer.
+    #[arg(long)]
+    all: bool,
 }
 
-/// Builds the programs; they end up in one folder, which is the answer.
-fn build() -> anyhow::Result<PathBuf> {
-    // By itself, so that it has no more in it than it needs.
-    let (package, _) = LIBRARY;
-    run_to_success(&mut cargo(["build", "--release", "--lib", "--package", package]))?;
-    build_programs()
+/// What the tests make: everything that takes little time, and checked.
+pub(crate) const CHECKED: DistArgs = DistArgs { check: true, all: false };
+
+/// The packages for one kind of machine, as far as they could be made.
+#[derive(Debug)]
+struct Packages {
+    target: Target,
+    tarball: PathBuf,
+    deb: Option<PathBuf>,
+    rpm: Option<PathBuf>,
+    image: Option<PathBuf>,
+    wheel: Option<PathBuf>,
+    sources: Option<PathBuf>,
+}
+
+/// What was left out, and why.
+#[derive(Debug, Default)]
+struct Skipped(Vec<String>);
+
+impl Skipped {
+    /// The value, or nothing and a line that is printed at the end.
+    fn take<T>(&mut self, what: &str, result: anyhow::Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(what, &format!("{error:#}"))).ok()
+    }
+
+    fn add(&mut self, what: &str, reason: &str) {
+        self.0.push(format!("SKIPPED: {what}: {reason}"));
+    }
+}
+
+/// The command: everything that was asked for.
+pub(crate) fn main(args: DistArgs) -> anyhow::Result<()> {
+    let mut skipped = Skipped::default();
+    let target = Target::of_this_machine().context("packages are for x86_64 and aarch64 only")?;
+    let maker = Maker::new(target, "dist", &mut skipped)?;
+    let own = maker.make(target, &mut skipped)?;
+    let mut all = vec![own];
+    if args.all && target != AARCH64 {
+        if let Some(problem) = maker.cannot_cross(AARCH64) {
+            skipped.add("packages for aarch64", &problem);
+        } else {
+            all.push(maker.make(AARCH64, &mut skipped)?);
+        }
+    } else {
+        skipped.add("packages for aarch64", "made by `cargo xtask dist --all`");
+    }
+    maker.finish(&all)?;
+    if args.check {
+        checks::check(&maker, &all, &mut skipped)?;
+    }
+    if args.all {
+        checks::cargo_install(&maker.out)?;
+    } else {
+        skipped.add("cargo install --git", "tested by `cargo xtask dist --all`");
+    }
+    remove_folder(&maker.out.join("work"))?;
+    for line in &skipped.0 {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// The Debian package alone, where one can be made.
+pub(crate) fn debian_package() -> anyhow::Result<Option<PathBuf>> {
+    let mut skipped = Skipped::default();
+    let target = Target::of_this_machine().context("packages are for x86_64 and aarch64 only")?;
+    let maker = Maker::new(target, "dist-deb", &mut skipped)?;
+    let (package_root, layout) = maker.fill(target)?;
+    maker.make_deb(&package_root, &layout, target, &mut skipped)
+}
+
+/// What packages are made with and where.
+#[derive(Clone, Debug)]
+struct Maker {
+    /// Where the packages are.
+    out: PathBuf,
+    tools: Option<Tools>,
+    /// Manual pages and completions, which programs of this machine wrote.
+    generated: PathBuf,
+}
+
+impl Maker {
+    /// Clears the folder `name` beside the release build and makes everything there.
+    fn new(target: Target, name: &str, skipped: &mut Skipped) -> anyhow::Result<Self> {
+        let tools = repository_root().join("target/dist-tools");
+        let tools = skipped.take(
+            "programs for an old glibc, packages for Python and other machines",
+            Tools::provide(&tools),
+        );
+        let programs = programs::build(target, tools.as_ref())?;
+        // Where cargo builds is where people look; the target folder can be set in four places.
+        let out = programs.parent().unwrap_or(&programs).join(name);
+        remove_folder(&out)?;
+        let generated = generate(&programs, &out.join("work/generated"))?;
+        Ok(Self { out, tools, generated })
+    }
+
+    /// A root with every file of the packages.
+    fn fill(&self, target: Target) -> anyhow::Result<(PackageRoot, Layout)> {
+        let programs = programs::build(target, self.tools.as_ref())?;
+        let layout = Layout::of(&repository_root(), &programs, &self.generated)?;
+        let package_root = PackageRoot::make(&self.work(target).join("root"), &layout)?;
+        if target.is_this_machine() {
+            package_root.strip_programs(&layout)?;
+        }
+        Ok((package_root, layout))
+    }
+
+    fn work(&self, target: Target) -> PathBuf {
+        self.out.join("work").join(target.machine)
+    }
+
+    /// Makes everything for one kind of machine.
+    fn make(&self, target: Target, skipped: &mut Skipped) -> anyhow::Result<Packages> {
+        let (package_root, layout) = self.fill(target)?;
+        let deb = self.make_deb(&package_root, &layout, target, skipped)?;
+        let rpm = skipped.take("the RPM package", rpm::provide());
+        let rpm = rpm.map(|()| rpm::make(&package_root, &layout, target, &self.out)).transpose()?;
+        let downloads = repository_root().join("target/dist-tools").join(target.debian);
+        let libc = skipped.take("the container image", image::provide_libc(target, &downloads));
+        let image = libc
+            .map(|libc| image::make(&package_root, &layout, target, &libc, &self.out))
+            .transpose()?;
+        let (mut wheel, mut sources) = (None, None);
+        if let Some(tools) = &self.tools {
+            let library = package_root.root.join("usr/lib").join(LIBRARY.1);
+            wheel = Some(wheel::make(tools, &library, target, &self.work(target), &self.out)?);
+            sources = Some(wheel::make_sources(tools, &self.work(target), &self.out)?);
+        }
+        let tarball = archives::make_tarball(&package_root, &layout, target, &self.out)?;
+        Ok(Packages { target, tarball, deb, rpm, image, wheel, sources })
+    }
+
+    fn make_deb(
+        &self,
+        package_root: &PackageRoot,
+        layout: &Layout,
+        target: Target,
+        skipped: &mut Skipped,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        if archives::can_make_deb() {
+            archives::make_deb(package_root, layout, target, &self.out).map(Some)
+        } else {
+            skipped.add("the Debian package", "dpkg-deb is missing; apt-get install dpkg-dev");
+            Ok(None)
+        }
+    }
+
+    /// Why nothing can be built for another kind of machine.
+    fn cannot_cross(&self, target: Target) -> Option<String> {
+        if self.tools.is_none() {
+            return Some("linking for another machine needs zig; see above".to_owned());
+        }
+        tools::provide_standard_library(target).err().map(|error| format!("{error:#}"))
+    }
+
+    /// Writes what belongs to all packages: the bill of materials and the digests.
+    fn finish(&self, all: &[Packages]) -> anyhow::Result<()> {
+        let target = all.first().context("nothing was made")?.target;
+        bill::write(target, &self.out)?;
+        let mut sums = String::new();
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.out)? {
+            let path = entry?.path();
+            if path.is_file() {
+                names.push(path);
+            }
+        }
+        names.sort();
+        for path in names {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            writeln!(sums, "{}  {name}", digest(&path)?)?;
+            println!("{:>10} bytes  {}", fs::metadata(&path)?.len(), path.display());
+        }
+        fs::write(self.out.join("SHA256SUMS"), sums)?;
+        Ok(())
+    }
 }
 
 /// Has the programs write their manual pages and completions.
@@ -68,7 +237,7 @@ fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let gpreempt = programs.join("gpreempt");
     for program in ["gpreempt", "gpreemptd", "gpreempt-emu", "gpreempt-load"] {
         let mut pages = Command::new(programs.join(program));
-        run_to_success(pages.arg("man").arg(&man).stdout(std::process::Stdio::null()))?;
+        run_to_success(pages.arg("man").arg(&man).stdout(Stdio::null()))?;
     }
     for shell in ["bash", "zsh", "fish"] {
         let text = capture(Command::new(&gpreempt).args(["completions", shell]))?;
@@ -77,70 +246,26 @@ fn generate(programs: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-fn check_deb(deb: &Path, root: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(root)?;
-    run_to_success(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(root))?;
-    programs_work(root)
+/// The time of the commit: the same commit makes the same packages.
+fn epoch() -> u64 {
+    static EPOCH: OnceLock<u64> = OnceLock::new();
+    *EPOCH.get_or_init(|| {
+        let chosen = std::env::var(EPOCH_VARIABLE).ok().and_then(|text| text.parse().ok());
+        let of_commit = || {
+            let mut git = Command::new("git");
+            git.args(["log", "-1", "--format=%ct"]).current_dir(repository_root());
+            let output = git.output().ok().filter(|output| output.status.success())?;
+            String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+        };
+        chosen.or_else(of_commit).unwrap_or(0)
+    })
 }
 
-fn check_tarball(tarball: &Path, folder: &Path) -> anyhow::Result<()> {
-    let unpacked = install_and_uninstall(tarball, folder)?;
-    programs_work(&unpacked)
-}
-
-/// Unpacks the tarball, installs it into a root of its own, and takes it away again. The answer is
-/// the folder it was unpacked to.
-fn install_and_uninstall(tarball: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
-    let root = folder.join("root");
-    fs::create_dir_all(&root)?;
-    let mut tar = Command::new("tar");
-    run_to_success(tar.arg("--extract").arg("--file").arg(tarball).arg("--directory").arg(folder))?;
-    let unpacked = folder.join(archives::tarball_name());
-    let installer = unpacked.join("install.sh");
-    let install = |arguments: &[&str]| {
-        run_to_success(Command::new(&installer).args(arguments).env("DESTDIR", &root))
-    };
-    install(&[])?;
-    ensure!(root.join("usr/bin/gpreempt").is_file(), "install.sh did not install");
-    // Installed again over a configuration that was changed, and taken away: it stays.
-    fs::write(root.join(CONFIG), "# changed\n")?;
-    install(&[])?;
-    install(&["--uninstall"])?;
-    let left = files_below(&root)?;
-    ensure!(left == [root.join(CONFIG)], "install.sh --uninstall left {left:?}");
-    ensure!(fs::read_to_string(root.join(CONFIG))? == "# changed\n", "the configuration is lost");
-    Ok(unpacked)
-}
-
-const PAGES: [&str; 4] =
-    ["man1/gpreempt.1", "man8/gpreemptd.8", "man1/gpreempt-emu.1", "man1/gpreempt-load.1"];
-
-fn programs_work(root: &Path) -> anyhow::Result<()> {
-    let bin = root.join("usr/bin");
-    for (_, program) in PROGRAMS {
-        let path = bin.join(program);
-        ensure!(path.is_file(), "{program} is not there");
-        // These are run by the others only and say nothing about themselves.
-        if !["gpreempt-keeper", "gpreempt-evictor"].contains(program) {
-            let said = capture(Command::new(&path).arg("--version"))?;
-            let said = String::from_utf8_lossy(&said);
-            ensure!(said.contains(VERSION), "{program} --version says `{said}`");
-        }
-    }
-    for file in
-        ["usr/lib/libgpreempt.so", "usr/include/gpreempt.h", "usr/lib/pkgconfig/gpreempt.pc"]
-    {
-        ensure!(root.join(file).is_file(), "{file} is not there");
-    }
-    for page in PAGES {
-        let path = root.join("usr/share/man").join(page);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        ensure!(text.contains(".SH SYNOPSIS"), "{page} is no manual page");
-    }
-    let config = root.join(CONFIG);
-    let said =
-        capture(Command::new(bin.join("gpreemptd")).arg("--check").arg("--config").arg(&config))?;
-    ensure!(!said.is_empty(), "gpreemptd --check says nothing");
-    println!("ok: the programs under {} work", root.display());
-    Ok(())
+/// The SHA-256 digest of a file.
+fn digest(path: &Path) -> anyhow::Result<String> {
+    let output = Command::new("sha256sum").arg(path).output().context("cannot run sha256sum")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let digest = said.split_whitespace().next().unwrap_or_default().trim_start_matches('\\');
+    ensure!(digest.len() == 64, "sha256sum cannot read {}", path.display());
+    Ok(digest.to_owned())
 }

@@ -67,11 +67,8 @@ enum Command {
     },
     /// Instructions per scheduler event; --check compares them with their limits.
     Cost(cost::CostArgs),
-    /// A tarball and a Debian package; --check unpacks them and runs what is inside.
-    Dist {
-        #[arg(long)]
-        check: bool,
-    },
+    /// Packages: .deb, .rpm, tarball, container image, wheel; with digests and a bill of materials.
+    Dist(dist::DistArgs),
     /// Writes crates/agent/include/gpreempt.h from the source of the library.
     Header,
     /// Looks for inputs that break a reader, with libFuzzer (fuzz/src/lib.rs lists the targets).
@@ -155,7 +152,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Walls => walls::main(),
         Command::Seeds { count, start } => test::simulate(count, start).map(|()| true),
         Command::Cost(args) => cost::main(args),
-        Command::Dist { check } => dist::make(check).map(|_| true),
+        Command::Dist(args) => dist::main(args).map(|()| true),
         Command::Header => headers::write_agent_header(),
         Command::Fuzz(args) => fuzz::main(&args),
         Command::Slurm => report(deployment::check_slurm()),

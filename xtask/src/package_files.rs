@@ -36,8 +36,9 @@ impl PackageLists {
         Ok(Self { settings: None })
     }
 
-    /// Creates lists of the suites above, with everything that belongs to them in `folder`.
-    pub(crate) fn private(folder: &Path) -> anyhow::Result<Self> {
+    /// Creates lists of the suites above for machines that Debian calls `architecture`, with
+    /// everything that belongs to them in `folder`.
+    pub(crate) fn private(folder: &Path, architecture: &str) -> anyhow::Result<Self> {
         if !Path::new(KEYRING).is_file() {
             bail!("{KEYRING} is missing; to get it: apt-get install debian-archive-keyring");
         }
@@ -45,14 +46,15 @@ impl PackageLists {
             fs::create_dir_all(folder.join(part)).with_context(|| folder.display().to_string())?;
         }
         let line = |(address, suite): &(&str, &str)| {
-            format!("deb [arch=amd64 signed-by={KEYRING}] {address} {suite} main\n")
+            format!("deb [arch={architecture} signed-by={KEYRING}] {address} {suite} main\n")
         };
         fs::write(folder.join("sources.list"), SUITES.iter().map(line).collect::<String>())?;
         let place = folder.display();
         let settings = format!(
             "Dir::Etc::SourceList \"{place}/sources.list\";\nDir::Etc::SourceParts \"-\";\n\
              Dir::State::Lists \"{place}/lists\";\nDir::Cache \"{place}/cache\";\n\
-             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"\";\n"
+             APT::Architecture \"{architecture}\";\n\
+             APT::Architectures \"{architecture}\";\nAPT::Sandbox::User \"\";\n"
         );
         let file = folder.join("apt.conf");
         fs::write(&file, settings)?;
@@ -98,7 +100,8 @@ impl PackageLists {
     }
 }
 
-fn find(package: &str, folder: &Path) -> anyhow::Result<Option<PathBuf>> {
+/// The file of a package that was downloaded before.
+pub(crate) fn find(package: &str, folder: &Path) -> anyhow::Result<Option<PathBuf>> {
     let start = format!("{package}_");
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
@@ -118,6 +121,12 @@ pub(crate) fn extract(archive: &Path, file: &str, filter: &str) -> Command {
     let mut command = Command::new("bash");
     command.args(["-o", "pipefail", "-c", &script]).arg(archive).arg(file);
     command
+}
+
+/// Unpacks the files of a package into a folder.
+pub(crate) fn unpack(archive: &Path, folder: &Path) -> anyhow::Result<()> {
+    let mut unpack = Command::new("dpkg-deb");
+    process::run_to_success(unpack.arg("--extract").arg(archive).arg(folder))
 }
 
 /// A file inside a package, decompressed.

@@ -96,10 +96,17 @@ pub(crate) const PROGRAMS: &[(&str, &str)] = &[
 
 /// Builds the programs in release mode and says in which folder they are.
 pub(crate) fn build_programs() -> anyhow::Result<PathBuf> {
-    let select = |(package, program): &(&'static str, &'static str)| {
-        ["--package", *package, "--bin", *program]
-    };
-    folder_of(&build_release(&PROGRAMS.iter().flat_map(select).collect::<Vec<&str>>())?)
+    build_programs_with(|_| {})
+}
+
+/// The same, with a command of cargo that `change` has changed.
+pub(crate) fn build_programs_with(change: impl Fn(&mut Command)) -> anyhow::Result<PathBuf> {
+    let mut command = cargo(["build", "--release", MESSAGES]);
+    for (package, program) in PROGRAMS {
+        command.args(["--package", package, "--bin", program]);
+    }
+    change(&mut command);
+    folder_of(&build(command)?)
 }
 
 pub(crate) fn folder_of(program: &Path) -> anyhow::Result<PathBuf> {

@@ -60,7 +60,7 @@ const TESTS: &[Test] = &[
     quick("vectors", 10, kernel::vectors_step),
     slow("seeds", 15, || Outcome::of(simulate(SMOKE_SEEDS, None))),
     slow("cost", 10, cost::check),
-    slow("dist", 15, || Outcome::of(dist::make(true).map(drop))),
+    slow("dist", 15, || Outcome::of(dist::main(dist::CHECKED))),
     slow("documents", 10, documents::check),
     slow("slurm", 12, deployment::check_slurm),
     slow("systemd", 20, deployment::check_systemd),

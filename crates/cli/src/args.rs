@@ -38,7 +38,8 @@ changed. Errors are one line on stderr; with --json they are {\"error\": \"...\"
 /// Preemptive scheduling for GPUs: high-priority work runs immediately. Everything else is
 /// suspended mid-kernel and resumes where it stopped.
 #[derive(Debug, Parser)]
-#[command(name = "gpreempt", version, disable_help_subcommand = true, after_help = CONVENTIONS)]
+#[command(name = "gpreempt", version = env!("GPREEMPT_VERSION"))]
+#[command(disable_help_subcommand = true, after_help = CONVENTIONS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,

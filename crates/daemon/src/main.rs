@@ -18,7 +18,7 @@ use gpreempt_device::{change, keeper};
 /// Runs in the foreground until SIGTERM or SIGINT; then it restores all GPU settings. SIGHUP
 /// reloads the configuration.
 #[derive(Debug, Parser)]
-#[command(name = "gpreemptd", version, disable_help_subcommand = true)]
+#[command(name = "gpreemptd", version = env!("GPREEMPT_VERSION"), disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]

@@ -12,7 +12,8 @@ use gpreempt_wire::memory_size::parse_bytes;
 
 /// An emulated GPU in real time, for real processes on any machine.
 #[derive(Debug, Parser)]
-#[command(name = "gpreempt-emu", version, disable_help_subcommand = true)]
+#[command(name = "gpreempt-emu", version = env!("GPREEMPT_VERSION"))]
+#[command(disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use super::glibc;
 use crate::process::{PROGRAMS, is_installed, run_to_success};
 
 /// The library for other programs, which lies where the programs do.
@@ -58,6 +59,22 @@ pub(super) struct Entry {
     pub(super) target: String,
     pub(super) mode: u32,
 }
+
+impl Entry {
+    fn is_program(&self) -> bool {
+        self.target.starts_with("usr/bin/") || self.target.ends_with(".so")
+    }
+}
+
+/// What programs need of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    pub(super) glibc: Option<(u32, u32)>,
+    pub(super) libgcc: bool,
+}
+
+/// How a program names the library.
+const LIBGCC: &[u8] = b"libgcc_s.so.1\0";
 
 /// Every file, in the order of their targets, and what else the packages are made of.
 #[derive(Clone, Debug)]
@@ -124,6 +141,18 @@ impl PackageRoot {
         Ok(Self { root: root.to_owned() })
     }
 
+    /// What the programs and the library need of a machine.
+    pub(super) fn needs(&self, layout: &Layout) -> anyhow::Result<Needs> {
+        let mut needs = Needs { glibc: None, libgcc: false };
+        for entry in layout.entries.iter().filter(|entry| entry.is_program()) {
+            let path = self.root.join(&entry.target);
+            let content = fs::read(&path).with_context(|| format!("no {}", path.display()))?;
+            needs.glibc = needs.glibc.max(glibc::needed(&content));
+            needs.libgcc |= content.windows(LIBGCC.len()).any(|window| window == LIBGCC);
+        }
+        Ok(needs)
+    }
+
     /// Takes the line numbers out of the programs, where there is a tool for it: they are most of
     /// their size, and function names stay.
     pub(super) fn strip_programs(&self, layout: &Layout) -> anyhow::Result<()> {
@@ -131,8 +160,7 @@ impl PackageRoot {
             println!("strip is missing: the programs are larger than they need to be");
             return Ok(());
         }
-        let is_program = |target: &str| target.starts_with("usr/bin/") || target.ends_with(".so");
-        let programs = layout.entries.iter().filter(|entry| is_program(&entry.target));
+        let programs = layout.entries.iter().filter(|entry| entry.is_program());
         let paths = programs.map(|entry| self.root.join(&entry.target));
         run_to_success(Command::new("strip").arg("--strip-debug").args(paths))
     }

@@ -100,7 +100,7 @@ impl Archive {
         if Kind::ALL.into_iter().all(|kind| own.newest(kind).is_some()) {
             return Ok(own);
         }
-        match PackageLists::private(&root.join("apt")).and_then(Self::new) {
+        match PackageLists::private(&root.join("apt"), "amd64").and_then(Self::new) {
             Ok(private) => Ok(private),
             // Some kernels are better than none.
             Err(error) => {

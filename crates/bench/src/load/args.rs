@@ -13,7 +13,8 @@ use crate::kernels::Registers;
 ///
 /// Loads run on a CUDA device, or on an emulated GPU with --socket or --kfd.
 #[derive(Debug, Parser)]
-#[command(name = "gpreempt-load", version, disable_help_subcommand = true)]
+#[command(name = "gpreempt-load", version = env!("GPREEMPT_VERSION"))]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
