@@ -50,6 +50,15 @@ def job(bench, gib, seconds=200, report_ms=200):
                        "--report-ms", str(report_ms), "--memory", f"{gib}GiB")
 
 
+def known(daemon, load):
+    """Waits until the daemon schedules the load."""
+    for _ in range(100):
+        if load.pid in {task["pid"] for task in snapshot(daemon)["tasks"] if task["queues"]}:
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"the daemon does not find process {load.pid}")
+
+
 def call(daemon, *arguments, limit=120):
     """Runs a command beside the daemon; its seconds."""
     begin = time.monotonic()
@@ -87,7 +96,7 @@ def test_evict_costs(bench):
     for gib in (1, 8, 32):
         size = f"{gib} GiB"
         load = job(bench, gib)
-        time.sleep(1)
+        known(daemon, load)
         # Small moves vary by more than the tenth that is measured.
         repetitions = 3 if gib == 1 else 1
         rounds = [cost(daemon, load) for _ in range(repetitions)]
@@ -97,9 +106,10 @@ def test_evict_costs(bench):
                         f"{own:.2f} s, the calls alone {driver:.2f} s")
         bench.rows.append({"name": f"evict {size}", "seconds": ours, "driver_seconds": alone})
         check_exact(bench, load, size)
-    late = snapshot(daemon)["daemon"]
-    bench.check("the daemon's loop was never late", late["overrun_turns"] == 0,
-                f"{late['missed_turns']} of {late['turns']} missed, {late['overrun_turns']} overran")
+    loop = snapshot(daemon)["daemon"]
+    missed, overran = loop["missed_turns"], loop["overrun_turns"]
+    bench.check("the daemon's loop was never late", overran == 0,
+                f"of {loop['turns']} turns {missed} missed, {overran} overran")
     daemon.stop()
 
 
@@ -107,6 +117,7 @@ def test_evict_latency(bench):
     """A third process keeps its p99 within 1.2 of that beside the driver's calls alone."""
     daemon = Service(bench, "evict-latency", EVICTABLE)
     load = job(bench, 8)
+    known(daemon, load)
     found = {}
     for name in ("gpreempt", "driver"):
 
@@ -136,6 +147,7 @@ def test_evict_cycles(bench, cycles=50):
     server = bench.start("lc", "--seconds", "190", "--every-us", str(GAPS[0]), "--kernels", "20",
                          "--kernel-us", "20", "--gap-us", "30",
                          before=(bench.cli, "run", "-p", "12"), environment=daemon.environment)
+    known(daemon, load)
     slices = bench.ps()[load.pid]["slices_us"]
     begin, log = time.monotonic(), kernel_log()
     for _ in range(cycles):
@@ -164,7 +176,7 @@ def test_evict_kills(bench, kills=20):
     slowest = 0.0
     for round_ in range(kills):
         daemon = Service(bench, f"evict-kill-{round_}", EVICTABLE)
-        time.sleep(0.4)
+        known(daemon, load)
         command = subprocess.Popen([bench.cli, "evict", str(load.pid)], env=daemon.environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(chance.uniform(0, 1.5))
@@ -228,8 +240,9 @@ def until_running(load, since, limit=60):
 def test_evict_turns(bench, gib=16, turn_s=60, turns=4):
     """Two jobs and room for one: both get whole turns, and a service interrupts one."""
     daemon = Service(bench, "evict-turns", f"[scheduler]\nswap_turn_s = {turn_s}\n{EVICTABLE}")
-    total = snapshot(daemon)["devices"][0]["memory_total_kib"] >> 20
     first = job(bench, gib, seconds=540)
+    known(daemon, first)
+    total = snapshot(daemon)["devices"][0]["memory_total_kib"] >> 20
     begin = time.monotonic()
     time.sleep(4)
     rate_alone = rate(first, begin, time.monotonic())
@@ -251,7 +264,8 @@ def test_evict_turns(bench, gib=16, turn_s=60, turns=4):
     subprocess.run([bench.cli, "run", "-p", "12", "--memory", f"{gib}GiB", "true"], timeout=120,
                    env=daemon.environment, check=True)
     took = time.monotonic() - begin
-    bench.check("a service interrupts a turn within a swap and 2 s", took <= gib + 2, f"{took:.1f} s")
+    bench.check("a service interrupts a turn within a swap and 2 s", took <= gib + 2,
+                f"{took:.1f} s")
     for load in (first, second):
         call(daemon, "restore", str(load.pid)) if evicted(daemon, load.pid) else None
     daemon.stop()

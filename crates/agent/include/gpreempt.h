@@ -321,16 +321,16 @@ int gpreempt_amd_pipe_priority(int priority);
 int gpreempt_evict(uint32_t pid, uint32_t lease_ms, uint32_t flags, uint64_t timeout_us);
 
 // Ends gpreempt_evict(). Returns when the memory is on the GPU, after at most `timeout_us`
-// microseconds (0 to 86400000000). After GPREEMPT_ERROR_TIMED_OUT it returns as soon as the GPU has
-// room for it. GPREEMPT_ERROR_STATE if the process is not evicted.
+// microseconds (0 to 86400000000). After GPREEMPT_ERROR_TIMED_OUT it returns as soon as the GPU
+// has room for it. GPREEMPT_ERROR_STATE if the process is not evicted.
 int gpreempt_restore_process(uint32_t pid, uint64_t timeout_us);
 
 // Makes room for the calling process: returns when `bytes` of memory are free on a device, after
 // at most `timeout_us` microseconds (0 to 86400000000). Processes with a lower priority that are
 // evictable are evicted for it. They return when this process ends, or claims 0 bytes. The memory
 // is not reserved: allocate it at once. `device` is its number in gpreemptd, or
-// GPREEMPT_ANY_DEVICE. After an error, GPREEMPT_ERROR_LIMIT for memory that is short, nothing stays
-// evicted.
+// GPREEMPT_ANY_DEVICE. After an error, GPREEMPT_ERROR_LIMIT for memory that is short, nothing
+// stays evicted.
 int gpreempt_make_room(uint64_t bytes, uint32_t device, uint64_t timeout_us);
 
 // Says whether a process, and the children it starts from now on, may be evicted when processes

@@ -17,8 +17,9 @@
 //! within the budget with the least occupation is used, and the strict one if none is better.
 //!
 //! Time that the process loses off the engine is paid from a credit, which grows with the rest of
-//! its busy time: by the budget's part of it, for up to 500 ms. While there is plenty of credit, the
-//! next plan is tried for a window. Without credit the strict plan is used until half of it is back.
+//! its busy time: by the budget's part of it, for up to 500 ms. While there is plenty of credit,
+//! the next plan is tried for a window. Without credit the strict plan is used until half of it is
+//! back.
 //! So whatever plans cost, the slowdown exceeds the budget by no more than one window.
 
 use crate::busy_periods::BusyTime;

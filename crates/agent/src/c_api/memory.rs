@@ -17,8 +17,8 @@ pub extern "C" fn gpreempt_evict(pid: u32, lease_ms: u32, flags: u32, timeout_us
 }
 
 /// Ends gpreempt_evict(). Returns when the memory is on the GPU, after at most `timeout_us`
-/// microseconds (0 to 86400000000). After GPREEMPT_ERROR_TIMED_OUT it returns as soon as the GPU has
-/// room for it. GPREEMPT_ERROR_STATE if the process is not evicted.
+/// microseconds (0 to 86400000000). After GPREEMPT_ERROR_TIMED_OUT it returns as soon as the GPU
+/// has room for it. GPREEMPT_ERROR_STATE if the process is not evicted.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_restore_process(pid: u32, timeout_us: u64) -> c_int {
     guarded(|| memory::restore(pid, timeout_us))
@@ -28,8 +28,8 @@ pub extern "C" fn gpreempt_restore_process(pid: u32, timeout_us: u64) -> c_int {
 /// at most `timeout_us` microseconds (0 to 86400000000). Processes with a lower priority that are
 /// evictable are evicted for it. They return when this process ends, or claims 0 bytes. The memory
 /// is not reserved: allocate it at once. `device` is its number in gpreemptd, or
-/// GPREEMPT_ANY_DEVICE. After an error, GPREEMPT_ERROR_LIMIT for memory that is short, nothing stays
-/// evicted.
+/// GPREEMPT_ANY_DEVICE. After an error, GPREEMPT_ERROR_LIMIT for memory that is short, nothing
+/// stays evicted.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpreempt_make_room(bytes: u64, device: u32, timeout_us: u64) -> c_int {
     guarded(|| memory::make_room(bytes, device, timeout_us))

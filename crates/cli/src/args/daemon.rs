@@ -96,9 +96,9 @@ impl TraitArgs {
 /// Shows the processes on the GPUs and updates them (needs gpreemptd).
 ///
 /// Keys: up and down select a process, + and - change its priority, s suspends it for 10 seconds, r
-/// resumes it, e evicts its memory, b brings it back, q quits. o changes the order: by priority, share, waiting time or memory. g shows
-/// the processes of one GPU, then of the next, then of all. / filters by a part of the name or by
-/// the pid: Enter keeps the filter, Esc removes it.
+/// resumes it, e evicts its memory, b brings it back, q quits. o changes the order: by priority,
+/// share, waiting time or memory. g shows the processes of one GPU, then of the next, then of all.
+/// / filters by a part of the name or by the pid: Enter keeps the filter, Esc removes it.
 ///
 /// With --web it serves a page for browsers instead, until Ctrl-C: which process had which GPU in
 /// the last 30 seconds, waiting times, and every decision with its reason. Users of this machine

@@ -185,8 +185,8 @@ pub(crate) struct PreemptArgs {
 ///
 /// The CPU part of the process continues; its kernels are saved and resume where they stopped. The
 /// process is resumed when the time is over, after Ctrl-C, and when this command is killed. A
-/// suspended process keeps its GPU memory, unless --evict is given. Do not suspend one rank of a collective alone: its peers
-/// wait for it and may time out.
+/// suspended process keeps its GPU memory, unless --evict is given. Do not suspend one rank of a
+/// collective alone: its peers wait for it and may time out.
 ///
 /// With --everything all processes on one GPU are suspended, and those that appear later. The GPU
 /// is then idle, high-priority processes included, and each process costs a call. To let one
