@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The record of an eviction is in the journal from before Lock until after Unlock. The evictor
-//! program makes no call without it, nor after its owner has ended ([`procedure`]). It holds one
-//! lock file for each process while it makes calls ([`target_lock`]), so two of them never work on
+//! program makes no call without it, nor after its owner has ended (`procedure`). It holds one
+//! lock file for each process while it makes calls (`target_lock`), so two of them never work on
 //! one process.
 
 pub mod adoption;
