@@ -6,7 +6,7 @@
 //!   needed = bytes of the claim - free bytes
 //!   priorities below the claim, lowest first, until what they free is at least `needed`
 //!   in the last of these priorities: the fewest bytes that suffice
-//!   at last, whoever of a lower priority is not needed any more stays
+//!   at last, programs without which the others free enough stay
 //! ```
 
 use alloc::vec;

@@ -160,7 +160,9 @@ fn every_example_is_read() {
         let text = decode_utf8(&name, fs::read(&path).unwrap()).unwrap();
         let scenario = read_scenario(&name, &text, &mut |_| Err("none needed".to_owned()));
         let scenario = scenario.unwrap_or_else(|error| panic!("{error}"));
-        assert!(scenario.duration.as_micros() <= 300_000, "{name} takes long");
+        // Memory moves in seconds; the kernels of that example are long, so its events are few.
+        let most = if name == "memory.toml" { 300_000_000 } else { 300_000 };
+        assert!(scenario.duration.as_micros() <= most, "{name} takes long");
         names.push(name);
     }
     names.sort();

@@ -40,6 +40,7 @@ pins! {
     connect: fn(&ClientOptions) -> Answer<Client> = Client::connect;
     call: fn(&mut Client, &Request) -> Answer<Reply> = Client::call;
     expect_ok: fn(&mut Client, &Request) -> Answer<()> = Client::expect_ok;
+    expect_ok_within: fn(&mut Client, &Request, Duration) -> Answer<()> = Client::expect_ok_within;
     snapshot: fn(&mut Client) -> Answer<String> = Client::snapshot;
     policy: fn(&mut Client, Option<PolicySettings>) -> Answer<PolicySettings> = Client::policy;
     queues: fn(&mut Client) -> Answer<Vec<QueueRecord>> = Client::queues;
