@@ -268,7 +268,11 @@ impl CleanRoot {
     fn nothing_left(&self, root: &Path, before: &Snapshot, what: &str) -> anyhow::Result<()> {
         let after = snapshot(root)?;
         let left: Vec<_> = after.iter().filter(|(path, _)| !before.contains_key(*path)).collect();
-        let lost: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
+        // A tool may remove a folder that is empty without the package: pip does so.
+        let is_file = |mode: u32| mode & S_IFMT != S_IFDIR;
+        let lost =
+            before.iter().filter(|(path, mode)| is_file(**mode) && !after.contains_key(*path));
+        let lost: Vec<_> = lost.collect();
         ensure!(left.is_empty() && lost.is_empty(), "{what} left {left:?} and removed {lost:?}");
         println!("ok: {what} can be installed, used and removed");
         remove_folder(root)
@@ -317,6 +321,10 @@ fn make_other_version(root: &Path, name: &str) -> anyhow::Result<()> {
 
 /// Files and folders with their modes.
 type Snapshot = BTreeMap<PathBuf, u32>;
+
+/// The part of a mode that is the kind of the file, and that of a folder.
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
 
 fn snapshot(root: &Path) -> anyhow::Result<Snapshot> {
     let mut found = Snapshot::new();
