@@ -88,7 +88,12 @@ listed() { in_root /usr/bin/gpreempt ps | grep -E -- "$1"; }
 preempted() { in_root /usr/bin/gpreempt ps --json | grep -E '"preempts": ?[1-9]'; }
 says() { in_root /usr/bin/gpreempt doctor 2>&1 | grep -F -- "$1"; }
 # How many kernels the best-effort load has done so far.
-done_by_be() { grep -o '"total":[0-9]*' "$log/be" | tail -1 | cut -d: -f2; }
+done_by_be() {
+    local total
+    total=$(grep -o '"total":[0-9]*' "$log/be" | tail -1 | cut -d: -f2)
+    # It reports once per second.
+    echo "${total:-0}"
+}
 runs_on() { (($(done_by_be) > $1)); }
 exact() { grep -qE '"exactness":.*"pass"' "$log/$1"; }
 
